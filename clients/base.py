@@ -1,0 +1,282 @@
+"""The one local training loop, behind Flower's NumPyClient; by itself it is FedAvg's client.
+
+FedAvg: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, https://arxiv.org/abs/1602.05629, algorithm 1 (ClientUpdate).
+
+A method subclasses :class:`DomainClient` and overrides a few hooks: ``private`` (what never travels),
+``start_round`` and ``start_epoch``, ``loss`` (named terms) and ``finish_round`` (what it contributes).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients import augment, losses, precision
+from clients.models import SplitModel, batchnorm_names, set_training
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.base import ImageSet
+from datasets.seeding import torch_seed
+from fedshift_wire import CORRECT, COUNT, DOMAINS, LOSS, LOSS_SUM, LOSS_TERM, SERVER_ROUND, Params
+
+#: Arrays by name, as they travel or are kept on the node.
+Arrays = dict[str, NDArray[Any]]
+MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
+
+
+@dataclass(frozen=True)
+class ClientSetup:
+    """Who a client is and how it trains.
+
+    Attributes:
+        seed: The run's seed.
+        index: The node's place in the federation; with seed and round it fixes all randomness.
+        device: Where the model computes.
+    """
+
+    seed: int
+    index: int
+    device: torch.device
+    model: ModelConfig
+    train: TrainConfig
+    images: ImageConfig
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One mini-batch on the device: images x (B, 3, H, W), float32, normalised; labels y (B,)."""
+
+    x: Tensor
+    y: Tensor
+    epoch: int
+
+
+class DomainClient(NumPyClient):
+    """Trains and evaluates on the images of one node.
+
+    Attributes:
+        knowledge: What the server sent besides weights; set before each call of ``fit`` or ``evaluate``.
+        memory: What the node keeps between calls (private parts of the model, a method's own arrays).
+    """
+
+    Params: ClassVar[type[Params]] = Params
+
+    def __init__(
+        self,
+        model: SplitModel,
+        setup: ClientSetup,
+        params: Params,
+        train_set: ImageSet,
+        test_set: Callable[[str], ImageSet],
+    ) -> None:
+        self.model = model
+        self.setup = setup
+        self.params = params
+        self.train_set = train_set
+        self.test_set = test_set
+        self.knowledge: Arrays = {}
+        self.memory: Arrays = {}
+        self._contribution: Arrays = {}
+        self._private = self.private(model, setup.model, params)
+        #: Names of the arrays that travel, in the order of the model's state dict.
+        self.shared_names = [name for name in model.state_dict() if name not in self._private]
+        self._initial = {name: model.state_dict()[name].clone() for name in self._private}
+
+    # --- hooks of a method -------------------------------------------------------------------------
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Return the state-dict names that never travel; by default BatchNorm if ``bn = local``."""
+        return batchnorm_names(model) if config.bn == "local" else frozenset()
+
+    def start_round(self, server_round: int) -> None:
+        """Prepare what the loss needs from ``self.knowledge`` and ``self.memory``."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Prepare one local epoch (from 0)."""
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the named, weighted loss terms of a batch; their sum is minimised."""
+        _, logits = self.forward(batch.x)
+        return {"ce": losses.cross_entropy(logits, batch.y)}
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Return what the node contributes besides weights, after local training."""
+        return {}
+
+    # --- Flower's contract -------------------------------------------------------------------------
+
+    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Train for the configured local epochs from the given shared weights.
+
+        Args:
+            parameters: Shared arrays in the order of :attr:`shared_names`.
+            config: Holds ``server-round``.
+
+        Returns:
+            The shared arrays after training, the number of training images, and the mean loss terms.
+        """
+        server_round = int(config[SERVER_ROUND])
+        self._load(parameters)
+        self.start_round(server_round)
+        terms = self._train(server_round)
+        self._contribution = self.finish_round(server_round)
+        self._keep_private()
+        metrics = {LOSS: sum(terms.values())} | {LOSS_TERM + name: value for name, value in terms.items()}
+        return self._shared(), len(self.train_set), metrics
+
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Score the given weights on the test images of ``config["domains"]``.
+
+        Returns:
+            Mean cross-entropy, number of images, and correct, count and summed loss of each domain.
+        """
+        self._load(parameters)
+        metrics: dict[str, Any] = {}
+        loss, images = 0.0, 0
+        for domain in config[DOMAINS]:
+            test = self.test_set(domain)
+            correct, loss_sum = self.score(test)
+            metrics |= {CORRECT + domain: correct, COUNT + domain: len(test), LOSS_SUM + domain: loss_sum}
+            loss, images = loss + loss_sum, images + len(test)
+        return loss / max(images, 1), images, metrics
+
+    def contribution(self) -> Arrays:
+        """Return what the last ``fit`` contributes besides weights."""
+        return self._contribution
+
+    # --- tools for methods -------------------------------------------------------------------------
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the network under the configured precision; features (B, D) and logits (B, C) in float32."""
+        with precision.autocast(self.setup.train.precision, self.setup.device):
+            features, logits = self.model(x)
+        return features.float(), logits.float()
+
+    def tensor(self, name: str) -> Tensor | None:
+        """Return an array of ``self.knowledge`` on the device, or None if the server sent none."""
+        array = self.knowledge.get(name)
+        return None if array is None else torch.from_numpy(array.copy()).to(self.setup.device)
+
+    def torch_rng(self, purpose: str, server_round: int) -> torch.Generator:
+        """Return a CPU generator for (run seed, purpose, node, round)."""
+        rng = torch.Generator()
+        rng.manual_seed(torch_seed(self.setup.seed, purpose, self.setup.index, server_round))
+        return rng
+
+    def class_prototypes(self) -> tuple[Tensor, Tensor]:
+        """Average the features of all training images by class, in evaluation mode, not augmented.
+
+        Returns:
+            Means (C, D) in float32, zero for a class the node does not hold, and counts (C,).
+        """
+        self.model.eval()
+        sums = torch.zeros(self.model.num_classes, self.model.feature_dim, device=self.setup.device)
+        with torch.inference_mode():
+            for x, y in self._in_order(self.train_set):
+                features, _ = self.forward(x)
+                sums.index_add_(0, y, features)
+        y = torch.from_numpy(self.train_set.y)
+        counts = torch.bincount(y, minlength=self.model.num_classes).to(self.setup.device)
+        return sums / counts.clamp(min=1)[:, None], counts
+
+    def score(self, images: ImageSet) -> tuple[int, float]:
+        """Return the number of correct top-1 predictions and the summed cross-entropy."""
+        self.model.eval()
+        correct = torch.zeros((), dtype=torch.int64, device=self.setup.device)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.setup.device)
+        with torch.inference_mode():
+            for x, y in self._in_order(images):
+                _, logits = self.forward(x)
+                correct += (logits.argmax(dim=1) == y).sum()
+                loss_sum += losses.cross_entropy(logits, y) * len(y)
+        return int(correct), float(loss_sum)
+
+    # --- the loop ----------------------------------------------------------------------------------
+
+    def _train(self, server_round: int) -> dict[str, float]:
+        """Run the local epochs; return each loss term averaged over all samples seen."""
+        cfg = self.setup.train
+        set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
+        optimizer = torch.optim.SGD(
+            [p for p in self.model.parameters() if p.requires_grad],
+            lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
+        )  # fmt: skip
+        order = self.torch_rng("order", server_round)
+        crops = self.torch_rng("augment", server_round)
+        totals: dict[str, Tensor] = {}
+        for epoch in range(cfg.epochs):
+            self.start_epoch(epoch)
+            for batch in self._batches(epoch, order, crops):
+                terms = self.loss(batch)
+                optimizer.zero_grad(set_to_none=True)
+                torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                for name, term in terms.items():
+                    value = term.detach() * len(batch.y)
+                    totals[name] = totals[name] + value if name in totals else value
+        seen = cfg.epochs * len(self.train_set)
+        return {name: float(total) / seen for name, total in totals.items()}
+
+    def _batches(self, epoch: int, order: torch.Generator, crops: torch.Generator) -> Iterator[Batch]:
+        cfg = self.setup.images
+        images, labels = self._on_device(self.train_set)
+        mean, std = self._normalisation()
+        permutation = torch.randperm(len(labels), generator=order).to(self.setup.device)
+        for index in _cut(permutation, self.setup.train.batch_size):
+            x = augment.random_crop(images[index], cfg.crop_padding, crops)
+            if cfg.flip:
+                x = augment.random_flip(x, crops)
+            yield Batch(augment.to_float(x, mean, std), labels[index], epoch)
+
+    def _in_order(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield normalised images and labels, in their order, not augmented."""
+        mean, std = self._normalisation()
+        size = self.setup.images.eval_batch
+        for start in range(0, len(images), size):
+            part = ImageSet(images.x[start : start + size], images.y[start : start + size])
+            x, y = self._on_device(part)
+            yield augment.to_float(x, mean, std), y
+
+    def _on_device(self, images: ImageSet) -> tuple[Tensor, Tensor]:
+        device = self.setup.device
+        return torch.from_numpy(images.x).to(device), torch.from_numpy(images.y).to(device)
+
+    def _normalisation(self) -> tuple[Tensor, Tensor]:
+        cfg, device = self.setup.images, self.setup.device
+        return torch.tensor(cfg.mean, device=device), torch.tensor(cfg.std, device=device)
+
+    # --- weights in and out ------------------------------------------------------------------------
+
+    def _load(self, parameters: list[NDArray[Any]]) -> None:
+        """Put shared weights and the node's private parts (or their initial values) into the model."""
+        state = self.model.state_dict()
+        for name, array in zip(self.shared_names, parameters, strict=True):
+            state[name].copy_(torch.from_numpy(array))
+        for name, initial in self._initial.items():
+            kept = self.memory.get(MODEL_PART + name)
+            state[name].copy_(initial if kept is None else torch.from_numpy(kept))
+
+    def _shared(self) -> list[NDArray[Any]]:
+        state = self.model.state_dict()
+        return [state[name].detach().cpu().numpy().copy() for name in self.shared_names]
+
+    def _keep_private(self) -> None:
+        state = self.model.state_dict()
+        for name in self._initial:
+            self.memory[MODEL_PART + name] = state[name].detach().cpu().numpy().copy()
+
+
+def _cut(permutation: Tensor, batch_size: int) -> list[Tensor]:
+    """Cut a permutation (N,) into batches; a last batch of one sample joins the one before.
+
+    BatchNorm has no variance over one sample.
+    """
+    parts = list(permutation.split(batch_size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts

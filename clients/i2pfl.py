@@ -1,0 +1,148 @@
+"""I2PFL client [Le et al., 2025].
+
+Paper: "Mitigating Domain Shift in Federated Learning via Intra- and Inter-Domain Prototypes", Huy Q. Le,
+Ye Lin Tun, Yu Qiao, Minh N. H. Nguyen, Keon Oh Kim, Choong Seon Hong; https://arxiv.org/abs/2501.08521
+(equations 2, 6-10). Reference code: none published.
+
+Symbols: h features, g global prototypes, p~ augmented prototypes, gamma the MixUp weight, tau temperature.
+
+Deviations, all switchable: (1) APA aligns each sample with a detached target, mean over the D dimensions
+(the printed form sums squared norms over classes: ``apa_level``, ``apa_reduction``, ``apa_stopgrad``);
+(2) augmented prototypes come from the batch (``augproto_scope``); (3) one gamma per sample (``gamma_per``).
+"""
+
+from typing import ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.base import Arrays, Batch, DomainClient
+from datasets.seeding import generator
+from fedshift_wire import Params
+
+AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)
+AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)
+
+
+class I2PFLParams(Params):
+    """The node's side of I2PFL. Values are the paper's for Digits; each weight at 0 turns its term off."""
+
+    use_gpcl: bool = True  # inter-domain: contrast with global prototypes (Table IV)
+    use_apa: bool = True  # intra-domain: align with augmented prototypes (Table IV)
+    tau: float = Field(0.07, gt=0)  # 0.07 Digits, 0.02 Office-10, 0.04 PACS
+    alpha: float = Field(0.4, gt=0)  # Beta(alpha, alpha) of MixUp
+    lambda1: float = Field(10.0, ge=0)  # weight of APA: 10 Digits and Office-10, 2 PACS
+    lambda2: float = Field(1.0, ge=0)  # weight of GPCL
+    intra_proto: Literal["feature_mixup", "input_mixup", "none_mixup"] = "feature_mixup"  # Table VII
+    augproto_scope: Literal["batch", "epoch", "round"] = "batch"  # where p~ comes from (A6)
+    apa_stopgrad: bool = True  # detach p~ (A9)
+    apa_level: Literal["sample", "class_mean"] = "sample"  # A10b
+    apa_reduction: Literal["mse_mean", "class_sum"] = "mse_mean"  # A10
+    gamma_per: Literal["sample", "batch"] = "sample"  # A8
+    gamma_max: bool = False  # gamma <- max(gamma, 1 - gamma), so that a sample keeps its own class (A12)
+
+
+class I2PFLClient(DomainClient):
+    """Cross-entropy + lambda1 * APA + lambda2 * GPCL (Eq. 10); contributes class prototypes (Eq. 2)."""
+
+    Params = I2PFLParams
+    params: I2PFLParams  # type: ignore[assignment]
+
+    _mixup: ClassVar[str] = "i2pfl-mixup"
+
+    def start_round(self, server_round: int) -> None:
+        """Read the global prototypes and draw this round's generators."""
+        self._prototypes = self.tensor("prototypes")  # P x D, or None before the first round (A1)
+        self._labels = self.tensor("labels")  # P
+        self._partner_rng = self.torch_rng(self._mixup, server_round)
+        self._gamma_rng = generator(self.setup.seed, self._mixup, self.setup.index, server_round)
+        self._stored = self._remembered()
+        self._running: tuple[Tensor, Tensor] | None = None
+
+    def start_epoch(self, epoch: int) -> None:
+        """Make the sums of the epoch before the targets of this one (``augproto_scope = epoch``)."""
+        if self.params.augproto_scope == "epoch" and self._running is not None:
+            self._stored = self._running
+        self._running = None
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms of Eq. 10, weighted."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        if p.use_apa and p.lambda1 > 0:
+            terms["apa"] = p.lambda1 * self._alignment(features, batch)
+        if p.use_gpcl and p.lambda2 > 0 and self._prototypes is not None and self._labels is not None:
+            contrast = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, p.tau)
+            terms["gpcl"] = p.lambda2 * contrast
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the class means of the trained encoder's features (Eq. 2, methods A14)."""
+        if self.params.augproto_scope == "round" and self._running is not None:
+            sums, counts = self._running
+            self.memory[AUGMENTED_SUMS] = sums.cpu().numpy()
+            self.memory[AUGMENTED_COUNTS] = counts.cpu().numpy()
+        prototypes, counts = self.class_prototypes()
+        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
+
+    def _alignment(self, features: Tensor, batch: Batch) -> Tensor:
+        """APA (Eq. 9) against the augmented prototypes of the configured scope (Eq. 8)."""
+        p = self.params
+        mixed = self._mixed_features(features, batch)  # B x D
+        if p.augproto_scope != "batch":
+            self._accumulate(mixed.detach(), batch.y)
+        targets, present = self._targets(mixed, batch.y)
+        if p.apa_stopgrad:
+            targets = targets.detach()
+        return losses.prototype_alignment(
+            features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction
+        )
+
+    def _mixed_features(self, features: Tensor, batch: Batch) -> Tensor:
+        """MixUp with a sample of another class (Eq. 7): of features, of images (A16), or none."""
+        p = self.params
+        if p.intra_proto == "none_mixup":
+            return features
+        scores = torch.rand(len(batch.y), len(batch.y), generator=self._partner_rng).to(features.device)
+        partner = losses.other_class_partner(batch.y, scores)
+        gamma = torch.from_numpy(self._gamma(len(batch.y))).to(features.device)  # B
+        if p.intra_proto == "feature_mixup":
+            return losses.mix(features, features[partner], gamma)
+        with torch.set_grad_enabled(not p.apa_stopgrad):
+            mixed, _ = self.forward(losses.mix(batch.x, batch.x[partner], gamma))
+        return mixed
+
+    def _gamma(self, batch_size: int) -> NDArray[np.float32]:
+        p = self.params
+        drawn = self._gamma_rng.beta(p.alpha, p.alpha, size=batch_size if p.gamma_per == "sample" else 1)
+        gamma = np.maximum(drawn, 1 - drawn) if p.gamma_max else drawn
+        return np.broadcast_to(gamma, batch_size).astype(np.float32)
+
+    def _targets(self, mixed: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return p~ (C, D) and which classes have one (C,).
+
+        Scopes ``epoch`` and ``round`` fall back to the batch where nothing is stored yet.
+        """
+        if self.params.augproto_scope == "batch" or self._stored is None:
+            means, counts = losses.class_means(mixed, y, self.model.num_classes)
+        else:
+            sums, counts = self._stored
+            means = sums / counts.clamp(min=1)[:, None]
+        return means, counts > 0
+
+    def _accumulate(self, mixed: Tensor, y: Tensor) -> None:
+        classes = self.model.num_classes
+        sums, counts = self._running or (mixed.new_zeros(classes, mixed.shape[1]), y.new_zeros(classes))
+        self._running = (sums.index_add(0, y, mixed), counts + torch.bincount(y, minlength=classes))
+
+    def _remembered(self) -> tuple[Tensor, Tensor] | None:
+        if self.params.augproto_scope != "round" or AUGMENTED_SUMS not in self.memory:
+            return None
+        arrays = (self.memory[AUGMENTED_SUMS], self.memory[AUGMENTED_COUNTS])
+        sums, counts = (torch.from_numpy(a.copy()).to(self.setup.device) for a in arrays)
+        return cast(tuple[Tensor, Tensor], (sums, counts))

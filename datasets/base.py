@@ -1,0 +1,96 @@
+"""What a data set is: named domains of labelled uint8 images with one class list."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.errors import DataError
+
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, Split] = ("train", "test")
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Labelled images of one domain and split.
+
+    Attributes:
+        x: Images, shape (N, H, W, 3), uint8, RGB.
+        y: Labels, shape (N,), int64, in ``0 .. classes - 1``.
+    """
+
+    x: NDArray[np.uint8]
+    y: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def select(self, index: NDArray[np.int64]) -> "ImageSet":
+        """Return the images at ``index`` (shape (n,)), in that order."""
+        return ImageSet(self.x[index], self.y[index])
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set's images come from on this machine.
+
+    Attributes:
+        data_dir: Folder with the images, or None where the data set makes its own.
+        download: Let torchvision fetch what is missing, where it can.
+        seed: Seed of generated images.
+    """
+
+    data_dir: Path | None = None
+    download: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set of several domains.
+
+    Attributes:
+        name: The name by which a configuration asks for it.
+        title: One line for lists.
+        domains: All domains, in their fixed order.
+        classes: Class names; a label is an index into them.
+        size: Height and width of the images in pixels.
+        load: Reads one domain and split: ``load(domain, split, source)``.
+    """
+
+    name: str
+    title: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    size: int
+    load: Callable[[str, Split, Source], ImageSet]
+
+
+def checked(images: ImageSet, *, classes: int, size: int, where: str) -> ImageSet:
+    """Return ``images`` unchanged if they keep the promise of :class:`ImageSet`.
+
+    Args:
+        images: What a loader read.
+        classes: Number of classes.
+        size: Height and width in pixels.
+        where: The file or folder they came from, for the message.
+
+    Raises:
+        DataError: If there are none, a shape or type is wrong, or a label is outside the classes.
+    """
+    x, y = images.x, images.y
+    if len(y) == 0:
+        raise DataError(f"{where}: no images found")
+    if x.dtype != np.uint8 or x.shape != (len(y), size, size, 3):
+        raise DataError(
+            f"{where}: images of shape {x.shape} and type {x.dtype}, "
+            f"expected ({len(y)}, {size}, {size}, 3) and uint8"
+        )
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise DataError(f"{where}: labels from {low} to {high}, allowed are 0 to {classes - 1}")
+    return images

@@ -1,0 +1,233 @@
+"""Data set `digits`: handwritten, house-number and synthetic digits as 32x32 RGB images.
+
+Each domain is taken from the first layout that is there; `<split>` is `train` or `test`.
+
+| domain | layout under data-dir | download |
+|---|---|---|
+| all | `<domain>_<split>.npz`, keys `x` and `y` | |
+| all | `<domain>/<split>/<class>/*.png` (also jpg, jpeg, bmp, webp), classes `0` to `9` | |
+| mnist | `[mnist/]MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]` | yes |
+| usps | `[usps/]usps.bz2`, `[usps/]usps.t.bz2`, libsvm format | yes |
+| svhn | `[svhn/]train_32x32.mat`, `[svhn/]test_32x32.mat` | yes |
+| mnistm | `{mnistm,mnist_m,mnist-m}/<split folder>/<class>/*.png` | no |
+| syn | `{syn,synth,synthetic_digits}/<split folder>/<class>/*.png` | no |
+
+Split folders of mnistm and syn are `train`, `imgs_train` or `training`, and `test`,
+`imgs_valid`, `testing` or `val`. A domain's own folder may be in any letter case in the lower
+five rows.
+"""
+
+import gzip
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets import files
+from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
+from datasets.errors import DataError
+
+DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
+CLASSES = tuple("0123456789")
+SIZE = 32
+
+_FOLDERS = {
+    "mnist": ("mnist",),
+    "usps": ("usps",),
+    "mnistm": ("mnistm", "mnist_m", "mnist-m"),
+    "svhn": ("svhn",),
+    "syn": ("syn", "synth", "synthetic_digits"),
+}
+_SPLIT_FOLDERS = {"train": ("train", "imgs_train", "training"), "test": ("test", "imgs_valid", "testing", "val")}
+_MNIST_STEM = {"train": "train", "test": "t10k"}
+_USPS_FILE = {"train": "usps.bz2", "test": "usps.t.bz2"}
+
+_Reader = Callable[[], ImageSet]
+
+
+def load(domain: str, split: Split, source: Source) -> ImageSet:
+    """Read one domain and split of the digits.
+
+    Args:
+        domain: One of :data:`DOMAINS`.
+        split: Which split.
+        source: Where the images are; with ``download``, mnist, usps and svhn are fetched if absent.
+
+    Returns:
+        Images of shape (N, 32, 32, 3), labels 0 to 9.
+
+    Raises:
+        DataError: If the domain is unknown, absent or broken, or its download fails.
+    """
+    if domain not in DOMAINS:
+        raise DataError(f"digits has no domain {domain}; allowed are {', '.join(DOMAINS)}")
+    if source.data_dir is None:
+        raise DataError(
+            "digits needs the key data-dir: a folder with <domain>_<split>.npz, <domain>/<split>/<class>/*.png "
+            "or the files of torchvision's MNIST, USPS and SVHN"
+        )
+    root = source.data_dir
+    if root.exists() or not source.download:
+        files.check_data_dir(root)
+    read = _find(root, domain, split)
+    if read is None and source.download:
+        _download(domain, split, root)
+        read = _find(root, domain, split)
+    if read is None:
+        raise _missing(domain, split, root)
+    return read()
+
+
+def _find(root: Path, domain: str, split: Split) -> _Reader | None:
+    """Return what reads the first layout of a domain that is there, None if none is."""
+    with files.reading(root.absolute()):
+        path = files.find_domain(root, domain, split)
+        if path is None and domain in ("mnistm", "syn"):
+            path = _field_folder(root, domain, split)
+        if path is not None:
+            return partial(files.read_path, path, classes=CLASSES, size=SIZE)
+        finder = {"mnist": _find_mnist, "usps": _find_usps, "svhn": _find_svhn}.get(domain)
+        return finder(root, split) if finder else None
+
+
+def _own_folders(root: Path, domain: str) -> list[Path]:
+    """Return the folders in ``root`` that bear a domain's name, whatever the letter case."""
+    if not root.is_dir():
+        return []
+    names = _FOLDERS[domain]
+    found = [path for path in root.iterdir() if path.name.lower() in names and path.is_dir()]
+    return sorted(found, key=lambda path: (names.index(path.name.lower()), path.name))
+
+
+def _field_folder(root: Path, domain: str, split: Split) -> Path | None:
+    candidates = (folder / name for folder in _own_folders(root, domain) for name in _SPLIT_FOLDERS[split])
+    return next((path for path in candidates if path.is_dir()), None)
+
+
+def _find_mnist(root: Path, split: Split) -> _Reader | None:
+    stem = _MNIST_STEM[split]
+    for base in (root, *_own_folders(root, "mnist")):
+        raw = base / "MNIST" / "raw"
+        images = _plain_or_gzip(raw / f"{stem}-images-idx3-ubyte")
+        labels = _plain_or_gzip(raw / f"{stem}-labels-idx1-ubyte")
+        if images and labels:
+            return partial(_read_mnist, images, labels)
+    return None
+
+
+def _plain_or_gzip(path: Path) -> Path | None:
+    return next((found for found in (path, path.with_name(f"{path.name}.gz")) if found.is_file()), None)
+
+
+def _find_file(root: Path, domain: str, name: str) -> Path | None:
+    candidates = (base / name for base in (root, *_own_folders(root, domain)))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _find_usps(root: Path, split: Split) -> _Reader | None:
+    path = _find_file(root, "usps", _USPS_FILE[split])
+    return partial(_read_usps, path, split) if path else None
+
+
+def _find_svhn(root: Path, split: Split) -> _Reader | None:
+    path = _find_file(root, "svhn", f"{split}_32x32.mat")
+    return partial(_read_svhn, path) if path else None
+
+
+def _read_mnist(images: Path, labels: Path) -> ImageSet:
+    x, y = _read_idx(images, ndim=3), _read_idx(labels, ndim=1)
+    return files.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES, size=SIZE)
+
+
+def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
+    """Return the array of an idx file of unsigned bytes; torchvision reads no gzipped ones."""
+    where = path.absolute()
+    with files.reading(where):
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    head = 4 * (1 + ndim)
+    if len(raw) < head or raw[:4] != bytes((0, 0, 8, ndim)):
+        raise DataError(f"{where}: not an idx file; allowed is one of unsigned bytes in {ndim} dimension(s)")
+    shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", ndim, offset=4))
+    if len(raw) - head != math.prod(shape):
+        raise DataError(f"{where}: {len(raw) - head} bytes of data, but its header says {shape}: cut short or broken")
+    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
+
+
+def _read_usps(path: Path, split: Split) -> ImageSet:
+    import torchvision  # type: ignore[import-untyped]  # slow to import, and USPS alone needs it
+
+    with files.reading(path.absolute()):
+        usps = torchvision.datasets.USPS(path.parent, train=split == "train")
+        y = np.array(usps.targets, np.int64)  # torchvision has already taken 1 off the file's 1 to 10
+    return files.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES, size=SIZE)
+
+
+def _read_svhn(path: Path) -> ImageSet:
+    """Read a mat file directly: torchvision would refuse any file but the two published ones."""
+    where = path.absolute()
+    with files.reading(where):
+        from scipy.io import loadmat  # type: ignore[import-untyped]  # SVHN alone needs SciPy
+
+        content: dict[str, Any] = loadmat(path, variable_names=("X", "y"))
+        if not {"X", "y"} <= content.keys() or content["X"].ndim != 4:
+            raise DataError(f"{where}: it must hold the variables X of shape (32, 32, 3, N) and y of shape (N, 1)")
+        x, y = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2)), content["y"].reshape(-1)
+        y = np.where(y == 10, y.dtype.type(0), y)  # SVHN calls the digit 0 class 10
+    return files.as_images(x, y, where=str(where), classes=CLASSES, size=SIZE)
+
+
+def _download(domain: str, split: Split, root: Path) -> None:
+    """Let torchvision fetch one domain and split into ``root``."""
+    import torchvision  # type: ignore[import-untyped]  # slow to import, and few runs download
+
+    train = split == "train"
+    try:
+        if domain == "mnist":
+            torchvision.datasets.MNIST(root, train=train, download=True)
+        elif domain == "usps":
+            torchvision.datasets.USPS(root, train=train, download=True)
+        elif domain == "svhn":
+            torchvision.datasets.SVHN(root, split=split, download=True)
+        else:
+            raise DataError(f"{domain} cannot be downloaded; put it in {root.absolute()} as {_layouts(domain, split)}")
+    except DataError:
+        raise
+    except Exception as cause:  # network, disk, check sums and parsers: all end the same way
+        raise DataError(f"download of {domain} {split} to {root.absolute()} failed ({files.brief(cause)})") from cause
+
+
+def _layouts(domain: str, split: Split) -> str:
+    """Return the accepted places of one domain and split, for messages."""
+    own, stem = "|".join(_FOLDERS[domain]), _MNIST_STEM[split]
+    native = {
+        "mnist": f"[mnist/]MNIST/raw/{stem}-{{images-idx3,labels-idx1}}-ubyte[.gz]",
+        "usps": f"[usps/]{_USPS_FILE[split]}",
+        "svhn": f"[svhn/]{split}_32x32.mat",
+    }.get(domain, f"({own})/({'|'.join(_SPLIT_FOLDERS[split])})/<class>/")
+    return f"{domain}_{split}.npz, {domain}/{split}/<class>/ or {native}"
+
+
+def _missing(domain: str, split: Split, root: Path) -> DataError:
+    there = []
+    for known in DOMAINS:
+        splits = [each for each in SPLITS if _find(root, known, each)]
+        if splits:
+            there.append(f"{known} ({', '.join(splits)})")
+    return DataError(
+        f"{domain} {split} not found in {root.absolute()}; looked for {_layouts(domain, split)}\n"
+        f"Domains of digits there: {', '.join(there) or 'none'}"
+    )
+
+
+DATASET = Dataset(
+    name="digits",
+    title="Digits of five kinds (MNIST, USPS, MNIST-M, SVHN, SYN), 10 classes, 32x32",
+    domains=DOMAINS,
+    classes=CLASSES,
+    size=SIZE,
+    load=load,
+)

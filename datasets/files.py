@@ -1,0 +1,302 @@
+"""Images of one domain and split in the two plain layouts, and writing the first of them.
+
+| layout | place | content |
+|---|---|---|
+| npz | `<data_dir>/<domain>_<split>.npz` | `x` uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3); `y` integers (N,) |
+| image folder | `<data_dir>/<domain>/<split>/<class>/*` | png, jpg, jpeg, bmp and webp files of any size |
+
+Where both are there, the npz is read. Images of any height and width become RGB squares.
+"""
+
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from datasets.base import ImageSet, Split, checked
+from datasets.errors import DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_CHUNK = 1 << 24  # values that one resize call takes in or gives out
+_CAUSE = 300  # characters of a cause that a message quotes
+
+
+def brief(cause: BaseException) -> str:
+    """Return an exception as one line: its type and the start of its text."""
+    text = " ".join(str(cause).split())
+    return f"{type(cause).__name__}: {text[:_CAUSE]}" if text else type(cause).__name__
+
+
+@contextmanager
+def reading(where: object) -> Iterator[None]:
+    """Turn whatever a file parser raises into a :class:`DataError` that names ``where``.
+
+    Parsers of zip, image, idx, bz2 and mat files raise nearly any type on broken bytes.
+
+    Raises:
+        DataError: With the cause in brackets; one raised inside passes through as it is.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as cause:
+        raise DataError(f"{where}: cannot be read ({brief(cause)})") from cause
+
+
+def check_data_dir(data_dir: Path) -> None:
+    """Raise a :class:`DataError` unless ``data_dir`` is a folder."""
+    if not data_dir.exists():
+        raise DataError(f"data-dir {data_dir.absolute()} does not exist; it must be a folder with images")
+    if not data_dir.is_dir():
+        raise DataError(f"data-dir {data_dir.absolute()} is a file; it must be a folder with images")
+
+
+def find_domain(data_dir: Path, domain: str, split: Split) -> Path | None:
+    """Return the npz or else the image folder of one domain and split, None if neither exists."""
+    npz = data_dir / f"{domain}_{split}.npz"
+    if npz.is_file():
+        return npz
+    folder = data_dir / domain / split
+    return folder if folder.is_dir() else None
+
+
+def domains_in(data_dir: Path, split: Split) -> list[str]:
+    """Return the sorted names of all domains that ``data_dir`` has in a plain layout."""
+    end = f"_{split}.npz"
+    with reading(data_dir.absolute()):
+        archives = {path.name.removesuffix(end) for path in data_dir.glob(f"*{end}")}
+        folders = {path.parent.name for path in data_dir.glob(f"*/{split}") if path.is_dir()}
+    return sorted(archives | folders)
+
+
+def read_domain(data_dir: Path, domain: str, split: Split, *, classes: tuple[str, ...], size: int) -> ImageSet:
+    """Read one domain and split from a plain layout.
+
+    Args:
+        data_dir: Folder that holds the domains.
+        domain: Name of the domain.
+        split: Which split.
+        classes: Class names; a label is an index into them.
+        size: Height and width of the result in pixels.
+
+    Returns:
+        Images of shape (N, size, size, 3).
+
+    Raises:
+        DataError: If the folder, the domain or any image in it is missing or broken.
+    """
+    check_data_dir(data_dir)
+    with reading(data_dir.absolute()):
+        path = find_domain(data_dir, domain, split)
+    if path is None:
+        there = ", ".join(domains_in(data_dir, split)) or "none"
+        raise DataError(
+            f"{domain} {split} not found in {data_dir.absolute()}: "
+            f"neither {domain}_{split}.npz nor {domain}/{split}/<class>/\n"
+            f"Domains with a {split} split there: {there}"
+        )
+    return read_path(path, classes=classes, size=size)
+
+
+def read_path(path: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
+    """Read what :func:`find_domain` found; see :func:`read_npz` and :func:`read_folder`."""
+    if path.is_file():
+        return read_npz(path, classes=classes, size=size)
+    return read_folder(path, classes=classes, size=size)
+
+
+def read_npz(path: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
+    """Read an npz file with the keys ``x`` and ``y``; other keys are left alone.
+
+    Returns:
+        Images of shape (N, size, size, 3), in the file's order.
+
+    Raises:
+        DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
+    """
+    x, y = _load_npz(path)
+    return as_images(x, y, where=str(path.absolute()), classes=classes, size=size)
+
+
+def _load_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    where = path.absolute()
+    with reading(where), path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise DataError(f"{where}: not an npz file, or cut short; allowed is a zip as numpy.savez writes it")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as archive:
+            missing = {"x", "y"} - set(archive.files)
+            if missing:
+                found = ", ".join(archive.files) or "none"
+                raise DataError(
+                    f"{where}: no key {' and '.join(sorted(missing))}; it must have x and y, found: {found}"
+                )
+            return _load_key(archive, "x", where), _load_key(archive, "y", where)
+
+
+def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
+    with reading(f"{where}: key {key}"):
+        value = archive[key]
+    # A zip member that is not an npy file comes back as bytes.
+    if not isinstance(value, np.ndarray):
+        raise DataError(f"{where}: key {key} is no array; allowed is what numpy.savez writes")
+    return value
+
+
+def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...], size: int) -> ImageSet:
+    """Check raw arrays and turn them into an :class:`ImageSet`.
+
+    Args:
+        x: Images, uint8, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3).
+        y: Labels, any integer type, shape (N,).
+        where: The file they came from, for the messages.
+        classes: Class names.
+        size: Height and width of the result in pixels.
+
+    Returns:
+        Images of shape (N, size, size, 3).
+
+    Raises:
+        DataError: If a type, a shape or a label is not allowed, or there are no images.
+    """
+    images = x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))
+    if x.dtype != np.uint8 or not images or 0 in x.shape[1:]:
+        raise DataError(
+            f"{where}: x has type {x.dtype} and shape {x.shape}; "
+            "allowed are uint8 and (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
+        )
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        raise DataError(f"{where}: y has type {y.dtype} and shape {y.shape}; allowed are integers and (N,)")
+    if len(x) != len(y):
+        raise DataError(f"{where}: {len(x)} images (x) but {len(y)} labels (y); the numbers must be equal")
+    result = ImageSet(resize(x, size), y.astype(np.int64))
+    return checked(result, classes=len(classes), size=size, where=where)
+
+
+def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
+    """Read an image folder ``<folder>/<class>/*``, hidden files and other suffixes left out.
+
+    A class without a folder has no images. Class folders are matched by name, else without
+    regard to case.
+
+    Returns:
+        Images of shape (N, size, size, 3), by class as in ``classes``, then by file name.
+
+    Raises:
+        DataError: If a folder is no class, an image is broken, or there are none.
+    """
+    where = folder.absolute()
+    with reading(where):
+        labelled = [
+            (file, label) for label, sub in _class_folders(folder, classes) for file in _visible(sub) if _is_image(file)
+        ]
+    if not labelled:
+        raise DataError(f"{where}: no images found; expected <class>/*{{{','.join(SUFFIXES)}}}")
+    x = np.empty((len(labelled), size, size, 3), np.uint8)
+    # One at a time: the files may be large and of different sizes.
+    for i, (file, _) in enumerate(labelled):
+        x[i] = resize(_decode(file)[np.newaxis], size)[0]
+    y = np.array([label for _, label in labelled], np.int64)
+    return checked(ImageSet(x, y), classes=len(classes), size=size, where=str(where))
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def _class_folders(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Path]]:
+    found: dict[int, Path] = {}
+    for sub in _visible(folder):
+        if not sub.is_dir():
+            continue
+        label = _label(sub.name, classes)
+        if label is None:
+            raise DataError(f"{sub.absolute()}: no class of that name; allowed are {', '.join(classes)}")
+        if label in found:
+            raise DataError(
+                f"{folder.absolute()}: folders {found[label].name} and {sub.name} both name the class "
+                f"{classes[label]}; allowed is one folder per class"
+            )
+        found[label] = sub
+    return sorted(found.items())
+
+
+def _label(name: str, classes: tuple[str, ...]) -> int | None:
+    if name in classes:
+        return classes.index(name)
+    folded = [known.casefold() for known in classes]
+    return folded.index(name.casefold()) if name.casefold() in folded else None
+
+
+def _decode(path: Path) -> NDArray[np.uint8]:
+    """Return one image file as (H, W, 3) uint8, decoded to the last byte."""
+    with reading(path.absolute()), Image.open(path) as image:
+        # PIL would clip these to 8 bits without a word.
+        if image.mode.startswith(("I", "F")):
+            raise DataError(f"{path.absolute()}: pixels of mode {image.mode}; allowed are 8 bits a channel")
+        return np.asarray(image.convert("RGB"))
+
+
+def resize(x: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Return images as RGB squares: bilinear with antialias, unchanged where already right.
+
+    Args:
+        x: Images, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), H and W above 0.
+        size: Height and width of the result in pixels.
+
+    Returns:
+        Images of shape (N, size, size, 3); each depends on its own pixels alone.
+    """
+    x = x[..., np.newaxis] if x.ndim == 3 else x
+    count, height, width, channels = x.shape
+    if (height, width, channels) == (size, size, 3):
+        return x
+    # Here, because torchvision takes a second to import and images of the right size do not need it.
+    import torch
+    from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
+    from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
+
+    out = np.empty((count, size, size, 3), np.uint8)
+    step = max(1, _CHUNK // (max(height * width, size * size) * channels))
+    for start in range(0, count, step):
+        chunk = torch.tensor(np.ascontiguousarray(x[start : start + step])).permute(0, 3, 1, 2)
+        resized = functional.resize(chunk, [size, size], InterpolationMode.BILINEAR, antialias=True)
+        out[start : start + step] = resized.permute(0, 2, 3, 1).numpy()  # grey spreads over the three channels
+    return out
+
+
+def write_npz(path: Path, images: ImageSet) -> None:
+    """Write ``images`` as a compressed npz with ``x`` and ``y``: whole, or not at all.
+
+    Raises:
+        DataError: If the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, x=images.x, y=images.y)
+        os.replace(temporary, path)
+    except OSError as cause:
+        raise DataError(f"{path.absolute()}: cannot be written ({brief(cause)})") from cause
+    finally:
+        _discard(temporary)
+
+
+def _discard(path: Path) -> None:
+    # The folder itself may be what is missing or closed; the first error is the one to show.
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass

@@ -1,0 +1,31 @@
+"""Random numbers by name: every generator is derived from (run seed, purpose, numbers).
+
+Nothing in FedShift draws from global state, so a result does not depend on how many
+processes work, or on which reply came first.
+"""
+
+import zlib
+
+import numpy as np
+
+
+def seed_sequence(seed: int, purpose: str, *numbers: int) -> np.random.SeedSequence:
+    """Return the seed sequence of one purpose, e.g. ``("order", node, round)``.
+
+    Args:
+        seed: The run's seed, not negative.
+        purpose: What the numbers are for; each purpose has a stream of its own.
+        numbers: What sets this stream apart (node index, round, ...), not negative.
+    """
+    return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *numbers])
+
+
+def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
+    """Return a NumPy generator for one purpose; see :func:`seed_sequence`."""
+    return np.random.default_rng(seed_sequence(seed, purpose, *numbers))
+
+
+def torch_seed(seed: int, purpose: str, *numbers: int) -> int:
+    """Return a 63-bit seed for ``torch.Generator.manual_seed``; see :func:`seed_sequence`."""
+    state = seed_sequence(seed, purpose, *numbers).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))

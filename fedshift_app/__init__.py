@@ -1,0 +1,18 @@
+"""The Flower glue, and what a person runs."""
+
+import sys
+from pathlib import Path
+
+# Hugging Face's library is called `datasets` too: FedShift's folder comes first. (A Flower App Bundle is
+# first on the path anyway.)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import datasets  # noqa: E402  (after the path is set)
+
+if not getattr(datasets, "FEDSHIFT", False):
+    raise ImportError(
+        f"FedShift needs its own package 'datasets', but found another one at {datasets.__file__}. "
+        "Hugging Face's library has the same name: uninstall it here, or put FedShift's folder first on PYTHONPATH."
+    )
+
+__version__ = "0.1.0"

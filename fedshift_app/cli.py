@@ -1,0 +1,216 @@
+"""The ``fedshift`` command."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from datasets import catalog
+from datasets.base import SPLITS, Source
+from datasets.errors import ConfigError, FedShiftError
+from fedshift_app import config as configuration
+from fedshift_app import registry
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Federated learning under domain shift, as one Flower app.",
+)  # fmt: skip
+
+#: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
+LAUNCH_KEYS = ("engine", "nodes", "cpus-per-client", "gpus-per-client")
+ENGINES = ("simulation", "inline")
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]", help="See `fedshift experiments`; keys below."),
+    ] = None,
+) -> None:
+    """Run an experiment through `flwr run` and print accuracies per domain.
+
+    Keys: method, dataset, rounds, seed, data-dir, output-dir, set; dotted ones such as method.tau=0.07 or
+    train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N, cpus-per-client=N, gpus-per-client=X.
+    """
+    from fedshift_app import runner
+
+    flat, launch = parse_arguments(arguments or [])
+    config = configuration.resolve(flat)
+    nodes = runner.num_nodes(config, launch.get("nodes"))
+    check_data(config)
+    if launch.get("engine", "simulation") == "inline":
+        folder = runner.run_inline(flat, nodes)
+    else:
+        each = runner.resources(config, nodes, launch.get("cpus-per-client"), launch.get("gpus-per-client"))
+        folder = runner.run_simulation(flat, nodes, each)
+    typer.echo(f"run folder: {folder}")
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """List the methods, one line each."""
+    for m in registry.METHODS.values():
+        typer.echo(f"{m.name:<12} {m.title} ({m.venue})")
+
+
+@app.command("datasets")
+def list_datasets() -> None:
+    """List the data sets, one line each."""
+    for d in catalog.DATASETS.values():
+        typer.echo(f"{d.name:<12} {d.title}; domains {', '.join(d.domains)}; {len(d.classes)} classes")
+
+
+@app.command("experiments")
+def list_experiments() -> None:
+    """List the experiments, one line each, with the number of nodes they need."""
+    for name in configuration.names("experiments"):
+        title = configuration.read_yaml(configuration.experiment_file(name)).get("title", "")
+        nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
+        typer.echo(f"{name:<20} {'any' if nodes is None else nodes:>4} nodes  {title}")
+
+
+@app.command()
+def preview(
+    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.")] = Path("sheet.png"),
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.")] = None,
+    domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
+) -> None:
+    """Draw samples of every domain of a data set on one contact sheet."""
+    from datasets.preview import contact_sheet
+
+    chosen = catalog.get(dataset)
+    source = Source(data_dir.expanduser().resolve() if data_dir else None)
+    wanted = tuple(domains.split(",")) if domains else chosen.domains
+    for name in wanted:
+        if name not in chosen.domains:
+            raise ConfigError(f"{dataset} has no domain {name!r}; it has {', '.join(chosen.domains)}")
+    if split not in ("train", "test"):
+        raise ConfigError(f"--split is {split!r}; allowed are train and test")
+    sets = {name: catalog.load(dataset, name, "train" if split == "train" else "test", source) for name in wanted}
+    try:
+        contact_sheet(sets, chosen.classes, per_class=per_class).save(output)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot write {output}: {error}") from None
+    typer.echo(f"wrote {output.resolve()}")
+
+
+@app.command()
+def export(
+    experiment: Annotated[str, typer.Argument(help="See `fedshift experiments`.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.")] = Path("nodes"),
+) -> None:
+    """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
+    from fedshift_app import exporting
+
+    flat, launch = parse_arguments([experiment, *(arguments or [])])
+    for folder in exporting.export(configuration.resolve(flat), launch.get("nodes"), output):
+        typer.echo(exporting.supernode_command(folder))
+
+
+@app.command("deploy-demo")
+def deploy_demo(
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
+) -> None:
+    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, one per domain."""
+    from fedshift_app import deploying
+
+    flat, _ = parse_arguments(["handwritten", *(arguments or [])])
+    typer.echo(f"run folder: {deploying.demo(flat)}")
+
+
+def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split ``[EXPERIMENT] [key=value ...]`` into flat run-config keys and launch keys.
+
+    Raises:
+        ConfigError: If a key is unknown or a value has the wrong type.
+    """
+    flat: dict[str, Any] = {}
+    launch: dict[str, Any] = {}
+    dotted: list[str] = []
+    for i, argument in enumerate(arguments):
+        key, sep, value = argument.partition("=")
+        if not sep and i == 0:
+            flat["experiment"] = argument
+        elif not sep:
+            raise ConfigError(f"{argument!r} is not of the form key=value")
+        elif key in LAUNCH_KEYS:
+            launch[key] = _launch_value(key, value)
+        elif key in configuration.FLAT_KEYS:
+            flat[key] = _flat_value(key, value)
+        elif "." in key:
+            dotted.append(argument)
+        else:
+            known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))
+            raise ConfigError(f"unknown key {key!r}; there are {known}, and dotted ones such as train.lr")
+    flat["set"] = " ".join([flat.get("set", ""), *(shlex.quote(part) for part in dotted)]).strip()
+    flat["output-dir"] = str(Path(flat.get("output-dir", "runs")).expanduser().resolve())
+    if flat.get("data-dir"):
+        flat["data-dir"] = str(Path(flat["data-dir"]).expanduser().resolve())
+    experiment = flat.get("experiment", "")
+    if experiment.endswith((".yaml", ".yml")):
+        flat["experiment"] = str(Path(experiment).expanduser().resolve())
+    return flat, launch
+
+
+def _flat_value(key: str, value: str) -> str | int:
+    if not isinstance(configuration.FLAT_KEYS[key], int):
+        return value
+    return _whole_number(key, value)
+
+
+def _launch_value(key: str, value: str) -> str | int | float:
+    if key == "engine":
+        if value not in ENGINES:
+            raise ConfigError(f"engine: {value!r}; allowed are {', '.join(ENGINES)}")
+        return value
+    if key != "gpus-per-client":
+        return _whole_number(key, value, least=1)
+    try:
+        gpus = float(value)
+    except ValueError:
+        gpus = -1.0
+    if not 0 <= gpus <= 1:
+        raise ConfigError(f"{key}: expected a number from 0 to 1, found {value!r}")
+    return gpus
+
+
+def _whole_number(key: str, value: str, least: int = 0) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise ConfigError(f"{key}: expected a whole number, found {value!r}") from None
+    if number < least:
+        raise ConfigError(f"{key}: expected at least {least}, found {number}")
+    return number
+
+
+def check_data(config: configuration.RunConfig) -> None:
+    """Read every domain of the run once, so that a missing or broken one is told before anything starts.
+
+    Raises:
+        DataError: With the file or folder.
+    """
+    for domain in config.dataset.domains:
+        for split in SPLITS:
+            catalog.load(config.dataset.name, domain, split, config.dataset.source())
+    catalog.load.cache_clear()  # the nodes read for themselves
+
+
+def fail(error: FedShiftError) -> NoReturn:
+    """Show a user's mistake in a line or two and exit with 1."""
+    typer.echo(f"error: {error}", err=True)
+    raise SystemExit(1)
+
+
+def main() -> None:
+    """Entry point of the ``fedshift`` command."""
+    try:
+        app()
+    except FedShiftError as error:
+        fail(error)

@@ -1,0 +1,118 @@
+"""The ClientApp: turns a message into a call of the method's NumPyClient, and its answer into a message."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from clients.base import Arrays, DomainClient
+from datasets import catalog
+from datasets.errors import FedShiftError
+from fedshift_app import node
+from fedshift_wire import (
+    ARRAYS, CLASS_COUNTS, CONFIG, DOMAIN, DOMAINS, KNOWLEDGE, METRICS, NODE_INDEX, NUM_EXAMPLES,
+    NUM_PARTITIONS, NUM_TEST, PARTITION_ID, SERVER_ROUND, SHARED_TEST,
+)  # fmt: skip
+
+log = logging.getLogger("fedshift")
+
+MEMORY = "memory"  # the record of context.state that holds a node's private arrays
+RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+app = ClientApp()
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """Train on the node's images."""
+    return _answer(msg, lambda: _train(msg, context))
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    """Score the weights on the domains that the server asks for."""
+    return _answer(msg, lambda: _evaluate(msg, context))
+
+
+@app.query()
+def query(msg: Message, context: Context) -> Message:
+    """Tell what the node is: its domain, its numbers of images; or why it cannot take part."""
+    return _answer(msg, lambda: _introduce(msg, context))
+
+
+def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
+    """Reply with what ``work`` returns, or with its error in one line.
+
+    Flower would send a traceback; the server should be able to show what it is told.
+    """
+    try:
+        return Message(work(), reply_to=msg)
+    except FedShiftError as error:
+        return Message(Error(code=RAISED, reason=str(error)), reply_to=msg)
+    except Exception as error:
+        log.exception("this node failed")
+        return Message(Error(code=RAISED, reason=f"{type(error).__name__}: {error}"), reply_to=msg)
+
+
+def _train(msg: Message, context: Context) -> RecordDict:
+    client = _client(msg, context)
+    arrays, config = msg.content[ARRAYS], msg.content[CONFIG]
+    parameters = _in_order(arrays, client)
+    weights, num_examples, metrics = client.fit(parameters, {SERVER_ROUND: config[SERVER_ROUND]})
+    context.state[MEMORY] = _record(client.memory)
+    return RecordDict({
+        ARRAYS: _record(dict(zip(client.shared_names, weights, strict=True))),
+        KNOWLEDGE: _record(client.contribution()),
+        METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics),
+    })  # fmt: skip
+
+
+def _evaluate(msg: Message, context: Context) -> RecordDict:
+    client = _client(msg, context)
+    config = msg.content[CONFIG]
+    asked = {SERVER_ROUND: config[SERVER_ROUND], DOMAINS: list(config[DOMAINS])}
+    _, num_examples, metrics = client.evaluate(_in_order(msg.content[ARRAYS], client), asked)
+    return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics)})
+
+
+def _introduce(msg: Message, context: Context) -> RecordDict:
+    config, where = node.open_message(msg.content[CONFIG], context)
+    classes = len(catalog.get(config.dataset.name).classes)
+    counts = np.bincount(node.training_images(config, where).y, minlength=classes)
+    metrics = MetricRecord({
+        CLASS_COUNTS: counts.tolist(),
+        NUM_TEST: node.num_test(config, where),
+        SHARED_TEST: int(where.shared),
+        PARTITION_ID: where.partition_id,
+        NUM_PARTITIONS: where.num_partitions,
+    })  # fmt: skip
+    return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain}), METRICS: metrics})
+
+
+def _client(msg: Message, context: Context) -> DomainClient:
+    config, where = node.open_message(msg.content[CONFIG], context)
+    client = node.make_client(config, where, int(msg.content[CONFIG][NODE_INDEX]))
+    client.knowledge = _decode(msg.content[KNOWLEDGE])
+    if MEMORY in context.state:
+        client.memory = _decode(context.state[MEMORY])
+    return client
+
+
+def _in_order(arrays: ArrayRecord, client: DomainClient) -> list[Any]:
+    """Return the shared arrays in the order of the client's model."""
+    if set(arrays) != set(client.shared_names):
+        strange = sorted(set(arrays) ^ set(client.shared_names))
+        raise FedShiftError(f"the server's weights do not match this node's model: {', '.join(strange[:3])}")
+    return [arrays[name].numpy() for name in client.shared_names]
+
+
+def _record(arrays: Arrays) -> ArrayRecord:
+    # np.asarray: a 0-d NumPy scalar is no array for Flower.
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def _decode(record: Any) -> Arrays:
+    return {name: array.numpy() for name, array in record.items()}

@@ -1,0 +1,299 @@
+"""The configuration of a run: what YAML files and the command line say, checked as a whole.
+
+Layers, each over the one before: conf/datasets/NAME.yaml, conf/experiments/NAME.yaml,
+conf/methods/NAME.yaml with the experiment's ``methods: NAME:``, the flat run-config keys, then the
+dotted overrides of ``set``.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets import catalog
+from datasets.base import Source
+from datasets.errors import ConfigError
+from datasets.splits import Allocation
+from fedshift_app import registry
+from fedshift_wire import Params
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+#: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
+FLAT_KEYS: dict[str, str | int | bool] = {
+    "experiment": "handwritten",
+    "method": "",
+    "dataset": "",
+    "rounds": 0,
+    "seed": -1,
+    "data-dir": "",
+    "output-dir": "runs",
+    "resume": "",
+    "set": "",
+}
+
+
+class DatasetConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which images."""
+
+    name: str
+    domains: tuple[str, ...]  # the domains of this run, in the order of tables
+    data_dir: str = ""  # where the images are; empty: the data set makes its own
+    download: bool = False  # let torchvision fetch what it can
+    seed: int = Field(0, ge=0)  # of generated images
+
+    def source(self) -> Source:
+        """Return where the images come from on this machine."""
+        return Source(Path(self.data_dir) if self.data_dir else None, self.download, self.seed)
+
+
+class FederationConfig(BaseModel, frozen=True, extra="forbid"):
+    """Who takes part in a round, and how long the server waits."""
+
+    participation: float = Field(1.0, gt=0, le=1)  # share of the nodes that train in a round
+    min_nodes: int = Field(2, ge=1)  # nodes that must be there before the first round
+    node_timeout: float = Field(120.0, gt=0)  # seconds to wait for nodes, and for evaluation to be repeated
+    round_timeout: float = Field(3600.0, gt=0)  # seconds a round's training may take
+
+
+class RunConfig(BaseModel, frozen=True, extra="forbid"):
+    """Everything that decides the numbers of a run."""
+
+    experiment: str
+    dataset: DatasetConfig
+    images: ImageConfig = ImageConfig()
+    allocation: Allocation = Allocation()
+    model: ModelConfig
+    train: TrainConfig
+    method: dict[str, Any]  # ``name`` and the method's parameters
+    federation: FederationConfig = FederationConfig()
+    rounds: int = Field(ge=1)
+    seed: int = Field(0, ge=0)
+
+    def server_params(self) -> Params:
+        """Return the method's parameters for the strategy."""
+        return self._params()[0]
+
+    def node_params(self) -> Params:
+        """Return the method's parameters for the client."""
+        return self._params()[1]
+
+    def _params(self) -> tuple[Params, Params]:
+        given = {key: value for key, value in self.method.items() if key != "name"}
+        return registry.get(self.method["name"]).split_params(given)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        ConfigError: If it cannot be read, is no YAML, or holds something else.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: cannot be read as YAML: {first}") from None
+    if content is None or isinstance(content, dict):
+        return content or {}
+    raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of all files of ``conf/<kind>``."""
+    return sorted(path.stem for path in (CONF / kind).glob("*.yaml"))
+
+
+def experiment_file(experiment: str) -> Path:
+    """Return the file of an experiment, given by name or as a path to a YAML file.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if experiment.endswith((".yaml", ".yml")):
+        path = Path(experiment).expanduser().resolve()
+        if not path.is_file():
+            raise ConfigError(f"experiment: there is no file {path}")
+        return path
+    if experiment not in names("experiments"):
+        raise ConfigError(
+            f"unknown experiment {experiment!r}; there are {', '.join(names('experiments'))} (or a path to a .yaml file)"
+        )
+    return CONF / "experiments" / f"{experiment}.yaml"
+
+
+def resolve(flat: Mapping[str, Any]) -> RunConfig:
+    """Build and check the configuration of a run.
+
+    Args:
+        flat: The run-config keys (``FLAT_KEYS``); missing ones mean "as the experiment says".
+
+    Raises:
+        ConfigError: For anything unknown, of the wrong type, out of range, or that makes no sense together.
+    """
+    given = FLAT_KEYS | dict(flat)
+    for key in given:
+        if key not in FLAT_KEYS:
+            raise ConfigError(f"unknown key {key!r}; there are {', '.join(FLAT_KEYS)}")
+    if given["resume"]:
+        raise ConfigError("resume: continuing an interrupted run is not implemented yet; leave it empty")
+    overrides = parse_set(str(given["set"]))
+    path = experiment_file(str(given["experiment"]))
+    experiment = read_yaml(path)
+    if "resolved" in experiment:  # the config.yaml of a run folder
+        layers = dict(experiment["resolved"])
+    else:
+        layers = {"experiment": path.stem} | {k: v for k, v in experiment.items() if k not in ("title", "methods")}
+    layers = _with_method(layers, str(given["method"]), experiment.get("methods", {}), overrides)
+    layers = _with_dataset(layers, str(given["dataset"]), overrides)
+    _set_flat(layers, given)
+    for dotted, value in overrides.items():
+        _set_dotted(layers, dotted, value)
+    return validate(layers)
+
+
+def validate(layers: dict[str, Any]) -> RunConfig:
+    """Check a complete configuration.
+
+    Raises:
+        ConfigError: With the key, what was found and what is allowed.
+    """
+    try:
+        config = RunConfig.model_validate(layers)
+        _check_domains(config.dataset)
+        config.allocation.check(config.dataset.domains)
+        server, node = config._params()
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+    # Write every parameter out, so that the run folder shows defaults too.
+    params = server.model_dump() | node.model_dump()
+    return config.model_copy(update={"method": {"name": config.method["name"]} | params})
+
+
+def from_json(text: str) -> RunConfig:
+    """Read the configuration that the server sent.
+
+    Raises:
+        ConfigError: If it is not one.
+    """
+    return validate(json.loads(text))
+
+
+def parse_set(text: str) -> dict[str, Any]:
+    """Parse dotted overrides such as ``"method.tau=0.07 train.lr=0.005"``; values are YAML.
+
+    Raises:
+        ConfigError: If a part is not ``section.key=value``.
+    """
+    overrides = {}
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"set: {error} in {text!r}") from None
+    for part in parts:
+        dotted, sep, value = part.partition("=")
+        if not sep or not dotted:
+            raise ConfigError(f"set: {part!r} is not of the form section.key=value, for example train.lr=0.005")
+        overrides[dotted.replace("-", "_")] = _scalar(value, dotted)
+    return overrides
+
+
+def _scalar(text: str, key: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"set: the value of {key}, {text!r}, is not YAML") from None
+    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _with_method(
+    layers: dict[str, Any], flat: str, specials: dict[str, dict[str, Any]], overrides: dict[str, Any]
+) -> dict[str, Any]:
+    """Put the method's defaults below what the experiment says of it."""
+    own = dict(layers.get("method", {}))
+    name = str(overrides.pop("method.name", "") or flat or own.get("name", "fedavg"))
+    registry.get(name)
+    if name != own.get("name"):
+        own = {}
+    defaults = read_yaml(CONF / "methods" / f"{name}.yaml")
+    return layers | {"method": defaults | specials.get(name, {}) | own | {"name": name}}
+
+
+def _with_dataset(layers: dict[str, Any], flat: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Put the data set's defaults below what the experiment says of it."""
+    own = dict(layers.get("dataset", {}))
+    name = str(overrides.pop("dataset.name", "") or flat or own.get("name", ""))
+    catalog.get(name)
+    images = dict(layers.get("images", {}))
+    if name != own.get("name"):
+        own, images = {}, {}
+    defaults = read_yaml(CONF / "datasets" / f"{name}.yaml")
+    dataset = {"domains": defaults["domains"]} | own | {"name": name}
+    return layers | {"dataset": dataset, "images": defaults.get("images", {}) | images}
+
+
+def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:
+    for key in ("rounds", "seed"):
+        if given[key] != FLAT_KEYS[key]:
+            layers[key] = given[key]
+    if given["data-dir"]:
+        layers["dataset"]["data_dir"] = str(Path(str(given["data-dir"])).expanduser().resolve())
+
+
+def _set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, key = dotted.split(".")
+    if (sections or [key])[0] not in RunConfig.model_fields:
+        raise ConfigError(f"set: unknown key {dotted!r}; it starts with one of {', '.join(RunConfig.model_fields)}")
+    target = layers
+    for section in sections:
+        inner = target.get(section)
+        if not isinstance(inner, dict):
+            inner = target[section] = {}
+        target = inner
+    target[key] = value
+
+
+def _check_domains(config: DatasetConfig) -> None:
+    known = catalog.get(config.name).domains
+    for domain in config.domains:
+        if domain not in known:
+            raise ConfigError(f"dataset.domains: {config.name} has no domain {domain!r}; it has {', '.join(known)}")
+    if len(set(config.domains)) != len(config.domains) or not config.domains:
+        raise ConfigError(f"dataset.domains: expected different domains, found {', '.join(config.domains) or 'none'}")
+
+
+def _explain(error: ValidationError) -> str:
+    """Say in one line per problem which key is wrong, what was found and what is allowed."""
+    of_method = error.title.endswith("Params")
+    lines = []
+    for problem in error.errors():
+        loc = ("method", *problem["loc"]) if of_method else problem["loc"]
+        key = ".".join(str(part) for part in loc) or "configuration"
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key}; there are {', '.join(_fields_beside(loc))}")
+        elif problem["type"] in ("missing", "value_error"):
+            lines.append(f"{key}: {message}")
+        else:
+            lines.append(f"{key}: {message}, found {problem['input']!r}")
+    return "\n".join(lines)
+
+
+def _fields_beside(loc: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are allowed where ``loc`` points."""
+    model: type[BaseModel] = RunConfig
+    for part in loc[:-1]:
+        inner = model.model_fields[str(part)].annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return list(model.model_fields)

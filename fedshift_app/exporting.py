@@ -1,0 +1,70 @@
+"""Each node's images into a folder of its own, for real SuperNodes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from datasets import catalog, files
+from datasets.base import ImageSet
+from datasets.errors import ConfigError
+from datasets.splits import node_share
+from fedshift_app import runner
+from fedshift_app.config import RunConfig
+
+
+@dataclass(frozen=True)
+class NodeFolder:
+    """A node's folder: ``<domain>_train.npz`` and ``<domain>_test.npz``."""
+
+    path: Path
+    domain: str
+    index: int
+
+    @property
+    def node_config(self) -> str:
+        """What the node is started with (``--node-config``)."""
+        return f'domain="{self.domain}" data-dir="{self.path}" partition-id={self.index}'
+
+
+def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[NodeFolder]:
+    """Write the images that each node of an experiment holds.
+
+    Training images are the same share, in the same order, that the node takes in simulation; the test
+    images of a domain are divided among its nodes, so that their answers add up.
+
+    Raises:
+        ConfigError: If ``output`` exists already, or cannot be written.
+        DataError: If images are missing or too few.
+    """
+    output = output.expanduser().resolve()
+    if output.exists():
+        raise ConfigError(f"{output} exists already; choose another folder, or remove it")
+    number = runner.num_nodes(config, asked_nodes)
+    dealt = config.allocation.deal(config.dataset.domains, number)
+    folders = []
+    for index, domain in enumerate(dealt):
+        folder = NodeFolder(output / f"node-{index}-{domain}", domain, index)
+        train, test = _images(config, dealt, index)
+        try:
+            files.write_npz(folder.path / f"{domain}_train.npz", train)
+            files.write_npz(folder.path / f"{domain}_test.npz", test)
+        except OSError as error:
+            raise ConfigError(f"cannot write to {folder.path}: {error.strerror}") from None
+        folders.append(folder)
+    return folders
+
+
+def supernode_command(folder: NodeFolder) -> str:
+    """Return the command that starts this node's SuperNode."""
+    return f"flower-supernode --insecure --superlink HOST:PORT --node-config '{folder.node_config}'"
+
+
+def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[ImageSet, ImageSet]:
+    """Return the training and test images of one node."""
+    domain, source = dealt[index], config.dataset.source()
+    train = catalog.load(config.dataset.name, domain, "train", source)
+    test = catalog.load(config.dataset.name, domain, "test", source)
+    share = node_share(config.allocation, dealt, index, len(train), config.seed)
+    parts = np.array_split(np.arange(len(test)), dealt.count(domain))
+    return train.select(share), test.select(parts[dealt[:index].count(domain)])

@@ -1,0 +1,106 @@
+"""Starting Flower's processes and ending them again, children and all."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from datasets.errors import FedShiftError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+
+
+def command(name: str) -> str:
+    """Return the path of one of Flower's commands, from the environment that runs this.
+
+    Raises:
+        FedShiftError: If it is not installed there.
+    """
+    path = Path(sys.executable).parent / name
+    if not path.is_file():
+        raise FedShiftError(f"{name} is not installed beside {sys.executable}; run: pip install -e .")
+    return str(path)
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Group:
+    """Processes that end together; each leads a process group, so that its children end too."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        """Processes run in ``folder`` with ``env`` and log to ``folder/NAME.log``."""
+        self.folder, self.env = folder, dict(env)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        """Start a process in the background."""
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                arguments, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._running[name] = process
+        return process
+
+    def log(self, name: str) -> Path:
+        """Return the file that a process writes to."""
+        return self.folder / f"{name}.log"
+
+    def wait_for_http(self, name: str, url: str) -> None:
+        """Wait until ``url`` answers.
+
+        Raises:
+            FedShiftError: If the process ends first or the time runs out; with the end of its log.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._running[name].poll() is not None:
+                break
+            with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=1):
+                return
+            time.sleep(0.1)
+        raise FedShiftError(f"{name} did not start:\n{self.tail(name)}")
+
+    def tail(self, name: str, lines: int = 15) -> str:
+        """Return the end of a process's log."""
+        return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """End all processes, the last started first: politely, then by force."""
+        for process in reversed(self._running.values()):
+            _signal(process.pid, signal.SIGTERM)
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                pass
+            _signal(process.pid, signal.SIGKILL)  # what is left of the group
+            process.wait()
+        self._running.clear()
+
+
+@contextlib.contextmanager
+def group(folder: Path, env: Mapping[str, str]) -> Iterator[Group]:
+    """Yield a :class:`Group` whose processes have ended when the block is left, however it is left."""
+    processes = Group(folder, env)
+    try:
+        yield processes
+    finally:
+        processes.stop()
+
+
+def _signal(process_group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process_group, number)

@@ -1,0 +1,144 @@
+"""``fedshift run``: Flower's own ``flwr run``, on a SuperLink that belongs to this run alone."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError, FederationError
+from fedshift_app import inline, processes
+from fedshift_app.config import RunConfig
+
+APP = Path(__file__).resolve().parent.parent  # the folder with pyproject.toml, which `flwr run` takes
+CONNECTION = "fedshift"
+STATUS_FILE = "FEDSHIFT_STATUS_FILE"
+DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one client gets in simulation.
+
+    Attributes:
+        cpus: CPU cores; as many clients run side by side as fit.
+        gpus: Share of a GPU; 0 on a machine without one.
+    """
+
+    cpus: int
+    gpus: float
+
+
+def num_nodes(config: RunConfig, asked: int | None) -> int:
+    """Return how many SuperNodes the experiment needs.
+
+    Raises:
+        ConfigError: If ``asked`` does not fit its allocation.
+    """
+    needed = config.allocation.num_nodes()
+    domains = config.allocation.training_domains(config.dataset.domains)
+    number = asked or needed or DEFAULT_NODES_PER_DOMAIN * len(domains)
+    config.allocation.deal(config.dataset.domains, number)
+    return number
+
+
+def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None) -> Resources:
+    """Work out what one client gets: one core each, and an equal share of the GPU if there is one."""
+    import torch
+
+    cpus = cpus or config.train.threads or 1
+    if gpus is None:
+        side_by_side = max(1, min(nodes, (os.cpu_count() or 1) // cpus))
+        gpus = torch.cuda.device_count() / side_by_side if torch.cuda.is_available() else 0.0
+    return Resources(cpus, min(gpus, 1.0))
+
+
+def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> Path:
+    """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FederationError: If the run failed.
+    """
+    federation = f"num-supernodes={nodes} client-resources-num-cpus={each.cpus} client-resources-num-gpus={each.gpus}"
+    with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
+        home = Path(name)
+        with processes.group(empty_folder(home), environment(home)) as flower:
+            port = processes.free_port()
+            arguments = ["--insecure", "--simulation", "--isolation", "subprocess"]
+            address = ["--host", "127.0.0.1", "--port", str(port)]
+            flower.start("superlink", [processes.command("flower-superlink"), *arguments, *address])
+            flower.wait_for_http("superlink", f"http://127.0.0.1:{port}/health")
+            return submit(flower, home, port, run_config, ["--federation-config", federation])
+
+
+def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
+    """Run the app in this process and return the run folder."""
+    with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
+        status = Path(name) / "status.json"
+        os.environ[STATUS_FILE] = str(status)
+        try:
+            inline.run_inline(run_config, nodes)
+        finally:
+            del os.environ[STATUS_FILE]
+        return Path(json.loads(status.read_text())["run_folder"])
+
+
+def submit(
+    flower: processes.Group, home: Path, port: int, run_config: dict[str, Any], options: list[str]
+) -> Path:
+    """Submit the app to the SuperLink at ``port`` with ``flwr run``, stream the log, return the run folder.
+
+    Raises:
+        FederationError: If the run failed.
+    """
+    if not (APP / "pyproject.toml").is_file():
+        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift from its folder: pip install -e .")
+    connection = f'address = "127.0.0.1:{port}"\ninsecure = true\n'
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{connection}'
+    )
+    overrides = home / "run-config.toml"
+    overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
+    ended = subprocess.run(
+        [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides), *options],
+        cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    return _outcome(home / "status.json", ended.returncode, flower)
+
+
+def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
+    """Read what the ServerApp said of its end; ``flwr run`` itself exits 0 when a run fails."""
+    if not status_file.is_file():
+        raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
+    status = json.loads(status_file.read_text())
+    if status["state"] != "completed":
+        folder = f" (what was computed is in {status['run_folder']})" if status["run_folder"] else ""
+        raise FederationError(f"{status['error']}{folder}")
+    return Path(status["run_folder"])
+
+
+def empty_folder(home: Path) -> Path:
+    """Make the working folder of Flower's processes: modules of a working folder would come first."""
+    folder = home / "empty"
+    folder.mkdir()
+    return folder
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's processes: own home, no installation at run time."""
+    return os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        STATUS_FILE: str(home / "status.json"),
+        "FEDSHIFT_COMMAND": shlex.join(["fedshift", *sys.argv[1:]]),
+        # Flower looks for its commands on PATH.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }

@@ -1,0 +1,133 @@
+"""The ServerApp: reads the configuration, gathers the nodes, runs the method's strategy, writes the run folder."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from datasets import catalog
+from datasets.errors import FedShiftError
+from fedshift_app import config as configuration
+from fedshift_app import console, node, registry
+from fedshift_app.config import RunConfig
+from fedshift_app.flower_internals import is_simulation_grid
+from fedshift_app.inline import InlineGrid
+from fedshift_app.run_folder import RunFolder, write_atomically
+from strategies.averaging import Arrays
+from strategies.base import DomainStrategy, Federation, RoundResult
+from strategies.roster import Node
+
+#: Where ``fedshift run`` wants to be told what became of the run.
+STATUS_FILE = "FEDSHIFT_STATUS_FILE"
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation.
+
+    Raises:
+        FedShiftError: If it cannot start or cannot go on; what was computed is in the run folder.
+    """
+    console.set_up()
+    status: dict[str, Any] = {"state": "failed", "run_folder": None, "error": "the ServerApp broke off"}
+    try:
+        _run(grid, context.run_config, status)
+        status |= {"state": "completed", "error": None}
+    except FedShiftError as error:
+        status["error"] = str(error)
+        console.log.error("error: %s", error)
+        raise
+    except Exception as error:
+        status["error"] = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        if status["run_folder"]:
+            console.log.info("run folder: %s", status["run_folder"])
+        if os.environ.get(STATUS_FILE):
+            write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
+
+
+def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> None:
+    config = configuration.resolve(run_config)
+    engine = _engine(grid)
+    initial, federation = _prepare(config, engine)
+    progress = Progress(config.rounds)
+    strategy: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
+        federation, config.server_params(), progress
+    )
+    strategy.gather(grid)
+    console.log.info("%s", describe(config, engine, strategy.roster.nodes))
+    # Only now: a run that cannot start leaves no folder behind.
+    progress.folder = RunFolder(Path(str(run_config.get("output-dir", "runs"))), config, engine)
+    status["run_folder"] = str(progress.folder.path)
+    started = time.perf_counter()
+    with console.quiet_flower():
+        strategy.start(grid, initial, num_rounds=config.rounds, timeout=config.federation.round_timeout)
+    results = progress.folder.finish(strategy.roster.nodes, time.perf_counter() - started)
+    console.log.info("%s", console.table(results))
+
+
+class Progress:
+    """Takes each full round to the run folder and to the screen."""
+
+    folder: RunFolder
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._seconds = 0.0
+
+    def __call__(self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays) -> None:
+        """Save and show one round."""
+        self.folder.add_round(result, weights, knowledge)
+        self._seconds += result.seconds
+        left = self._seconds / result.server_round * (self._rounds - result.server_round)
+        console.log.info("%s", console.round_line(result, self._rounds, left))
+
+
+def _engine(grid: Grid) -> str:
+    if isinstance(grid, InlineGrid):
+        return "inline"
+    return node.SIMULATION if is_simulation_grid(grid) else node.DEPLOYMENT
+
+
+def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
+    """Return the initial shared weights and what the strategy must know."""
+    model = node.initial_model(config)
+    client_class = registry.get(config.method["name"]).client_class()
+    private = client_class.private(model, config.model, config.node_params())
+    shared = {name: Array(t.numpy()) for name, t in model.state_dict().items() if name not in private}
+    deployed = engine == node.DEPLOYMENT
+    federation = Federation(
+        domains=config.dataset.domains,
+        num_classes=len(catalog.get(config.dataset.name).classes),
+        feature_dim=model.feature_dim,
+        seed=config.seed,
+        participation=config.federation.participation,
+        personal=bool(private),
+        # Simulated nodes say themselves how many they are.
+        min_nodes=config.federation.min_nodes if deployed else 1,
+        node_timeout=config.federation.node_timeout,
+        engine=node.DEPLOYMENT if deployed else node.SIMULATION,
+        run_json=config.model_dump_json(),
+    )
+    return ArrayRecord(shared), federation
+
+
+def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:
+    """Return a few lines that say what is about to run, and which node holds which domain."""
+    held: dict[str, list[str]] = {domain: [] for domain in config.dataset.domains}
+    for n in nodes:
+        held[n.domain].append(f"{n.index} ({n.num_examples} images)")
+    lines = [
+        f"{config.experiment}: {config.method['name']} on {config.dataset.name}, {config.model.name}, "
+        f"bn={config.model.bn}, {len(nodes)} nodes, {config.rounds} rounds of {config.train.epochs} local epochs, "
+        f"seed {config.seed}, engine {engine}",
+        *(f"  {domain}: node {', '.join(who)}" if who else f"  {domain}: held out" for domain, who in held.items()),
+    ]
+    return "\n".join(lines)

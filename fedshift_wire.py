@@ -1,0 +1,47 @@
+"""What server and node must agree on: the names that travel. No Flower, no torch, no NumPy.
+
+Every message is a RecordDict of four records with fixed names:
+
+=========== ============ ================================== ==========================================
+record      type         server -> node                     node -> server
+=========== ============ ================================== ==========================================
+arrays      ArrayRecord  the shared weights                 the shared weights after local training
+knowledge   ArrayRecord  what the method shares besides     what the node contributes (prototypes, ...)
+config      ConfigRecord ``server-round``, ``run``, ...     answers in words (``domain``, ...)
+metrics     MetricRecord                                    ``num-examples``, losses, correct/count
+=========== ============ ================================== ==========================================
+"""
+
+from pydantic import BaseModel
+
+ARRAYS = "arrays"
+KNOWLEDGE = "knowledge"
+CONFIG = "config"
+METRICS = "metrics"
+
+# --- config, server -> node ---
+SERVER_ROUND = "server-round"  # int, from 1
+RUN = "run"  # the resolved configuration as JSON
+ENGINE = "engine"  # "simulation" or "deployment": whether the node is told its domain or works it out
+NODE_INDEX = "node-index"  # int, the node's place in the order of the federation
+DOMAINS = "domains"  # list of str: the domains to evaluate
+
+# --- answer to a query ---
+DOMAIN = "domain"  # config: the node's domain
+PARTITION_ID = "partition-id"  # metrics: -1 where the node was given none
+NUM_PARTITIONS = "num-partitions"  # metrics: -1 where the node was given none
+NUM_TEST = "num-test"  # metrics: test images of the node's own domain
+SHARED_TEST = "shared-test"  # metrics: 1 if the node sees the whole test set of any domain (simulation)
+CLASS_COUNTS = "class-counts"  # metrics: training images per class
+
+# --- metrics, node -> server ---
+NUM_EXAMPLES = "num-examples"
+LOSS = "loss"
+LOSS_TERM = "loss/"  # + name of the term
+CORRECT = "correct/"  # + domain
+COUNT = "count/"  # + domain
+LOSS_SUM = "loss-sum/"  # + domain: cross-entropy summed over the images
+
+
+class Params(BaseModel, frozen=True, extra="forbid"):
+    """Base of the parameters that one side of a method declares; empty for FedAvg."""

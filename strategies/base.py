@@ -1,0 +1,316 @@
+"""What every strategy does: choose nodes, send, check, average, evaluate by domain; by itself it is FedAvg.
+
+FedAvg: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, https://arxiv.org/abs/1602.05629, algorithm 1.
+
+A method subclasses :class:`DomainStrategy` and overrides ``weights`` (how node weights are chosen),
+``check_knowledge`` and ``merge_knowledge`` (what the nodes contribute besides weights), or
+``knowledge_for`` (what a node is sent).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from datasets.errors import FederationError
+from datasets.seeding import generator
+from fedshift_wire import (
+    ARRAYS, CONFIG, DOMAINS, ENGINE, KNOWLEDGE, METRICS, NODE_INDEX, NUM_EXAMPLES, RUN, SERVER_ROUND, Params,
+)  # fmt: skip
+from strategies.averaging import Arrays, RunningAverage, shares
+from strategies.evaluation import Evaluation, Tally
+from strategies.prototypes import Refused
+from strategies.roster import Node, Roster
+
+log = logging.getLogger("fedshift")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What a strategy must know of the run.
+
+    Attributes:
+        domains: The domains to evaluate, in their order.
+        num_classes: C.
+        feature_dim: D.
+        seed: The run's seed.
+        participation: Share of the nodes that train in a round, above 0, at most 1.
+        personal: Nodes keep parts of the model to themselves, so each scores its own.
+        min_nodes: Nodes that must be there before the first round.
+        node_timeout: Seconds to wait for nodes and for their answer to the first question.
+        engine: ``simulation`` or ``deployment``.
+        run_json: The resolved configuration, for the nodes.
+    """
+
+    domains: tuple[str, ...]
+    num_classes: int
+    feature_dim: int
+    seed: int
+    participation: float
+    personal: bool
+    min_nodes: int
+    node_timeout: float
+    engine: str
+    run_json: str
+
+
+@dataclass(frozen=True)
+class Update:
+    """A node's usable reply after local training."""
+
+    node: Node
+    record: ArrayRecord
+    knowledge: Arrays
+    num_examples: int
+    metrics: dict[str, float]
+
+    def arrays(self) -> Arrays:
+        """Decode the shared weights; a fresh copy at each call."""
+        return decode(self.record)
+
+
+@dataclass
+class RoundResult:
+    """One full round, as written to ``metrics.jsonl``.
+
+    Attributes:
+        accuracy: Top-1 accuracy in percent by domain; None where no node could tell.
+        test_loss: Mean cross-entropy by domain.
+        losses: Training loss and its named terms, averaged over nodes by number of examples.
+        nodes: Indices of the nodes whose weights were averaged.
+        left_out: Why a node was left out, one line each.
+        bytes_down: Array bytes sent for training (weights and knowledge); evaluation is not counted.
+        bytes_up: Array bytes received for training.
+    """
+
+    server_round: int
+    accuracy: dict[str, float | None] = field(default_factory=dict)
+    test_loss: dict[str, float | None] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
+    nodes: list[int] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+
+
+Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
+
+
+class DomainStrategy(FedAvg):
+    """FedAvg over nodes with domains. Weights are averaged by number of training images."""
+
+    Params: ClassVar[type[Params]] = Params
+
+    def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
+        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)
+        self.federation = federation
+        self.params = params
+        self.knowledge: Arrays = {}  # what the method shares besides weights
+        self.roster = Roster(federation.domains, federation.engine, federation.run_json)
+        self._observer = observer
+        self._result = RoundResult(0)
+        self._asked: dict[int, Node] = {}
+        self._global = ArrayRecord()
+
+    # --- hooks of a method -------------------------------------------------------------------------
+
+    def weights(self, updates: list[Update]) -> list[float]:
+        """Return one weight per update, summing to 1; by default the share of training images."""
+        return shares([update.num_examples for update in updates])
+
+    def knowledge_for(self, node: Node) -> Arrays:
+        """Return what this node is sent besides weights; by default the same for all."""
+        return self.knowledge
+
+    def check_knowledge(self, knowledge: Arrays) -> None:
+        """Raise :class:`Refused` if a node's contribution must not be used; by default it has to be empty."""
+        if knowledge:
+            raise Refused(f"unexpected knowledge {', '.join(sorted(knowledge))}")
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Turn the nodes' contributions, in the order of their index, into ``self.knowledge``."""
+
+    # --- a round -----------------------------------------------------------------------------------
+
+    def gather(self, grid: Grid) -> None:
+        """Wait for the nodes and ask each what it is, before the first round.
+
+        Raises:
+            FederationError: If too few come, or one of them cannot take part.
+        """
+        self.roster.gather(grid, self.federation.min_nodes, self.federation.node_timeout)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose the nodes of the round and write a message to each."""
+        self._started = time.perf_counter()
+        self._result = RoundResult(server_round)
+        self._grid, self._global = grid, arrays
+        nodes = self._sample(server_round, self.roster.online(grid, self.federation.node_timeout))
+        if not nodes:
+            raise FederationError(f"round {server_round}: no node is connected")
+        self._asked = {node.node_id: node for node in nodes}
+        messages = [self._message(MessageType.TRAIN, node, arrays, server_round) for node in nodes]
+        self._result.bytes_down = sum(_num_bytes(message.content) for message in messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average the usable replies in the order of the nodes and merge their knowledge.
+
+        Raises:
+            FederationError: If no reply can be used.
+        """
+        updates = self._usable(replies)
+        if not updates:
+            reasons = "; ".join(self._result.left_out)
+            raise FederationError(f"round {server_round}: no node delivered a usable result: {reasons}")
+        average = RunningAverage()
+        for update, weight in zip(updates, self.weights(updates), strict=True):
+            average.add(update.arrays(), weight)
+        self.merge_knowledge(updates)
+        self._global = ArrayRecord({name: Array(array) for name, array in average.result().items()})
+        self._result.nodes = [update.node.index for update in updates]
+        self._result.losses = _mean_losses(updates)
+        return self._global, MetricRecord(dict(self._result.losses))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask, for each domain, the nodes that can tell its accuracy."""
+        nodes = self.roster.online(grid, self.federation.node_timeout)
+        self._evaluation = Evaluation(self.federation.domains, nodes, personal=self.federation.personal)
+        return self._questions(self._evaluation.first(), server_round)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Group correct and count by domain; a node that fails is replaced by the next of its domain."""
+        tally = Tally(self.federation.domains)
+        while True:
+            for node, problem in self._evaluation.read(replies, tally):
+                self._leave_out(node, f"could not evaluate: {problem}")
+            again = self._evaluation.replacements(tally)
+            if not again:
+                break
+            replies = self._grid.send_and_receive(
+                self._questions(again, server_round), timeout=self.federation.node_timeout
+            )
+        self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
+        self._result.seconds = time.perf_counter() - self._started
+        self._observer(self._result, self._global, self.knowledge)
+        told = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
+        return MetricRecord({f"accuracy/{domain}": value for domain, value in told.items()})
+
+    # --- parts of a round --------------------------------------------------------------------------
+
+    def _sample(self, server_round: int, nodes: list[Node]) -> list[Node]:
+        """Choose which nodes train, by index, from (seed, round)."""
+        number = max(1, round(self.federation.participation * len(nodes)))
+        rng = generator(self.federation.seed, "participation", server_round)
+        chosen = rng.choice(len(nodes), size=number, replace=False) if nodes else []
+        return [nodes[i] for i in sorted(chosen)]
+
+    def _message(
+        self, kind: str, node: Node, arrays: ArrayRecord, server_round: int, domains: list[str] | None = None
+    ) -> Message:
+        config = ConfigRecord({
+            SERVER_ROUND: server_round, NODE_INDEX: node.index,
+            ENGINE: self.federation.engine, RUN: self.federation.run_json,
+        })  # fmt: skip
+        if domains is not None:
+            config[DOMAINS] = domains
+        knowledge = ArrayRecord({name: Array(array) for name, array in self.knowledge_for(node).items()})
+        content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
+        return Message(content, node.node_id, kind)
+
+    def _questions(self, domains_of: dict[Node, list[str]], server_round: int) -> list[Message]:
+        return [
+            self._message(MessageType.EVALUATE, node, self._global, server_round, domains)
+            for node, domains in domains_of.items()
+        ]
+
+    def _usable(self, replies: Iterable[Message]) -> list[Update]:
+        """Return the replies that may be averaged, by node index; log and note the others."""
+        waiting = dict(self._asked)
+        updates = []
+        for reply in replies:
+            node = waiting.pop(reply.metadata.src_node_id, None)
+            if node is None:
+                continue
+            try:
+                updates.append(self._read(node, reply))
+            except Refused as refused:
+                self._leave_out(node, str(refused))
+        for node in waiting.values():
+            self._leave_out(node, "no answer in time")
+        return sorted(updates, key=lambda update: update.node.index)
+
+    def _read(self, node: Node, reply: Message) -> Update:
+        if reply.has_error():
+            raise Refused(reply.error.reason)
+        record, metrics = reply.content.get(ARRAYS), reply.content.get(METRICS)
+        knowledge = reply.content.get(KNOWLEDGE)
+        if not (isinstance(record, ArrayRecord) and isinstance(knowledge, ArrayRecord)):
+            raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
+        if not isinstance(metrics, MetricRecord) or int(_number(metrics.get(NUM_EXAMPLES))) <= 0:
+            raise Refused(f"{NUM_EXAMPLES} is missing or not above 0")
+        _check_like(record, self._global)
+        contributed = decode(knowledge)
+        self.check_knowledge(contributed)
+        self._result.bytes_up += _num_bytes(reply.content)
+        named = {name: float(_number(value)) for name, value in metrics.items() if name != NUM_EXAMPLES}
+        return Update(node, record, contributed, int(_number(metrics[NUM_EXAMPLES])), named)
+
+    def _leave_out(self, node: Node, reason: str) -> None:
+        log.warning("round %d: %s left out: %s", self._result.server_round, node, reason)
+        self._result.left_out.append(f"{node}: {reason}")
+
+
+def decode(record: ArrayRecord) -> Arrays:
+    """Return the arrays of a record by name."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _check_like(record: ArrayRecord, model: ArrayRecord) -> None:
+    """Refuse weights whose names, shapes, types differ from the model's, or that are not finite."""
+    if list(record) != list(model):
+        strange = sorted(set(record) ^ set(model)) or ["another order"]
+        raise Refused(f"weights do not match the model: {', '.join(strange[:3])}")
+    for name, wanted in model.items():
+        array = record[name].numpy()
+        if array.shape != tuple(wanted.shape) or str(array.dtype) != wanted.dtype:
+            raise Refused(
+                f"{name} has shape {array.shape} and type {array.dtype}, "
+                f"expected {tuple(wanted.shape)} and {wanted.dtype}"
+            )
+        if not np.isfinite(array).all():
+            raise Refused(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
+
+
+def _mean_losses(updates: list[Update]) -> dict[str, float]:
+    """Average each loss over the nodes that report it, by number of examples."""
+    names = sorted({name for update in updates for name in update.metrics})
+    means = {}
+    for name in names:
+        having = [update for update in updates if name in update.metrics]
+        share = shares([update.num_examples for update in having])
+        means[name] = float(sum(s * u.metrics[name] for s, u in zip(share, having, strict=True)))
+    return means
+
+
+def _num_bytes(content: RecordDict) -> int:
+    records = (content[name] for name in (ARRAYS, KNOWLEDGE))
+    return sum(len(array.data) for record in records for array in record.values())
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,128 @@
+"""I2PFL strategy [Le et al., 2025].
+
+Paper: "Mitigating Domain Shift in Federated Learning via Intra- and Inter-Domain Prototypes", Huy Q. Le,
+Ye Lin Tun, Yu Qiao, Minh N. H. Nguyen, Keon Oh Kim, Choong Seon Hong; https://arxiv.org/abs/2501.08521
+(equations 3-5). Reference code: none published.
+
+Symbols: p_m^k prototype of node m and class k, mu^k their mean, d_m^k distance, g^k global prototype,
+beta the EMA decay.
+
+Deviations: (1) means and weights run over the nodes that hold a class (the paper writes all M);
+(2) beta weighs the past prototypes (``ema_weight_on``; a reading of the paper, methods A3).
+"""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from fedshift_wire import Params
+from strategies.base import Arrays, DomainStrategy, Update
+from strategies.prototypes import FloatArray, check_prototypes, finch_groups, mean_prototypes, stack_prototypes
+
+SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
+
+
+class I2PFLServerParams(Params):
+    """The server's side of I2PFL."""
+
+    inter_proto: Literal["reweight", "average", "finch"] = "reweight"  # Table V
+    dist: Literal["l2sq", "l2"] = "l2sq"  # distance of Eq. 4 (A4)
+    use_ema: bool = True  # Eq. 5, Table IV
+    ema: float = Field(0.99, ge=0, le=1)  # beta
+    ema_weight_on: Literal["past", "current"] = "past"  # which side beta weighs (A3)
+
+    @model_validator(mode="after")
+    def _clusters_have_no_past(self) -> "I2PFLServerParams":
+        if self.inter_proto == "finch" and self.use_ema:
+            raise ValueError(
+                "inter_proto=finch needs use_ema=false: clusters have no identity from round to round"
+            )
+        return self
+
+
+class I2PFLStrategy(DomainStrategy):
+    """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
+
+    Params = I2PFLServerParams
+    params: I2PFLServerParams  # type: ignore[assignment]
+
+    def check_knowledge(self, knowledge: Arrays) -> None:
+        """Refuse prototypes of another shape, or with numbers that are not finite."""
+        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Eqs 3-5 over the nodes of this round."""
+        p, counts = stack_prototypes([update.knowledge for update in updates])  # M x C x D, M x C
+        if self.params.inter_proto == "finch":
+            prototypes, labels = cluster_prototypes(p, counts > 0)
+        else:
+            fresh, held = self._one_per_class(p, counts > 0)
+            prototypes, labels = self._with_past(fresh, held)
+        self.knowledge = {"prototypes": prototypes, "labels": labels}
+
+    def _one_per_class(self, p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.bool_]]:
+        if self.params.inter_proto == "average":
+            return mean_prototypes(p, holds)
+        return reweighted_prototypes(p, holds, squared=self.params.dist == "l2sq")
+
+    def _with_past(self, fresh: FloatArray, held: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
+        """EMA with the prototypes of the rounds before (Eq. 5); a class nobody holds keeps its old one."""
+        g, known = fresh.copy(), held.copy()
+        for row, k in enumerate(self.knowledge.get("labels", np.zeros(0, np.int64))):
+            past = self.knowledge["prototypes"][row]
+            if not held[k]:
+                g[k], known[k] = past, True
+            elif self.params.use_ema:
+                beta = self.params.ema if self.params.ema_weight_on == "past" else 1 - self.params.ema
+                g[k] = beta * past + (1 - beta) * fresh[k]
+        labels = np.flatnonzero(known).astype(np.int64)
+        return g[labels], labels
+
+
+def reweighted_prototypes(
+    p: FloatArray, holds: NDArray[np.bool_], *, squared: bool = True
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    r"""Weigh each node's prototype by its distance from the mean (Eq. 4).
+
+    .. math:: d_m^k=\|p_m^k-\mu^k\|_2^2,\quad g^k=\sum_m\frac{d_m^k}{\sum_nd_n^k}\,p_m^k
+
+    Args:
+        p: Local prototypes, (M, C, D), float32.
+        holds: Whether node m holds class k, (M, C).
+        squared: Squared distance, or the plain one.
+
+    Returns:
+        g, (C, D), and a mask (C,) that is False where no node holds the class. Where all distances
+        vanish (one node, or equal prototypes) g is the mean.
+    """
+    mu, held = mean_prototypes(p, holds)
+    d = np.square(p.astype(np.float64) - mu).sum(axis=2) * holds  # M x C
+    if not squared:
+        d = np.sqrt(d)
+    total = d.sum(axis=0)  # C
+    weights = d / np.where(total < SAME, 1, total)  # M x C
+    g = np.einsum("mc,mcd->cd", weights, p.astype(np.float64))
+    return np.where((total < SAME)[:, None], mu, g).astype(np.float32), held
+
+
+def cluster_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Cluster each class's prototypes by FINCH (cosine, coarsest partition), as FPL does (Table V, A15).
+
+    Args:
+        p: Local prototypes, (M, C, D), float32.
+        holds: Whether node m holds class k, (M, C).
+
+    Returns:
+        Cluster means (P, D) and the class of each, (P,).
+    """
+    means: list[FloatArray] = []
+    labels: list[int] = []
+    for k in range(p.shape[1]):
+        members = p[holds[:, k], k]  # nodes that hold k x D
+        for cluster in finch_groups(members):
+            means.append(members[cluster].mean(axis=0))
+            labels.append(k)
+    stacked = np.stack(means) if means else np.zeros((0, p.shape[2]))
+    return stacked.astype(np.float32), np.array(labels, dtype=np.int64)

@@ -1,0 +1,61 @@
+"""Class prototypes of many nodes: stacking, checking, averaging, clustering."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.averaging import Arrays
+
+FloatArray = NDArray[np.float32]
+
+
+class Refused(ValueError):
+    """A reply of a node that must not be used; the message says why."""
+
+
+def check_prototypes(knowledge: Arrays, num_classes: int, feature_dim: int) -> None:
+    """Check a node's ``prototypes`` (C, D), float32, and ``counts`` (C,), int64.
+
+    Raises:
+        Refused: If one is missing or of another shape or type, or a number is not finite.
+    """
+    wanted = {"prototypes": ((num_classes, feature_dim), "float32"), "counts": ((num_classes,), "int64")}
+    for name, (shape, dtype) in wanted.items():
+        array = knowledge.get(name)
+        if array is None:
+            raise Refused(f"knowledge has no {name!r}")
+        if array.shape != shape or array.dtype != dtype:
+            raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {shape} and {dtype}")
+        if not np.isfinite(array).all():
+            raise Refused(f"{name} holds numbers that are not finite")
+    if (knowledge["counts"] < 0).any():
+        raise Refused("counts holds negative numbers")
+
+
+def stack_prototypes(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Stack ``prototypes`` to (M, C, D) and ``counts`` to (M, C), in the order given."""
+    return np.stack([c["prototypes"] for c in contributions]), np.stack([c["counts"] for c in contributions])
+
+
+def mean_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    r"""Average over the nodes that hold a class: :math:`\mu^k=\frac1M\sum_mp_m^k` (Eq. 3).
+
+    Args:
+        p: Local prototypes, (M, C, D), float32.
+        holds: Whether node m holds class k, (M, C).
+
+    Returns:
+        mu, (C, D), and a mask (C,) that is False where no node holds the class.
+    """
+    number = holds.sum(axis=0)  # C
+    total = np.where(holds[:, :, None], p, 0).sum(axis=0, dtype=np.float64)  # C x D
+    return (total / np.maximum(number, 1)[:, None]).astype(np.float32), number > 0
+
+
+def finch_groups(points: FloatArray) -> list[NDArray[np.int64]]:
+    """Return the members of each cluster of FINCH's coarsest partition of points (N, D)."""
+    if len(points) < 3:  # FINCH puts one or two points into one cluster
+        return [np.arange(len(points))] if len(points) else []
+    from finch import FINCH  # type: ignore[import-untyped]  # here, because it warns on import
+
+    labels = FINCH(points, distance="cosine", verbose=False)[0][:, -1]
+    return [np.flatnonzero(labels == label) for label in np.unique(labels)]

@@ -1,0 +1,166 @@
+"""Who takes part: each node is asked once what it is, and gets a place in a fixed order.
+
+Node ids are random, and replies come in any order; everything that must not depend on chance goes by
+the index of a node instead.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, replace
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from datasets.errors import FederationError
+from fedshift_wire import (
+    ARRAYS, CLASS_COUNTS, CONFIG, DOMAIN, ENGINE, KNOWLEDGE, METRICS, NUM_PARTITIONS, NUM_TEST,
+    PARTITION_ID, RUN, SHARED_TEST,
+)  # fmt: skip
+
+log = logging.getLogger("fedshift")
+
+POLL_SECONDS = 0.2
+REMIND_SECONDS = 10.0
+UNSEATED = -1
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the server knows of a node; never an image.
+
+    Attributes:
+        node_id: Flower's id, random.
+        index: The node's place in the order of the federation, from 0; -1 before it has one.
+        domain: The domain of its images.
+        class_counts: Training images per class.
+        num_test: Test images of its own domain.
+        shared_test: It sees the whole test set of any domain (simulation), not only a part of its own.
+        partition_id: The number it was started with, or -1.
+    """
+
+    node_id: int
+    index: int
+    domain: str
+    class_counts: tuple[int, ...]
+    num_test: int
+    shared_test: bool
+    partition_id: int
+
+    @property
+    def num_examples(self) -> int:
+        """Number of training images."""
+        return sum(self.class_counts)
+
+    def __str__(self) -> str:
+        return f"node {self.index} ({self.domain})"
+
+
+class Roster:
+    """The nodes of a federation, by index."""
+
+    def __init__(self, domains: tuple[str, ...], engine: str, run_json: str) -> None:
+        self._domains = domains
+        self._config = {ENGINE: engine, RUN: run_json}
+        self._nodes: dict[int, Node] = {}  # by node id
+        self._refused: set[int] = set()  # node ids that cannot take part
+        self._announced = 0  # how many nodes there are by the nodes' own word
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes that have ever answered, in the order of their index."""
+        return sorted(self._nodes.values(), key=lambda node: node.index)
+
+    def gather(self, grid: Grid, at_least: int, timeout: float) -> None:
+        """Wait until ``at_least`` nodes, or as many as the nodes say there are, have answered.
+
+        Raises:
+            FederationError: If they do not come in ``timeout`` seconds, or a node cannot take part.
+        """
+        started = reminded = time.monotonic()
+        while True:
+            problems = self._ask_strangers(grid, timeout)
+            if problems:
+                raise FederationError("; ".join(problems))
+            wanted = max(at_least, self._announced)
+            if len(self._nodes) >= wanted:
+                self._seat(set(self._nodes))
+                return
+            now = time.monotonic()
+            if now - started > timeout:
+                raise FederationError(
+                    f"{len(self._nodes)} of {wanted} nodes answered within {timeout:.0f} s "
+                    "(federation.node_timeout); start the others, or lower federation.min_nodes"
+                )
+            if now - reminded > REMIND_SECONDS:
+                log.info("waiting for nodes: %d of %d are here", len(self._nodes), wanted)
+                reminded = now
+            time.sleep(POLL_SECONDS)
+
+    def online(self, grid: Grid, timeout: float) -> list[Node]:
+        """Return the nodes that are connected now, in the order of their index; newcomers are asked first.
+
+        A newcomer that cannot take part is logged and left out: the others go on.
+        """
+        for problem in self._ask_strangers(grid, timeout):
+            log.warning("a new node cannot take part: %s", problem)
+        ids = set(grid.get_node_ids())
+        self._seat(ids)
+        return [node for node in self.nodes if node.node_id in ids]
+
+    def _ask_strangers(self, grid: Grid, timeout: float) -> list[str]:
+        """Ask every node that was not asked yet what it is; return the problems, each once."""
+        strangers = sorted(set(grid.get_node_ids()) - self._nodes.keys() - self._refused)
+        content = RecordDict({
+            ARRAYS: ArrayRecord(), KNOWLEDGE: ArrayRecord(), CONFIG: ConfigRecord(dict(self._config))
+        })  # fmt: skip
+        questions = [Message(content, node_id, MessageType.QUERY) for node_id in strangers]
+        problems = set()
+        for reply in grid.send_and_receive(questions, timeout=timeout) if questions else ():
+            try:
+                node = self._read(reply)
+                self._nodes[node.node_id] = node
+            except FederationError as error:
+                problems.add(str(error))
+                self._refused.add(reply.metadata.src_node_id)
+        return sorted(problems)
+
+    def _read(self, reply: Message) -> Node:
+        if reply.has_error():
+            raise FederationError(reply.error.reason)
+        config, metrics = reply.content[CONFIG], reply.content[METRICS]
+        if config[DOMAIN] not in self._domains:
+            raise FederationError(
+                f"a node says that its domain is {config[DOMAIN]!r}; allowed are {', '.join(self._domains)}"
+            )
+        if metrics[SHARED_TEST]:  # simulated nodes know how many they are
+            self._announced = max(self._announced, int(metrics[NUM_PARTITIONS]))
+        return Node(
+            node_id=reply.metadata.src_node_id,
+            index=UNSEATED,
+            domain=str(config[DOMAIN]),
+            class_counts=tuple(metrics[CLASS_COUNTS]),
+            num_test=int(metrics[NUM_TEST]),
+            shared_test=bool(metrics[SHARED_TEST]),
+            partition_id=int(metrics[PARTITION_ID]),
+        )
+
+    def _seat(self, online: set[int]) -> None:
+        """Give each node without an index its own: the partition id where it has one, else the next free.
+
+        The order is by domain, then node id. A node that comes back under a new id takes its old place.
+        """
+        waiting = [node for node in self._nodes.values() if node.index == UNSEATED]
+        for node in sorted(waiting, key=self._rank):
+            taken = {other.index: other for other in self._nodes.values() if other.index != UNSEATED}
+            index = node.partition_id if node.partition_id >= 0 else 1 + max(taken, default=-1)
+            former = taken.get(index)
+            if former is not None and former.node_id in online:
+                raise FederationError(
+                    f"two nodes have partition-id {index}: one holds {former.domain!r}, the other {node.domain!r}"
+                )
+            if former is not None:
+                del self._nodes[former.node_id]
+            self._nodes[node.node_id] = replace(node, index=index)
+
+    def _rank(self, node: Node) -> tuple[bool, int, int, int]:
+        return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)
