@@ -12,7 +12,7 @@ metrics     MetricRecord                                    ``num-examples``, lo
 =========== ============ ================================== ==========================================
 """
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 ARRAYS = "arrays"
 KNOWLEDGE = "knowledge"
@@ -43,5 +43,7 @@ COUNT = "count/"  # + domain
 LOSS_SUM = "loss-sum/"  # + domain: cross-entropy summed over the images
 
 
-class Params(BaseModel, frozen=True, extra="forbid"):
+class Params(BaseModel):
     """Base of the parameters that one side of a method declares; empty for FedAvg."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

@@ -63,7 +63,7 @@ class DomainClient(NumPyClient):
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
     """
 
-    Params: ClassVar[type[Params]] = Params
+    params_model: ClassVar[type[Params]] = Params
 
     def __init__(
         self,
@@ -110,7 +110,9 @@ class DomainClient(NumPyClient):
 
     # --- Flower's contract -------------------------------------------------------------------------
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         """Train for the configured local epochs from the given shared weights.
 
         Args:
@@ -276,7 +278,7 @@ def _cut(permutation: Tensor, batch_size: int) -> list[Tensor]:
 
     BatchNorm has no variance over one sample.
     """
-    parts = list(permutation.split(batch_size))
+    parts = list(torch.split(permutation, batch_size))
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts

@@ -11,7 +11,7 @@ Deviations, all switchable: (1) APA aligns each sample with a detached target, m
 (2) augmented prototypes come from the batch (``augproto_scope``); (3) one gamma per sample (``gamma_per``).
 """
 
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -49,8 +49,8 @@ class I2PFLParams(Params):
 class I2PFLClient(DomainClient):
     """Cross-entropy + lambda1 * APA + lambda2 * GPCL (Eq. 10); contributes class prototypes (Eq. 2)."""
 
-    Params = I2PFLParams
-    params: I2PFLParams  # type: ignore[assignment]
+    params_model = I2PFLParams
+    params: I2PFLParams
 
     _mixup: ClassVar[str] = "i2pfl-mixup"
 
@@ -145,4 +145,4 @@ class I2PFLClient(DomainClient):
             return None
         arrays = (self.memory[AUGMENTED_SUMS], self.memory[AUGMENTED_COUNTS])
         sums, counts = (torch.from_numpy(a.copy()).to(self.setup.device) for a in arrays)
-        return cast(tuple[Tensor, Tensor], (sums, counts))
+        return sums, counts

@@ -16,13 +16,12 @@ def default_device() -> torch.device:
 def has_bf16(device: torch.device) -> bool:
     """Tell whether bfloat16 is computed by hardware: CUDA with bf16, or a CPU with AMX or AVX512-BF16."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
         return False
     # There is no public question for the CPU; both exist since torch 2.4.
     return any(
-        bool(getattr(torch.cpu, name, bool)())
-        for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+        bool(getattr(torch.cpu, name, bool)()) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     )
 
 

@@ -87,8 +87,7 @@ def checked(images: ImageSet, *, classes: int, size: int, where: str) -> ImageSe
         raise DataError(f"{where}: no images found")
     if x.dtype != np.uint8 or x.shape != (len(y), size, size, 3):
         raise DataError(
-            f"{where}: images of shape {x.shape} and type {x.dtype}, "
-            f"expected ({len(y)}, {size}, {size}, 3) and uint8"
+            f"{where}: images of shape {x.shape} and type {x.dtype}, expected ({len(y)}, {size}, {size}, 3) and uint8"
         )
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:

@@ -20,7 +20,7 @@ def get(name: str) -> Dataset:
     return DATASETS[name]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load(name: str, domain: str, split: Split, source: Source) -> ImageSet:
     """Read one domain and split, once per process.
 

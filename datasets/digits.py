@@ -182,7 +182,7 @@ def _read_svhn(path: Path) -> ImageSet:
 
 def _download(domain: str, split: Split, root: Path) -> None:
     """Let torchvision fetch one domain and split into ``root``."""
-    import torchvision  # type: ignore[import-untyped]  # slow to import, and few runs download
+    import torchvision  # slow to import, and few runs download
 
     train = split == "train"
     try:

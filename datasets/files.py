@@ -11,7 +11,7 @@ Where both are there, the npz is read. Images of any height and width become RGB
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -287,7 +287,7 @@ def write_npz(path: Path, images: ImageSet) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             np.savez_compressed(file, x=images.x, y=images.y)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except OSError as cause:
         raise DataError(f"{path.absolute()}: cannot be written ({brief(cause)})") from cause
     finally:
@@ -296,7 +296,5 @@ def write_npz(path: Path, images: ImageSet) -> None:
 
 def _discard(path: Path) -> None:
     # The folder itself may be what is missing or closed; the first error is the one to show.
-    try:
+    with suppress(OSError):
         path.unlink(missing_ok=True)
-    except OSError:
-        pass

@@ -33,8 +33,10 @@ SOURCE_MARGIN = 1
 SCAN_EXPOSURE = (0.85, 1.0)
 SCAN_NOISE = 0.01
 
-#: Texture colours keep at least this far from the middle, where inverting would change nothing.
-TEXTURE_DEPTH = (0.0, 0.3)
+#: How far the channels of a texture's two colours are from their extreme. Both keep away from the
+#: middle, where inverting would change nothing, and from each other, so that the texture shows.
+TEXTURE_STRONG = (0.0, 0.12)
+TEXTURE_PALE = (0.18, 0.36)
 #: Share of images with a channel that changes sides, and so with a strong texture.
 TEXTURE_FREE_SHARE = 0.35
 TEXTURE_GRAIN = 0.02
@@ -47,7 +49,7 @@ BLOB_SHARPNESS = 2.0
 
 STREET_ANGLE = 20.0
 STREET_SCALE = (0.8, 1.1)
-STREET_SHIFT = 2.5
+STREET_SHIFT = 2.0
 #: Distance of neighbouring digits in pixels: less than SIZE, so that their edges are in sight.
 STREET_PITCH = 23
 STREET_BRIGHTNESS = (0.4, 0.8)
@@ -64,6 +66,7 @@ SKETCH_WOBBLE = 0.45
 SKETCH_WOBBLE_SIGMA = 3.0
 SKETCH_WIDTH = (0.7, 1.1)
 SKETCH_WIDTH_CHANGE = 0.2
+SKETCH_WIDTH_LIMITS = (0.5, 1.5)
 SKETCH_PENCIL = (0.05, 0.35)
 SKETCH_PAPER = (0.93, 1.0)
 SKETCH_GRAIN = 0.015
@@ -201,22 +204,26 @@ def _blob_field(count: int, rng: np.random.Generator) -> Floats:
 FIELDS = (_noise_field, _stripe_field, _check_field, _blob_field)
 
 
+def _texture_colours(count: int, rng: np.random.Generator) -> Floats:
+    """Draw the two colours of each texture, shape (2, count, 1, 1, 3), 0..1."""
+    depth = np.stack([_between(rng, limits, count, 1, 1, 3) for limits in (TEXTURE_STRONG, TEXTURE_PALE)])
+    # A channel that is bright (or dark) in both colours makes its inverse stand out everywhere. Between
+    # black (0: no channel is bright) and white (7: all are) lie the six strong hues.
+    hue = rng.integers(1, 7, size=(count, 1, 1, 1))
+    bright = np.stack(2 * [(hue >> np.arange(3)) % 2 == 1])
+    # One channel may be free to change sides, which gives a strong texture.
+    free = rng.integers(3, size=(count, 1, 1, 1)) == np.arange(3)
+    bright[1] ^= free & (rng.random((count, 1, 1, 1)) < TEXTURE_FREE_SHARE)
+    return np.where(bright, np.float32(1.0) - depth, depth)
+
+
 def _backgrounds(count: int, rng: np.random.Generator) -> Floats:
     """Draw colour textures of several kinds, shape (count, 32, 32, 3), 0..1."""
     kind = rng.integers(len(FIELDS), size=count)
     mix = np.empty((count, SIZE, SIZE, 1), np.float32)
     for number, field in enumerate(FIELDS):
         mix[kind == number, ..., 0] = field(int(np.sum(kind == number)), rng)
-    depth = _between(rng, TEXTURE_DEPTH, 2, count, 1, 1, 3)
-    # A channel that is bright or dark all over an image makes its inverse stand out everywhere; the one
-    # free channel changes sides, which is what makes the texture plain to see.
-    # Between black (0, no bright channel) and white (7, all of them) lie the six strong hues.
-    hue = rng.integers(1, 7, size=(count, 1, 1, 1))
-    bright = np.stack(2 * [(hue >> np.arange(3)) % 2 == 1])
-    free = rng.integers(3, size=(count, 1, 1, 1)) == np.arange(3)
-    free &= rng.random((count, 1, 1, 1)) < TEXTURE_FREE_SHARE
-    bright[1] ^= free
-    first, second = np.where(bright, 1.0 - depth, depth)
+    first, second = _texture_colours(count, rng)
     grain = TEXTURE_GRAIN * rng.standard_normal((count, SIZE, SIZE, 3), np.float32)
     colours: Floats = first + (second - first) * mix + grain
     return colours.clip(0.0, 1.0)
@@ -333,7 +340,7 @@ def sketch(ink: Floats, rng: np.random.Generator) -> Pixels:
     """
     count = len(ink)
     change = 1.0 + SKETCH_WIDTH_CHANGE * _noise(rng, ink.shape, SKETCH_WOBBLE_SIGMA)
-    width = _between(rng, SKETCH_WIDTH, count, 1, 1) * np.clip(change, 0.5, 1.5)
+    width = _between(rng, SKETCH_WIDTH, count, 1, 1) * np.clip(change, *SKETCH_WIDTH_LIMITS)
     line = np.exp(-((_outline_distance(_wobbled(ink, rng)) / width) ** 2))
     paper = _between(rng, SKETCH_PAPER, count, 1, 1) + SKETCH_GRAIN * rng.standard_normal(ink.shape, np.float32)
     grey = paper + (_between(rng, SKETCH_PENCIL, count, 1, 1) - paper) * line

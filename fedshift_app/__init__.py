@@ -7,7 +7,7 @@ from pathlib import Path
 # first on the path anyway.)
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import datasets  # noqa: E402  (after the path is set)
+import datasets
 
 if not getattr(datasets, "FEDSHIFT", False):
     raise ImportError(

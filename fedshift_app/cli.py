@@ -1,6 +1,8 @@
 """The ``fedshift`` command."""
 
 import shlex
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -18,7 +20,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
-LAUNCH_KEYS = ("engine", "nodes", "cpus-per-client", "gpus-per-client")
+LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client")
 ENGINES = ("simulation", "inline")
 
 
@@ -32,7 +34,8 @@ def run(
     """Run an experiment through `flwr run` and print accuracies per domain.
 
     Keys: method, dataset, rounds, seed, data-dir, output-dir, set; dotted ones such as method.tau=0.07 or
-    train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N, cpus-per-client=N, gpus-per-client=X.
+    train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N, actors=N (clients at a
+    time), cpus-per-client=N, gpus-per-client=X.
     """
     from fedshift_app import runner
 
@@ -43,7 +46,8 @@ def run(
     if launch.get("engine", "simulation") == "inline":
         folder = runner.run_inline(flat, nodes)
     else:
-        each = runner.resources(config, nodes, launch.get("cpus-per-client"), launch.get("gpus-per-client"))
+        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
+        each = runner.resources(config, nodes, *limits)
         folder = runner.run_simulation(flat, nodes, each)
     typer.echo(f"run folder: {folder}")
 
@@ -210,6 +214,8 @@ def fail(error: FedShiftError) -> NoReturn:
 
 def main() -> None:
     """Entry point of the ``fedshift`` command."""
+    # As Ctrl-C: what the command started is stopped on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app()
     except FedShiftError as error:

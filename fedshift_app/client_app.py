@@ -13,8 +13,20 @@ from datasets import catalog
 from datasets.errors import FedShiftError
 from fedshift_app import node
 from fedshift_wire import (
-    ARRAYS, CLASS_COUNTS, CONFIG, DOMAIN, DOMAINS, KNOWLEDGE, METRICS, NODE_INDEX, NUM_EXAMPLES,
-    NUM_PARTITIONS, NUM_TEST, PARTITION_ID, SERVER_ROUND, SHARED_TEST,
+    ARRAYS,
+    CLASS_COUNTS,
+    CONFIG,
+    DOMAIN,
+    DOMAINS,
+    KNOWLEDGE,
+    METRICS,
+    NODE_INDEX,
+    NUM_EXAMPLES,
+    NUM_PARTITIONS,
+    NUM_TEST,
+    PARTITION_ID,
+    SERVER_ROUND,
+    SHARED_TEST,
 )  # fmt: skip
 
 log = logging.getLogger("fedshift")
@@ -59,8 +71,8 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
 
 def _train(msg: Message, context: Context) -> RecordDict:
     client = _client(msg, context)
-    arrays, config = msg.content[ARRAYS], msg.content[CONFIG]
-    parameters = _in_order(arrays, client)
+    config = msg.content.config_records[CONFIG]
+    parameters = _in_order(msg.content.array_records[ARRAYS], client)
     weights, num_examples, metrics = client.fit(parameters, {SERVER_ROUND: config[SERVER_ROUND]})
     context.state[MEMORY] = _record(client.memory)
     return RecordDict({
@@ -72,14 +84,15 @@ def _train(msg: Message, context: Context) -> RecordDict:
 
 def _evaluate(msg: Message, context: Context) -> RecordDict:
     client = _client(msg, context)
-    config = msg.content[CONFIG]
-    asked = {SERVER_ROUND: config[SERVER_ROUND], DOMAINS: list(config[DOMAINS])}
-    _, num_examples, metrics = client.evaluate(_in_order(msg.content[ARRAYS], client), asked)
+    config = msg.content.config_records[CONFIG]
+    asked = {SERVER_ROUND: config[SERVER_ROUND], DOMAINS: config[DOMAINS]}
+    parameters = _in_order(msg.content.array_records[ARRAYS], client)
+    _, num_examples, metrics = client.evaluate(parameters, asked)
     return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics)})
 
 
 def _introduce(msg: Message, context: Context) -> RecordDict:
-    config, where = node.open_message(msg.content[CONFIG], context)
+    config, where = node.open_message(msg.content.config_records[CONFIG], context)
     classes = len(catalog.get(config.dataset.name).classes)
     counts = np.bincount(node.training_images(config, where).y, minlength=classes)
     metrics = MetricRecord({
@@ -93,11 +106,12 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
 
 
 def _client(msg: Message, context: Context) -> DomainClient:
-    config, where = node.open_message(msg.content[CONFIG], context)
-    client = node.make_client(config, where, int(msg.content[CONFIG][NODE_INDEX]))
-    client.knowledge = _decode(msg.content[KNOWLEDGE])
-    if MEMORY in context.state:
-        client.memory = _decode(context.state[MEMORY])
+    record = msg.content.config_records[CONFIG]
+    config, where = node.open_message(record, context)
+    client = node.make_client(config, where, int(str(record[NODE_INDEX])))
+    client.knowledge = _decode(msg.content.array_records[KNOWLEDGE])
+    if MEMORY in context.state.array_records:
+        client.memory = _decode(context.state.array_records[MEMORY])
     return client
 
 
@@ -114,5 +128,5 @@ def _record(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
 
 
-def _decode(record: Any) -> Arrays:
+def _decode(record: ArrayRecord) -> Arrays:
     return {name: array.numpy() for name, array in record.items()}

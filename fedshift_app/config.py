@@ -121,9 +121,8 @@ def experiment_file(experiment: str) -> Path:
             raise ConfigError(f"experiment: there is no file {path}")
         return path
     if experiment not in names("experiments"):
-        raise ConfigError(
-            f"unknown experiment {experiment!r}; there are {', '.join(names('experiments'))} (or a path to a .yaml file)"
-        )
+        known = ", ".join(names("experiments"))
+        raise ConfigError(f"unknown experiment {experiment!r}; there are {known}, or a path to a .yaml file")
     return CONF / "experiments" / f"{experiment}.yaml"
 
 

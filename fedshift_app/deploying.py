@@ -46,5 +46,11 @@ def start_supernode(flower: processes.Group, port: int, folder: exporting.NodeFo
     address = ["--superlink", f"127.0.0.1:{port}", "--port", str(processes.free_port())]
     flower.start(
         f"supernode-{folder.index}",
-        [processes.command("flower-supernode"), "--insecure", *address, "--node-config", f"{folder.node_config} threads=1"],
+        [
+            processes.command("flower-supernode"),
+            "--insecure",
+            *address,
+            "--node-config",
+            f"{folder.node_config} threads=1",
+        ],
     )

@@ -89,9 +89,7 @@ def training_images(config: RunConfig, where: Place) -> ImageSet:
     if not where.shared:
         return everything
     dealt = config.allocation.deal(config.dataset.domains, where.num_partitions)
-    return everything.select(
-        node_share(config.allocation, dealt, where.partition_id, len(everything), config.seed)
-    )
+    return everything.select(node_share(config.allocation, dealt, where.partition_id, len(everything), config.seed))
 
 
 def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
@@ -134,7 +132,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     setup = ClientSetup(config.seed, index, device, config.model, config.train, config.images)
     client_class = registry.get(config.method["name"]).client_class()
     client: DomainClient = client_class(
-        model=initial_model(config).to(device, memory_format=torch.channels_last),
+        model=initial_model(config).to(device).to(memory_format=torch.channels_last),
         setup=setup,
         params=config.node_params(),
         train_set=training_images(config, where),

@@ -1,21 +1,23 @@
 """Starting Flower's processes and ending them again, children and all."""
 
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import psutil
 
 from datasets.errors import FedShiftError
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+MARK = "FEDSHIFT_PROCESS_GROUP"  # in the environment of every process of a group
 
 
 def command(name: str) -> str:
@@ -38,11 +40,12 @@ def free_port() -> int:
 
 
 class Group:
-    """Processes that end together; each leads a process group, so that its children end too."""
+    """Processes that end together, with all their children."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         """Processes run in ``folder`` with ``env`` and log to ``folder/NAME.log``."""
-        self.folder, self.env = folder, dict(env)
+        self._mark = uuid.uuid4().hex
+        self.folder, self.env = folder, {**env, MARK: self._mark}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -79,16 +82,30 @@ class Group:
         return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """End all processes, the last started first: politely, then by force."""
-        for process in reversed(self._running.values()):
-            _signal(process.pid, signal.SIGTERM)
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                pass
-            _signal(process.pid, signal.SIGKILL)  # what is left of the group
-            process.wait()
+        """End everything that was started here, and whatever that started: politely, then by force.
+
+        Flower and Ray put their processes into sessions of their own, so they are found by their
+        environment, which they inherit.
+        """
+        members: set[psutil.Process] = set()
+        for number in ("terminate", "kill"):
+            members |= self._members()
+            for process in members:
+                with contextlib.suppress(psutil.Error):
+                    getattr(process, number)()
+            psutil.wait_procs(members, timeout=STOP_SECONDS)
+        for started in self._running.values():
+            started.wait()
         self._running.clear()
+
+    def _members(self) -> set[psutil.Process]:
+        found = set()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):  # another user's, or gone already
+                if process.environ().get(MARK) == self._mark:
+                    # Ray's workers overwrite their environment with their title: found as children.
+                    found |= {process, *process.children(recursive=True)}
+        return found
 
 
 @contextlib.contextmanager
@@ -99,8 +116,3 @@ def group(folder: Path, env: Mapping[str, str]) -> Iterator[Group]:
         yield processes
     finally:
         processes.stop()
-
-
-def _signal(process_group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process_group, number)

@@ -43,7 +43,7 @@ class Method:
             ConfigError: If a parameter is unknown to both sides.
             pydantic.ValidationError: If a value is not allowed.
         """
-        sides = (self.strategy_class().Params, self.client_class().Params)
+        sides = (self.strategy_class().params_model, self.client_class().params_model)
         allowed = sorted({name for side in sides for name in side.model_fields})
         for name in given:
             if name not in allowed:

@@ -24,6 +24,8 @@ from strategies.averaging import Arrays
 from strategies.base import RoundResult, decode
 from strategies.roster import Node
 
+#: Environment variable: the file where ``fedshift run`` wants to be told what became of the run.
+STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
 KEEP_CHECKPOINTS = 2
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
@@ -101,7 +103,7 @@ class RunFolder:
             target = folder / f"{kind}-{server_round:05d}.safetensors"
             part = target.with_suffix(".part")
             save_file(arrays, part, metadata={"round": str(server_round)})
-            os.replace(part, target)
+            part.replace(target)
             for old in sorted(folder.glob(f"{kind}-*.safetensors"))[:-KEEP_CHECKPOINTS]:
                 old.unlink()
 
@@ -164,7 +166,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old one or the new one, never half of it."""
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    part.replace(path)
 
 
 def _make_folder(output_dir: Path, stem: str) -> Path:

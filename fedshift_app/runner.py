@@ -13,10 +13,10 @@ from typing import Any
 from datasets.errors import ConfigError, FederationError
 from fedshift_app import inline, processes
 from fedshift_app.config import RunConfig
+from fedshift_app.run_folder import STATUS_FILE
 
 APP = Path(__file__).resolve().parent.parent  # the folder with pyproject.toml, which `flwr run` takes
 CONNECTION = "fedshift"
-STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
 
 
@@ -27,10 +27,17 @@ class Resources:
     Attributes:
         cpus: CPU cores; as many clients run side by side as fit.
         gpus: Share of a GPU; 0 on a machine without one.
+        actors: At most so many clients at a time; None for as many as fit.
     """
 
     cpus: int
     gpus: float
+    actors: int | None = None
+
+    def federation_config(self, nodes: int) -> str:
+        """Return the value of ``flwr run --federation-config``."""
+        told = f"num-supernodes={nodes} client-resources-num-cpus={self.cpus} client-resources-num-gpus={self.gpus}"
+        return told if self.actors is None else f"{told} init-args-num-cpus={self.actors * self.cpus}"
 
 
 def num_nodes(config: RunConfig, asked: int | None) -> int:
@@ -46,7 +53,7 @@ def num_nodes(config: RunConfig, asked: int | None) -> int:
     return number
 
 
-def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None) -> Resources:
+def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None, actors: int | None) -> Resources:
     """Work out what one client gets: one core each, and an equal share of the GPU if there is one."""
     import torch
 
@@ -54,7 +61,7 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
     if gpus is None:
         side_by_side = max(1, min(nodes, (os.cpu_count() or 1) // cpus))
         gpus = torch.cuda.device_count() / side_by_side if torch.cuda.is_available() else 0.0
-    return Resources(cpus, min(gpus, 1.0))
+    return Resources(cpus, min(gpus, 1.0), actors)
 
 
 def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> Path:
@@ -66,7 +73,6 @@ def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> P
     Raises:
         FederationError: If the run failed.
     """
-    federation = f"num-supernodes={nodes} client-resources-num-cpus={each.cpus} client-resources-num-gpus={each.gpus}"
     with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
         home = Path(name)
         with processes.group(empty_folder(home), environment(home)) as flower:
@@ -75,7 +81,7 @@ def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> P
             address = ["--host", "127.0.0.1", "--port", str(port)]
             flower.start("superlink", [processes.command("flower-superlink"), *arguments, *address])
             flower.wait_for_http("superlink", f"http://127.0.0.1:{port}/health")
-            return submit(flower, home, port, run_config, ["--federation-config", federation])
+            return submit(flower, home, port, run_config, ["--federation-config", each.federation_config(nodes)])
 
 
 def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
@@ -90,9 +96,7 @@ def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
         return Path(json.loads(status.read_text())["run_folder"])
 
 
-def submit(
-    flower: processes.Group, home: Path, port: int, run_config: dict[str, Any], options: list[str]
-) -> Path:
+def submit(flower: processes.Group, home: Path, port: int, run_config: dict[str, Any], options: list[str]) -> Path:
     """Submit the app to the SuperLink at ``port`` with ``flwr run``, stream the log, return the run folder.
 
     Raises:
@@ -137,6 +141,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
         STATUS_FILE: str(home / "status.json"),
         "FEDSHIFT_COMMAND": shlex.join(["fedshift", *sys.argv[1:]]),
         # Flower looks for its commands on PATH.

@@ -16,13 +16,10 @@ from fedshift_app import console, node, registry
 from fedshift_app.config import RunConfig
 from fedshift_app.flower_internals import is_simulation_grid
 from fedshift_app.inline import InlineGrid
-from fedshift_app.run_folder import RunFolder, write_atomically
+from fedshift_app.run_folder import STATUS_FILE, RunFolder, write_atomically
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Federation, RoundResult
 from strategies.roster import Node
-
-#: Where ``fedshift run`` wants to be told what became of the run.
-STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 
 app = ServerApp()
 
@@ -41,16 +38,15 @@ def main(grid: Grid, context: Context) -> None:
         status |= {"state": "completed", "error": None}
     except FedShiftError as error:
         status["error"] = str(error)
-        console.log.error("error: %s", error)
         raise
     except Exception as error:
         status["error"] = f"{type(error).__name__}: {error}"
         raise
     finally:
-        if status["run_folder"]:
-            console.log.info("run folder: %s", status["run_folder"])
-        if os.environ.get(STATUS_FILE):
+        if os.environ.get(STATUS_FILE):  # `fedshift run` tells it
             write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
+        elif status["run_folder"]:
+            console.log.info("run folder: %s", status["run_folder"])
 
 
 def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> None:

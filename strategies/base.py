@@ -22,7 +22,17 @@ from flwr.serverapp.strategy import FedAvg
 from datasets.errors import FederationError
 from datasets.seeding import generator
 from fedshift_wire import (
-    ARRAYS, CONFIG, DOMAINS, ENGINE, KNOWLEDGE, METRICS, NODE_INDEX, NUM_EXAMPLES, RUN, SERVER_ROUND, Params,
+    ARRAYS,
+    CONFIG,
+    DOMAINS,
+    ENGINE,
+    KNOWLEDGE,
+    METRICS,
+    NODE_INDEX,
+    NUM_EXAMPLES,
+    RUN,
+    SERVER_ROUND,
+    Params,
 )  # fmt: skip
 from strategies.averaging import Arrays, RunningAverage, shares
 from strategies.evaluation import Evaluation, Tally
@@ -107,7 +117,7 @@ Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
 class DomainStrategy(FedAvg):
     """FedAvg over nodes with domains. Weights are averaged by number of training images."""
 
-    Params: ClassVar[type[Params]] = Params
+    params_model: ClassVar[type[Params]] = Params
 
     def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)
@@ -216,7 +226,7 @@ class DomainStrategy(FedAvg):
         """Choose which nodes train, by index, from (seed, round)."""
         number = max(1, round(self.federation.participation * len(nodes)))
         rng = generator(self.federation.seed, "participation", server_round)
-        chosen = rng.choice(len(nodes), size=number, replace=False) if nodes else []
+        chosen = rng.permutation(len(nodes))[:number]
         return [nodes[i] for i in sorted(chosen)]
 
     def _message(
@@ -257,11 +267,11 @@ class DomainStrategy(FedAvg):
     def _read(self, node: Node, reply: Message) -> Update:
         if reply.has_error():
             raise Refused(reply.error.reason)
-        record, metrics = reply.content.get(ARRAYS), reply.content.get(METRICS)
-        knowledge = reply.content.get(KNOWLEDGE)
-        if not (isinstance(record, ArrayRecord) and isinstance(knowledge, ArrayRecord)):
+        record, knowledge = (reply.content.array_records.get(name) for name in (ARRAYS, KNOWLEDGE))
+        metrics = reply.content.metric_records.get(METRICS)
+        if record is None or knowledge is None:
             raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
-        if not isinstance(metrics, MetricRecord) or int(_number(metrics.get(NUM_EXAMPLES))) <= 0:
+        if metrics is None or int(_number(metrics.get(NUM_EXAMPLES))) <= 0:
             raise Refused(f"{NUM_EXAMPLES} is missing or not above 0")
         _check_like(record, self._global)
         contributed = decode(knowledge)
@@ -308,7 +318,7 @@ def _mean_losses(updates: list[Update]) -> dict[str, float]:
 
 
 def _num_bytes(content: RecordDict) -> int:
-    records = (content[name] for name in (ARRAYS, KNOWLEDGE))
+    records = (content.array_records[name] for name in (ARRAYS, KNOWLEDGE))
     return sum(len(array.data) for record in records for array in record.values())
 
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedshift_wire import Params
-from strategies.base import Arrays, DomainStrategy, Update
+from strategies.averaging import Arrays
+from strategies.base import DomainStrategy, Update
 from strategies.prototypes import FloatArray, check_prototypes, finch_groups, mean_prototypes, stack_prototypes
 
 SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
@@ -36,17 +37,15 @@ class I2PFLServerParams(Params):
     @model_validator(mode="after")
     def _clusters_have_no_past(self) -> "I2PFLServerParams":
         if self.inter_proto == "finch" and self.use_ema:
-            raise ValueError(
-                "inter_proto=finch needs use_ema=false: clusters have no identity from round to round"
-            )
+            raise ValueError("inter_proto=finch needs use_ema=false: clusters have no identity from round to round")
         return self
 
 
 class I2PFLStrategy(DomainStrategy):
     """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
 
-    Params = I2PFLServerParams
-    params: I2PFLServerParams  # type: ignore[assignment]
+    params_model = I2PFLServerParams
+    params: I2PFLServerParams
 
     def check_knowledge(self, knowledge: Arrays) -> None:
         """Refuse prototypes of another shape, or with numbers that are not finite."""

@@ -8,7 +8,7 @@ from strategies.averaging import Arrays
 FloatArray = NDArray[np.float32]
 
 
-class Refused(ValueError):
+class Refused(ValueError):  # noqa: N818 (a verdict, not a malfunction)
     """A reply of a node that must not be used; the message says why."""
 
 

@@ -7,14 +7,25 @@ the index of a node instead.
 import logging
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from datasets.errors import FederationError
 from fedshift_wire import (
-    ARRAYS, CLASS_COUNTS, CONFIG, DOMAIN, ENGINE, KNOWLEDGE, METRICS, NUM_PARTITIONS, NUM_TEST,
-    PARTITION_ID, RUN, SHARED_TEST,
+    ARRAYS,
+    CLASS_COUNTS,
+    CONFIG,
+    DOMAIN,
+    ENGINE,
+    KNOWLEDGE,
+    METRICS,
+    NUM_PARTITIONS,
+    NUM_TEST,
+    PARTITION_ID,
+    RUN,
+    SHARED_TEST,
 )  # fmt: skip
 
 log = logging.getLogger("fedshift")
@@ -127,22 +138,26 @@ class Roster:
     def _read(self, reply: Message) -> Node:
         if reply.has_error():
             raise FederationError(reply.error.reason)
-        config, metrics = reply.content[CONFIG], reply.content[METRICS]
-        if config[DOMAIN] not in self._domains:
-            raise FederationError(
-                f"a node says that its domain is {config[DOMAIN]!r}; allowed are {', '.join(self._domains)}"
+        try:
+            domain = str(reply.content.config_records[CONFIG][DOMAIN])
+            numbers: dict[str, Any] = dict(reply.content.metric_records[METRICS])
+            node = Node(
+                node_id=reply.metadata.src_node_id,
+                index=UNSEATED,
+                domain=domain,
+                class_counts=tuple(int(count) for count in numbers[CLASS_COUNTS]),
+                num_test=int(numbers[NUM_TEST]),
+                shared_test=bool(numbers[SHARED_TEST]),
+                partition_id=int(numbers[PARTITION_ID]),
             )
-        if metrics[SHARED_TEST]:  # simulated nodes know how many they are
-            self._announced = max(self._announced, int(metrics[NUM_PARTITIONS]))
-        return Node(
-            node_id=reply.metadata.src_node_id,
-            index=UNSEATED,
-            domain=str(config[DOMAIN]),
-            class_counts=tuple(metrics[CLASS_COUNTS]),
-            num_test=int(metrics[NUM_TEST]),
-            shared_test=bool(metrics[SHARED_TEST]),
-            partition_id=int(metrics[PARTITION_ID]),
-        )
+            announced = int(numbers[NUM_PARTITIONS])
+        except (KeyError, TypeError, ValueError) as error:
+            raise FederationError(f"a node's answer about itself is incomplete: {error!r}") from None
+        if domain not in self._domains:
+            raise FederationError(f"a node says that its domain is {domain!r}; allowed are {', '.join(self._domains)}")
+        if node.shared_test:  # simulated nodes know how many they are
+            self._announced = max(self._announced, announced)
+        return node
 
     def _seat(self, online: set[int]) -> None:
         """Give each node without an index its own: the partition id where it has one, else the next free.

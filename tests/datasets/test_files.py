@@ -229,10 +229,12 @@ def test_a_flipped_byte_never_shows_a_raw_error(tmp_path: Path, place: int, valu
     content = bytearray(path.read_bytes())
     content[place % len(content)] ^= value
     path.write_bytes(content)
+    problem = None
     try:
         read(tmp_path)
     except DataError as error:
-        assert "art_train.npz" in str(error)
+        problem = str(error)
+    assert problem is None or "art_train.npz" in problem
 
 
 # --- image folder

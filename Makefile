@@ -1,0 +1,39 @@
+# make demo         a simulation on the embedded digits, from nothing, with a table at the end
+# make deploy-demo  the same app on a SuperLink and four SuperNodes on this machine
+# make test         ruff, mypy and all tests;  make check leaves out the tests that start Flower's processes
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One mark per checkout: an environment that is kept elsewhere may have served another one.
+MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
+
+.PHONY: install demo deploy-demo lint check test clean
+
+install: $(MARK)
+
+$(MARK): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FedShift needs Python 3.11 or newer, " + sys.executable + " is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	rm -f $(VENV)/.fedshift-*
+	touch $(MARK)
+
+demo: install
+	$(BIN)/fedshift run handwritten method=i2pfl
+
+deploy-demo: install
+	$(BIN)/fedshift deploy-demo
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint
+	$(BIN)/pytest -m "not slow"
+
+test: lint
+	$(BIN)/pytest
+
+clean:
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,126 @@
+"""What a person sees: the line of a round, the final table, times."""
+
+from typing import Any
+
+import pytest
+
+from fedshift_app.console import duration, percent, round_line, table
+from strategies.base import RoundResult
+
+
+def results(**changes: Any) -> dict[str, Any]:
+    """A summary of seven rounds on three domains."""
+    return {
+        "method": "i2pfl",
+        "dataset": "digits",
+        "model": "resnet10",
+        "bn": "average",
+        "seed": 3,
+        "nodes": [{}] * 6,
+        "averaged_rounds": 5,
+        "domains": {"mnist": 91.26, "usps": 75.0, "mnistm": 68.14},
+        "final": {"mnist": 92.0, "usps": 76.0, "mnistm": 69.0},
+        "best_test": {"round": 4, "domains": {"mnist": 93.0, "usps": 77.0, "mnistm": 70.0}, "avg": 80.0},
+        "avg": 78.13,
+        "std": 11.88,
+    } | changes
+
+
+def row(text: str, first: str) -> list[str]:
+    """Return the cells of the table row that starts with ``first``."""
+    return next(line.split() for line in text.splitlines() if line.split()[:1] == [first])
+
+
+def test_round_line_holds_everything() -> None:
+    result = RoundResult(3, {"mnist": 90.04, "usps": 70.0}, losses={"loss": 0.51234, "ce": 0.4}, seconds=12.34)
+    line = round_line(result, rounds=10, left=83.7)
+    assert line.split("  ") == [
+        "round",
+        "3/10",
+        "mnist 90.0",
+        "usps 70.0",
+        "avg 80.0",  # (90.04 + 70) / 2 = 80.02
+        "loss 0.512",
+        "12.3 s",
+        "left 1:24",
+    ]
+    assert "\n" not in line
+
+
+def test_round_line_numbers_are_aligned() -> None:
+    starts = [round_line(RoundResult(number), rounds=100, left=0.0)[:13] for number in (1, 10, 100)]
+    assert starts == ["round   1/100", "round  10/100", "round 100/100"]
+
+
+def test_round_line_says_missing_and_leaves_it_out_of_the_average() -> None:
+    line = round_line(RoundResult(1, {"a": None, "b": 50.0}, losses={"loss": 1.0}), rounds=1, left=0.0)
+    assert "a missing" in line
+    assert "b 50.0" in line
+    assert "avg 50.0" in line
+
+
+def test_round_line_without_any_answer() -> None:
+    line = round_line(RoundResult(1, {"a": None}), rounds=1, left=0.0)
+    assert "a missing" in line
+    assert "avg missing" in line
+    assert "loss nan" in line
+
+
+def test_table_holds_everything() -> None:
+    text = table(results())
+    title = text.strip().splitlines()[0]
+    for part in ("i2pfl", "digits", "top-1 accuracy (%)", "global model", "resnet10", "bn=average", "6 nodes", "seed 3"):
+        assert part in title
+    assert "last 5 rounds" in text
+    assert "best round (4)*" in text
+    assert "* chosen on test images" in text
+    assert row(text, "mnist") == ["mnist", "91.3", "92.0", "93.0"]
+    assert row(text, "usps") == ["usps", "75.0", "76.0", "77.0"]
+    assert row(text, "mnistm") == ["mnistm", "68.1", "69.0", "70.0"]
+    assert row(text, "AVG") == ["AVG", "78.1", "79.0", "80.0"]  # (92 + 76 + 69) / 3 = 79
+    assert row(text, "STD") == ["STD", "11.9"]
+
+
+def test_table_columns_are_aligned_and_in_the_order_of_the_domains() -> None:
+    lines = table(results()).splitlines()
+    rules = [line for line in lines if line.startswith("--")]
+    assert len(set(rules)) == 1
+    rows = lines[lines.index(rules[0]) - 1 : lines.index("* chosen on test images") - 1]
+    assert {len(line) for line in rows} == {len(rules[0])}
+    assert [line.split()[0] for line in rows[2:5]] == ["mnist", "usps", "mnistm"]
+
+
+def test_table_says_missing() -> None:
+    changed = results(
+        domains={"mnist": 91.26, "usps": None, "mnistm": 68.14},
+        final={"mnist": None, "usps": None, "mnistm": 69.0},
+        best_test={"round": 4, "domains": {"mnist": 93.0, "usps": 77.0, "mnistm": None}, "avg": 85.0},
+    )
+    text = table(changed)
+    assert row(text, "usps") == ["usps", "missing", "missing", "77.0"]
+    assert row(text, "mnistm") == ["mnistm", "68.1", "69.0", "missing"]
+    assert row(text, "AVG") == ["AVG", "78.1", "69.0", "85.0"]
+
+
+def test_table_without_any_answer() -> None:
+    nothing = {"mnist": None}
+    changed = results(
+        domains=nothing, final=nothing, avg=None, std=0.0, best_test={"round": 1, "domains": nothing, "avg": None}
+    )
+    text = table(changed)
+    assert row(text, "mnist") == ["mnist", "missing", "missing", "missing"]
+    assert row(text, "AVG") == ["AVG", "missing", "missing", "missing"]
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, "missing"), (0.0, "0.0"), (100.0, "100.0"), (66.66, "66.7")])
+def test_percent(value: float | None, shown: str) -> None:
+    assert percent(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0, "0:00"), (0.4, "0:00"), (9.0, "0:09"), (59.6, "1:00"), (83.7, "1:24"), (3599.0, "59:59"), (3600.0, "1:00:00"),
+     (7384.0, "2:03:04")],
+)  # fmt: skip
+def test_duration(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown

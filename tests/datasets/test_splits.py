@@ -1,0 +1,258 @@
+"""Which node holds what: shares are disjoint, of the promised size and repeatable; what cannot be dealt is told."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from datasets.errors import ConfigError, DataError
+from datasets.splits import Allocation, node_share
+
+DOMAINS = ("a", "b", "c")
+
+counts_of_domains = st.dictionaries(st.sampled_from(DOMAINS), st.integers(0, 5), min_size=1).filter(
+    lambda counts: sum(counts.values()) > 0
+)
+
+
+def shares_by_domain(
+    allocation: Allocation, dealt: tuple[str, ...], num_examples: int, seed: int
+) -> dict[str, list[NDArray[np.int64]]]:
+    """Return the indices of every node, by domain, in the order of the nodes."""
+    held: dict[str, list[NDArray[np.int64]]] = {}
+    for index, domain in enumerate(dealt):
+        held.setdefault(domain, []).append(node_share(allocation, dealt, index, num_examples, seed))
+    return held
+
+
+def refusal(allocation: Allocation, domains: tuple[str, ...] = DOMAINS) -> str:
+    """Return the message with which an allocation does not pass the check."""
+    with pytest.raises(ConfigError) as caught:
+        allocation.check(domains)
+    assert str(caught.value).count("\n") <= 1
+    return str(caught.value)
+
+
+# --- what a node holds -----------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(counts=counts_of_domains, num_examples=st.integers(5, 400), seed=st.integers(0, 2**31))
+def test_equal_shares_are_disjoint_and_complete(counts: dict[str, int], num_examples: int, seed: int) -> None:
+    allocation = Allocation(counts=counts, share="equal")
+    dealt = allocation.deal(DOMAINS, sum(counts.values()))
+    for parts in shares_by_domain(allocation, dealt, num_examples, seed).values():
+        together = np.concatenate(parts)
+        # Every image exactly once, and nobody has more than one image above anybody else.
+        assert np.array_equal(np.sort(together), np.arange(num_examples))
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@settings(deadline=None)
+@given(
+    nodes=st.integers(1, 6),
+    portion=st.floats(0.05, 1.0),
+    num_examples=st.integers(1, 400),
+    seed=st.integers(0, 2**31),
+)
+def test_numeric_shares_are_disjoint_and_of_exact_size(
+    nodes: int, portion: float, num_examples: int, seed: int
+) -> None:
+    share = portion / nodes
+    size = round(share * num_examples)
+    assume(size > 0)
+    assume(size * nodes <= num_examples)  # the others: test_rounding_alone_never_asks_for_too_much
+    allocation = Allocation(counts={"a": nodes}, share={"a": share})
+    parts = shares_by_domain(allocation, allocation.deal(DOMAINS, nodes), num_examples, seed)["a"]
+    assert [len(part) for part in parts] == [size] * nodes
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == size * nodes
+    assert together.min() >= 0
+    assert together.max() < num_examples
+
+
+@settings(deadline=None)
+@given(
+    num_nodes=st.integers(2, 14),
+    share=st.one_of(st.just("equal"), st.floats(0.1, 0.2)),
+    num_examples=st.integers(30, 300),
+    seed=st.integers(0, 2**31),
+)
+def test_indices_ascend_and_repeat(num_nodes: int, share: str | float, num_examples: int, seed: int) -> None:
+    allocation = Allocation(share=share)  # type: ignore[arg-type]
+    dealt = allocation.deal(DOMAINS, num_nodes)
+    for index in range(num_nodes):
+        first = node_share(allocation, dealt, index, num_examples, seed)
+        assert first.dtype == np.int64
+        assert np.all(np.diff(first) > 0)
+        assert np.array_equal(first, node_share(allocation, dealt, index, num_examples, seed))
+
+
+@settings(deadline=None)
+@given(seeds=st.lists(st.integers(0, 2**31), min_size=2, max_size=2, unique=True))
+def test_another_seed_deals_other_images(seeds: list[int]) -> None:
+    allocation = Allocation(counts={"a": 2}, share="equal")
+    # 100 of 200 images: two draws are equal with probability 1 / C(200, 100), about 1e-59.
+    first, second = (node_share(allocation, ("a", "a"), 0, 200, seed) for seed in seeds)
+    assert not np.array_equal(first, second)
+
+
+def test_domains_are_shuffled_apart() -> None:
+    allocation = Allocation(counts={"a": 2, "b": 2})
+    dealt = allocation.deal(DOMAINS, 4)
+    assert not np.array_equal(node_share(allocation, dealt, 0, 200, 0), node_share(allocation, dealt, 2, 200, 0))
+
+
+def test_share_of_one_domain_alone_leaves_the_others_equal() -> None:
+    allocation = Allocation(counts={"a": 2, "b": 2}, share={"a": 0.1})
+    dealt = allocation.deal(DOMAINS, 4)
+    assert [len(node_share(allocation, dealt, i, 100, 0)) for i in range(4)] == [10, 10, 50, 50]
+
+
+def test_too_few_images_are_told_with_the_numbers() -> None:
+    allocation = Allocation(share=0.5)  # any number of nodes: only the deal shows that a domain is asked for 150 %
+    dealt = allocation.deal(("a", "b"), 6)
+    with pytest.raises(DataError) as caught:
+        node_share(allocation, dealt, 0, 40, 0)
+    for part in ("3 nodes of 'a'", "20 training images each", "60 together", "it has 40"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("share", "num_examples"), [("equal", 2), (0.01, 20)])
+def test_a_node_without_an_image_is_told(share: str | float, num_examples: int) -> None:
+    allocation = Allocation(counts={"a": 3}, share=share)  # type: ignore[arg-type]
+    with pytest.raises(DataError) as caught:
+        node_share(allocation, ("a", "a", "a"), 2, num_examples, 0)
+    assert "node 2 gets no image" in str(caught.value)
+    assert f"'a' has {num_examples} for 3 nodes" in str(caught.value)
+
+
+@pytest.mark.parametrize(("nodes", "num_examples"), [(2, 7291), (2, 3), (4, 7291), (4, 359)])
+def test_rounding_alone_never_asks_for_too_much(nodes: int, num_examples: int) -> None:
+    """Two nodes with half of USPS each (7291 images): 3645.5 rounds to 3646, twice that is one too many."""
+    allocation = Allocation(counts={"a": nodes}, share=1 / nodes)
+    allocation.check(DOMAINS)
+    parts = shares_by_domain(allocation, ("a",) * nodes, num_examples, 0)["a"]
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == len(together) <= num_examples
+    assert all(abs(len(part) - num_examples / nodes) <= 1 for part in parts)
+
+
+# --- who holds which domain ------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(
+    num_nodes=st.integers(2, 20),
+    held_out=st.lists(st.sampled_from(DOMAINS), unique=True, max_size=2).map(tuple),
+)
+def test_any_deals_the_domains_in_turn(num_nodes: int, held_out: tuple[str, ...]) -> None:
+    dealt = Allocation(held_out=held_out).deal(DOMAINS, num_nodes)
+    trained = [domain for domain in DOMAINS if domain not in held_out]
+    assert len(dealt) == num_nodes
+    assert all(domain == trained[i % len(trained)] for i, domain in enumerate(dealt))
+
+
+@settings(deadline=None)
+@given(counts=counts_of_domains)
+def test_counts_deal_blocks_in_the_order_of_the_domains(counts: dict[str, int]) -> None:
+    allocation = Allocation(counts=counts)
+    assert allocation.num_nodes() == sum(counts.values())
+    dealt = allocation.deal(DOMAINS, sum(counts.values()))
+    assert dealt == tuple(domain for domain in DOMAINS for _ in range(counts.get(domain, 0)))
+
+
+def test_any_needs_no_fixed_number_of_nodes() -> None:
+    assert Allocation().num_nodes() is None
+
+
+def test_held_out_domains_are_not_trained_on() -> None:
+    allocation = Allocation(held_out=("b",))
+    assert allocation.training_domains(DOMAINS) == ("a", "c")
+    assert allocation.deal(DOMAINS, 5) == ("a", "c", "a", "c", "a")
+
+
+def test_counts_with_a_held_out_domain_agree_with_themselves() -> None:
+    """Either the contradiction is refused, or the number of nodes that is needed is the number that is dealt."""
+    allocation = Allocation(counts={"a": 2, "b": 2}, held_out=("a",))
+    try:
+        allocation.check(DOMAINS)
+    except ConfigError as error:
+        assert "held_out" in str(error)
+        return
+    needed = allocation.num_nodes()
+    assert needed is not None
+    assert len(allocation.deal(DOMAINS, needed)) == needed
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "allocation"),
+    [
+        ("counts", Allocation(counts={"moon": 2})),
+        ("share", Allocation(share={"moon": 0.1})),
+        ("held_out", Allocation(held_out=("moon",))),
+    ],
+)
+def test_unknown_domain(key: str, allocation: Allocation) -> None:
+    message = refusal(allocation)
+    assert f"allocation.{key}" in message
+    assert "'moon'" in message
+    assert "a, b, c" in message
+
+
+def test_no_domain_left_to_train_on() -> None:
+    assert "allocation.held_out" in refusal(Allocation(held_out=DOMAINS))
+
+
+@pytest.mark.parametrize("share", [0.4, {"b": 0.4}])
+def test_more_than_all_of_a_domain(share: float | dict[str, float]) -> None:
+    message = refusal(Allocation(counts={"b": 3}, share=share))
+    for part in ("3 nodes of 'b'", "40 %", "120 %", "allowed is 100 %"):
+        assert part in message
+
+
+def test_all_of_a_domain_is_allowed() -> None:
+    Allocation(counts={"a": 3, "b": 10}, share={"a": 1 / 3, "b": 0.1}).check(DOMAINS)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 4, 6])
+def test_number_of_nodes_that_does_not_fit(num_nodes: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Allocation(counts={"a": 2, "c": 3}).deal(DOMAINS, num_nodes)
+    message = str(caught.value)
+    assert "needs 5 nodes (a 2, b 0, c 3)" in message
+    assert f"has {num_nodes}" in message
+    # The second line is the command that would do.
+    assert message.splitlines()[1:] == [
+        'flwr run . --stream --federation-config "num-supernodes=5 client-resources-num-cpus=1"'
+    ]
+
+
+@pytest.mark.parametrize("num_nodes", [-1, 0, 1])
+def test_a_federation_needs_two_nodes(num_nodes: int) -> None:
+    with pytest.raises(ConfigError, match=f"at least 2 nodes, found {num_nodes}"):
+        Allocation().deal(DOMAINS, num_nodes)
+
+
+@pytest.mark.parametrize("counts", [{"a": -1}, {"a": 3, "b": -2}, {"a": 0}, {}])
+def test_counts_are_not_negative_and_not_all_zero(counts: dict[str, int]) -> None:
+    with pytest.raises(ValidationError, match="counts must not be negative and not all 0") as caught:
+        Allocation(counts=counts)
+    for domain, number in counts.items():
+        assert number > 0 or f"'{domain}': {number}" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, -0.1, 1.01, float("nan"), float("inf")])
+def test_share_out_of_range(value: float) -> None:
+    with pytest.raises(ValidationError, match="a share lies above 0 and is at most 1") as caught:
+        Allocation(share=value)
+    assert f"share is {value:g}" in str(caught.value)
+    with pytest.raises(ValidationError, match="a share lies above 0 and is at most 1") as caught:
+        Allocation(share={"a": 0.5, "b": value})
+    assert f"b is {value:g}" in str(caught.value)
