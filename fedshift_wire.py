@@ -46,4 +46,4 @@ LOSS_SUM = "loss-sum/"  # + domain: cross-entropy summed over the images
 class Params(BaseModel):
     """Base of the parameters that one side of a method declares; empty for FedAvg."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

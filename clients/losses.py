@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+#: Norms below it count as it: the gradient of a feature that vanishes stays moderate.
+NORM_EPS = 1e-6
+
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Return the mean cross-entropy of logits (B, C) against labels (B,)."""
@@ -51,9 +54,10 @@ def prototype_contrast(features: Tensor, y: Tensor, prototypes: Tensor, labels: 
     Returns:
         A scalar; 0 if no sample of the batch has a prototype.
     """
-    h = F.normalize(features.float(), dim=1)  # zero rows stay zero, so no NaN
-    g = F.normalize(prototypes.float(), dim=1)
-    similarity = h @ g.T / tau  # B x P
+    h = F.normalize(features.float(), dim=1, eps=NORM_EPS)  # zero rows stay zero, so no NaN
+    g = F.normalize(prototypes.float(), dim=1, eps=NORM_EPS)
+    with torch.autocast(h.device.type, enabled=False):  # which would multiply in bfloat16
+        similarity = h @ g.T / tau  # B x P
     positive = y[:, None] == labels[None, :]  # B x P
     has = positive.any(dim=1)
     # The lowest float, not -inf: a row without a positive would give NaN in the backward pass.

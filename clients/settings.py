@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze"]
 
 
-class ModelConfig(BaseModel, frozen=True, extra="forbid"):
+class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which network, and what happens to its BatchNorm."""
 
     name: Literal["cnn", "resnet10", "resnet18"]
@@ -17,7 +17,7 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
     bn: BatchNormMode = "average"
 
 
-class TrainConfig(BaseModel, frozen=True, extra="forbid"):
+class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Local training: SGD on cross-entropy and the method's terms."""
 
     epochs: int = Field(ge=1)  # local epochs a round
@@ -29,7 +29,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     threads: int = Field(0, ge=0)  # CPU threads of a node; 0: those that Ray gave, else one in simulation
 
 
-class ImageConfig(BaseModel, frozen=True, extra="forbid"):
+class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """From uint8 images to what the network sees."""
 
     crop_padding: int = Field(0, ge=0, le=16)  # random crop after padding by so many pixels; 0: off
@@ -37,3 +37,10 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid"):
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # ImageNet's, as the FPL code family uses
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     eval_batch: int = Field(256, ge=1)  # images per batch in evaluation
+
+    @field_validator("std")
+    @classmethod
+    def _above_zero(cls, std: tuple[float, float, float]) -> tuple[float, float, float]:
+        if min(std) <= 0:
+            raise ValueError(f"each must be above 0, found {list(std)}")
+        return std

@@ -10,7 +10,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
 from datasets.errors import DataError
@@ -77,6 +76,8 @@ SKETCH_FLAT = 0.03
 @cache
 def _digits() -> tuple[Floats, Indices]:
     """Return all source digits: ink of shape (1797, 8, 8) in 0..1 and labels of shape (1797,)."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # slow; real nodes read files
+
     bunch = load_digits()
     ink = (bunch.images / INK_MAX).astype(np.float32)
     labels = bunch.target.astype(np.int64)

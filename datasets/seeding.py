@@ -15,7 +15,8 @@ def seed_sequence(seed: int, purpose: str, *numbers: int) -> np.random.SeedSeque
     Args:
         seed: The run's seed, not negative.
         purpose: What the numbers are for; each purpose has a stream of its own.
-        numbers: What sets this stream apart (node index, round, ...), not negative.
+        numbers: What sets this stream apart (node index, round, ...), not negative. One purpose always
+            comes with the same number of them: trailing zeros do not count.
     """
     return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *numbers])
 

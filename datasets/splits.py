@@ -1,10 +1,10 @@
 """Which node holds which domain, and which of its training images."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator
 
 from datasets.errors import ConfigError, DataError
 from datasets.seeding import generator
@@ -22,17 +22,25 @@ class Allocation(BaseModel, frozen=True, extra="forbid"):
     #: Domains that no node holds; they are evaluated all the same (leave-one-domain-out).
     held_out: tuple[str, ...] = Field(())
 
-    @model_validator(mode="after")
-    def _numbers_in_range(self) -> "Allocation":
-        if isinstance(self.counts, dict):
-            bad = {d: n for d, n in self.counts.items() if n < 0}
-            if bad or not any(self.counts.values()):
-                raise ValueError(f"counts must not be negative and not all 0, found {bad or self.counts}")
-        given = self.share if isinstance(self.share, dict) else {"share": self.share}
-        for name, value in given.items():
-            if not isinstance(value, str) and not 0 < value <= 1:
-                raise ValueError(f"{name} is {value:g}; a share lies above 0 and is at most 1")
-        return self
+    @field_validator("counts", mode="before")
+    @classmethod
+    def _any_or_counts(cls, counts: Any) -> Any:
+        numbers = counts.values() if isinstance(counts, dict) else ()
+        if counts != "any" and not (numbers and all(type(n) is int and n >= 0 for n in numbers) and any(numbers)):
+            raise ValueError(f"expected any, or nodes per domain such as {{photo: 2, sketch: 3}}, found {counts!r}")
+        return counts
+
+    @field_validator("share", mode="before")
+    @classmethod
+    def _equal_or_shares(cls, share: Any) -> Any:
+        numbers = list(share.values()) if isinstance(share, dict) else [share]
+        in_range = all(type(n) in (int, float) and 0 < n <= 1 for n in numbers)
+        if share != "equal" and not (numbers and in_range):
+            raise ValueError(
+                "expected equal, a number above 0 and at most 1, or one per domain such as {photo: 0.3}, "
+                f"found {share!r}"
+            )
+        return share
 
     def check(self, domains: tuple[str, ...]) -> None:
         """Check the allocation against the domains of the run.
@@ -48,6 +56,9 @@ class Allocation(BaseModel, frozen=True, extra="forbid"):
                     raise ConfigError(f"allocation.{key} names {name!r}; the domains are {', '.join(domains)}")
         if not self.training_domains(domains):
             raise ConfigError("allocation.held_out leaves no domain to train on")
+        for name in self.held_out:
+            if name in counts and isinstance(self.counts, dict) and self.counts[name] > 0:
+                raise ConfigError(f"allocation: {name!r} is held out, but counts gives it {self.counts[name]} nodes")
         for domain, count in (self.counts if isinstance(self.counts, dict) else {}).items():
             share = self.share_of(domain)
             if share is not None and share * count > 1 + 1e-9:
@@ -122,11 +133,12 @@ def node_share(
         chosen = np.array_split(order, parts)[part]
     else:
         size = round(share * num_examples)
-        if size * parts > num_examples:
+        if share * parts > 1 + 1e-9:
             raise DataError(
                 f"{parts} nodes of {domain!r} ask for {size} training images each, {size * parts} together; "
                 f"it has {num_examples}"
             )
+        size = min(size, num_examples // parts)  # rounding up must not ask for more than all
         chosen = order[part * size : (part + 1) * size]
     if len(chosen) == 0:
         raise DataError(f"node {index} gets no image: domain {domain!r} has {num_examples} for {parts} nodes")

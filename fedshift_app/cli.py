@@ -11,6 +11,7 @@ import typer
 from datasets import catalog
 from datasets.base import SPLITS, Source
 from datasets.errors import ConfigError, FedShiftError
+from datasets.splits import node_share
 from fedshift_app import config as configuration
 from fedshift_app import registry
 
@@ -42,7 +43,7 @@ def run(
     flat, launch = parse_arguments(arguments or [])
     config = configuration.resolve(flat)
     nodes = runner.num_nodes(config, launch.get("nodes"))
-    check_data(config)
+    check_data(config, nodes)
     if launch.get("engine", "simulation") == "inline":
         folder = runner.run_inline(flat, nodes)
     else:
@@ -153,7 +154,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))
             raise ConfigError(f"unknown key {key!r}; there are {known}, and dotted ones such as train.lr")
     flat["set"] = " ".join([flat.get("set", ""), *(shlex.quote(part) for part in dotted)]).strip()
-    flat["output-dir"] = str(Path(flat.get("output-dir", "runs")).expanduser().resolve())
+    flat["output-dir"] = str(Path(flat.get("output-dir") or "runs").expanduser().resolve())
     if flat.get("data-dir"):
         flat["data-dir"] = str(Path(flat["data-dir"]).expanduser().resolve())
     experiment = flat.get("experiment", "")
@@ -165,7 +166,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
 def _flat_value(key: str, value: str) -> str | int:
     if not isinstance(configuration.FLAT_KEYS[key], int):
         return value
-    return _whole_number(key, value)
+    return _whole_number(key, value, least=1 if key == "rounds" else 0)
 
 
 def _launch_value(key: str, value: str) -> str | int | float:
@@ -194,15 +195,20 @@ def _whole_number(key: str, value: str, least: int = 0) -> int:
     return number
 
 
-def check_data(config: configuration.RunConfig) -> None:
-    """Read every domain of the run once, so that a missing or broken one is told before anything starts.
+def check_data(config: configuration.RunConfig, nodes: int) -> None:
+    """Read every domain of the run and deal the shares, so that what is wrong is told before anything starts.
 
     Raises:
         DataError: With the file or folder.
     """
+    sizes = {}
     for domain in config.dataset.domains:
         for split in SPLITS:
-            catalog.load(config.dataset.name, domain, split, config.dataset.source())
+            images = catalog.load(config.dataset.name, domain, split, config.dataset.source())
+            sizes[domain, split] = len(images)
+    dealt = config.allocation.deal(config.dataset.domains, nodes)
+    for index, domain in enumerate(dealt):
+        node_share(config.allocation, dealt, index, sizes[domain, "train"], config.seed)
     catalog.load.cache_clear()  # the nodes read for themselves
 
 

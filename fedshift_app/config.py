@@ -38,7 +38,7 @@ FLAT_KEYS: dict[str, str | int | bool] = {
 }
 
 
-class DatasetConfig(BaseModel, frozen=True, extra="forbid"):
+class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which images."""
 
     name: str
@@ -52,7 +52,7 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid"):
         return Source(Path(self.data_dir) if self.data_dir else None, self.download, self.seed)
 
 
-class FederationConfig(BaseModel, frozen=True, extra="forbid"):
+class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Who takes part in a round, and how long the server waits."""
 
     participation: float = Field(1.0, gt=0, le=1)  # share of the nodes that train in a round
@@ -61,7 +61,7 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid"):
     round_timeout: float = Field(3600.0, gt=0)  # seconds a round's training may take
 
 
-class RunConfig(BaseModel, frozen=True, extra="forbid"):
+class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Everything that decides the numbers of a run."""
 
     experiment: str
@@ -144,11 +144,15 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     overrides = parse_set(str(given["set"]))
     path = experiment_file(str(given["experiment"]))
     experiment = read_yaml(path)
+    specials = _section(experiment, "methods")
     if "resolved" in experiment:  # the config.yaml of a run folder
-        layers = dict(experiment["resolved"])
+        layers = _section(experiment, "resolved")
     else:
         layers = {"experiment": path.stem} | {k: v for k, v in experiment.items() if k not in ("title", "methods")}
-    layers = _with_method(layers, str(given["method"]), experiment.get("methods", {}), overrides)
+    for name in specials:
+        registry.get(str(name))
+        _section(specials, name)
+    layers = _with_method(layers, str(given["method"]), specials, overrides)
     layers = _with_dataset(layers, str(given["dataset"]), overrides)
     _set_flat(layers, given)
     for dotted, value in overrides.items():
@@ -164,7 +168,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     """
     try:
         config = RunConfig.model_validate(layers)
-        _check_domains(config.dataset)
+        _check_dataset(config.dataset)
         config.allocation.check(config.dataset.domains)
         server, node = config._params()
     except ValidationError as error:
@@ -215,27 +219,46 @@ def _scalar(text: str, key: str) -> Any:
     return value
 
 
+def _section(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a copy of a section of a YAML file; one that is absent or left empty is empty."""
+    value = layers.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{key}: expected a mapping of keys to values, found {value!r}")
+    return dict(value)
+
+
+def _chosen(own: dict[str, Any], section: str, wanted: str, default: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of the method or data set, and what the experiment says of it.
+
+    What it says of another one is dropped.
+    """
+    if own and "name" not in own:
+        raise ConfigError(f"{section}: lacks the key name, found only {', '.join(own)}")
+    named = str(own.get("name", default))
+    return (wanted, {}) if wanted and wanted != named else (named, own)
+
+
 def _with_method(
-    layers: dict[str, Any], flat: str, specials: dict[str, dict[str, Any]], overrides: dict[str, Any]
+    layers: dict[str, Any], flat: str, specials: dict[str, Any], overrides: dict[str, Any]
 ) -> dict[str, Any]:
     """Put the method's defaults below what the experiment says of it."""
-    own = dict(layers.get("method", {}))
-    name = str(overrides.pop("method.name", "") or flat or own.get("name", "fedavg"))
+    wanted = str(overrides.pop("method.name", "") or flat)
+    name, own = _chosen(_section(layers, "method"), "method", wanted, "fedavg")
     registry.get(name)
-    if name != own.get("name"):
-        own = {}
     defaults = read_yaml(CONF / "methods" / f"{name}.yaml")
-    return layers | {"method": defaults | specials.get(name, {}) | own | {"name": name}}
+    return layers | {"method": defaults | _section(specials, name) | own | {"name": name}}
 
 
 def _with_dataset(layers: dict[str, Any], flat: str, overrides: dict[str, Any]) -> dict[str, Any]:
     """Put the data set's defaults below what the experiment says of it."""
-    own = dict(layers.get("dataset", {}))
-    name = str(overrides.pop("dataset.name", "") or flat or own.get("name", ""))
+    wanted = str(overrides.pop("dataset.name", "") or flat)
+    name, own = _chosen(_section(layers, "dataset"), "dataset", wanted, "")
+    if not name:
+        raise ConfigError("dataset: the experiment lacks the key dataset.name")
     catalog.get(name)
-    images = dict(layers.get("images", {}))
-    if name != own.get("name"):
-        own, images = {}, {}
+    images = _section(layers, "images") if own else {}
     defaults = read_yaml(CONF / "datasets" / f"{name}.yaml")
     dataset = {"domains": defaults["domains"]} | own | {"name": name}
     return layers | {"dataset": dataset, "images": defaults.get("images", {}) | images}
@@ -259,10 +282,18 @@ def _set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(inner, dict):
             inner = target[section] = {}
         target = inner
+    if isinstance(target.get(key), dict) and not sections:
+        raise ConfigError(
+            f"set: {key!r} is a section; set its keys, for example {key}.{next(iter(target[key]), 'name')}="
+        )
     target[key] = value
 
 
-def _check_domains(config: DatasetConfig) -> None:
+def _check_dataset(config: DatasetConfig) -> None:
+    if config.data_dir and not Path(config.data_dir).is_absolute():
+        raise ConfigError(
+            f"dataset.data_dir: {config.data_dir!r} is not an absolute path; the key data-dir= takes a relative one"
+        )
     known = catalog.get(config.name).domains
     for domain in config.domains:
         if domain not in known:
@@ -272,20 +303,21 @@ def _check_domains(config: DatasetConfig) -> None:
 
 
 def _explain(error: ValidationError) -> str:
-    """Say in one line per problem which key is wrong, what was found and what is allowed."""
+    """Say in a line or two which key is wrong, what was found and what is allowed."""
     of_method = error.title.endswith("Params")
-    lines = []
-    for problem in error.errors():
-        loc = ("method", *problem["loc"]) if of_method else problem["loc"]
-        key = ".".join(str(part) for part in loc) or "configuration"
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            lines.append(f"unknown key {key}; there are {', '.join(_fields_beside(loc))}")
-        elif problem["type"] in ("missing", "value_error"):
-            lines.append(f"{key}: {message}")
-        else:
-            lines.append(f"{key}: {message}, found {problem['input']!r}")
-    return "\n".join(lines)
+    lines = [_problem(p, ("method", *p["loc"]) if of_method else p["loc"]) for p in error.errors()]
+    more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
+    return "\n".join(lines[:2]) + more
+
+
+def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
+    key = ".".join(str(part) for part in loc) or "configuration"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        return f"unknown key {key}; there are {', '.join(_fields_beside(loc))}"
+    if problem["type"] == "missing":
+        return f"{key} is missing"
+    return f"{key}: {message}" if problem["type"] == "value_error" else f"{key}: {message}, found {problem['input']!r}"
 
 
 def _fields_beside(loc: tuple[int | str, ...]) -> list[str]:

@@ -1,7 +1,6 @@
 """What a person sees of a run: one line per round, a table at the end."""
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,12 +11,11 @@ from strategies.base import RoundResult
 log = logging.getLogger("fedshift")
 
 
-class _Stdout(logging.StreamHandler[Any]):
+class _Stdout(logging.Handler):
     """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.setStream(sys.stdout)
-        super().emit(record)
+        print(self.format(record), flush=True)
 
 
 class _NoTraceback(logging.Filter):
@@ -33,7 +31,7 @@ class _NoTraceback(logging.Filter):
 def set_up() -> None:
     """Show FedShift's own log lines plainly on standard output, once per process."""
     if not log.handlers:
-        handler = _Stdout(sys.stdout)
+        handler = _Stdout()
         handler.setFormatter(logging.Formatter("%(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)

@@ -1,5 +1,6 @@
 """Each node's images into a folder of its own, for real SuperNodes."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,24 +35,25 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     images of a domain are divided among its nodes, so that their answers add up.
 
     Raises:
-        ConfigError: If ``output`` exists already, or cannot be written.
-        DataError: If images are missing or too few.
+        ConfigError: If ``output`` exists already.
+        DataError: If images are missing or too few, or cannot be written.
     """
     output = output.expanduser().resolve()
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another folder, or remove it")
     number = runner.num_nodes(config, asked_nodes)
     dealt = config.allocation.deal(config.dataset.domains, number)
-    folders = []
-    for index, domain in enumerate(dealt):
-        folder = NodeFolder(output / f"node-{index}-{domain}", domain, index)
-        train, test = _images(config, dealt, index)
-        try:
-            files.write_npz(folder.path / f"{domain}_train.npz", train)
-            files.write_npz(folder.path / f"{domain}_test.npz", test)
-        except OSError as error:
-            raise ConfigError(f"cannot write to {folder.path}: {error.strerror}") from None
-        folders.append(folder)
+    folders = [NodeFolder(output / f"node-{i}-{domain}", domain, i) for i, domain in enumerate(dealt)]
+    # All or nothing: a folder that exists is complete.
+    part = output.with_name(f".{output.name}.part")
+    try:
+        for folder in folders:
+            train, test = _images(config, dealt, folder.index)
+            files.write_npz(part / folder.path.name / f"{folder.domain}_train.npz", train)
+            files.write_npz(part / folder.path.name / f"{folder.domain}_test.npz", test)
+        part.rename(output)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return folders
 
 

@@ -115,7 +115,7 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
     last = accuracies[-LAST_ROUNDS:]
     domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
     known = [value for value in domains.values() if value is not None]
-    best = max(history, key=lambda result: mean(result.accuracy.values()) or -1.0)
+    best = max(history, key=_rank)
     worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
     return {
         "rounds": len(history),
@@ -136,6 +136,12 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
     }
+
+
+def _rank(result: RoundResult) -> tuple[int, float]:
+    """Order rounds by average accuracy; a round that lacks a domain comes below one that does not."""
+    known = [value for value in result.accuracy.values() if value is not None]
+    return len(known), sum(known)
 
 
 def mean(values: Any) -> float | None:

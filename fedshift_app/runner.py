@@ -137,13 +137,16 @@ def empty_folder(home: Path) -> Path:
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's processes: own home, no installation at run time."""
-    return os.environ | {
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
-        STATUS_FILE: str(home / "status.json"),
-        "FEDSHIFT_COMMAND": shlex.join(["fedshift", *sys.argv[1:]]),
-        # Flower looks for its commands on PATH.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-    }
+    return (
+        os.environ
+        | {
+            "FLWR_HOME": str(home),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
+            STATUS_FILE: str(home / "status.json"),
+            "FEDSHIFT_COMMAND": shlex.join(["fedshift", *sys.argv[1:]]),
+            # Flower looks for its commands on PATH.
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        }
+    )

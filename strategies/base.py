@@ -181,10 +181,11 @@ class DomainStrategy(FedAvg):
         Raises:
             FederationError: If no reply can be used.
         """
-        updates = self._usable(replies)
+        updates, problems = self._sift(replies)
+        for node, reason in problems:
+            self._leave_out(node, reason)
         if not updates:
-            reasons = "; ".join(self._result.left_out)
-            raise FederationError(f"round {server_round}: no node delivered a usable result: {reasons}")
+            raise FederationError(f"round {server_round}: no node delivered a usable result: {_by_reason(problems)}")
         average = RunningAverage()
         for update, weight in zip(updates, self.weights(updates), strict=True):
             average.add(update.arrays(), weight)
@@ -248,10 +249,10 @@ class DomainStrategy(FedAvg):
             for node, domains in domains_of.items()
         ]
 
-    def _usable(self, replies: Iterable[Message]) -> list[Update]:
-        """Return the replies that may be averaged, by node index; log and note the others."""
+    def _sift(self, replies: Iterable[Message]) -> tuple[list[Update], list[tuple[Node, str]]]:
+        """Return the replies that may be averaged, and why the others may not; both by node index."""
         waiting = dict(self._asked)
-        updates = []
+        updates, problems = [], []
         for reply in replies:
             node = waiting.pop(reply.metadata.src_node_id, None)
             if node is None:
@@ -259,10 +260,10 @@ class DomainStrategy(FedAvg):
             try:
                 updates.append(self._read(node, reply))
             except Refused as refused:
-                self._leave_out(node, str(refused))
-        for node in waiting.values():
-            self._leave_out(node, "no answer in time")
-        return sorted(updates, key=lambda update: update.node.index)
+                problems.append((node, str(refused)))
+        problems += [(node, "no answer in time") for node in waiting.values()]
+        updates.sort(key=lambda update: update.node.index)
+        return updates, sorted(problems, key=lambda problem: problem[0].index)
 
     def _read(self, node: Node, reply: Message) -> Update:
         if reply.has_error():
@@ -288,6 +289,14 @@ class DomainStrategy(FedAvg):
 def decode(record: ArrayRecord) -> Arrays:
     """Return the arrays of a record by name."""
     return {name: array.numpy() for name, array in record.items()}
+
+
+def _by_reason(problems: list[tuple[Node, str]]) -> str:
+    """Return the problems as one text, nodes with the same problem together."""
+    nodes: dict[str, list[str]] = {}
+    for node, reason in problems:
+        nodes.setdefault(reason, []).append(str(node))
+    return "; ".join(f"{', '.join(who)}: {reason}" for reason, who in nodes.items())
 
 
 def _check_like(record: ArrayRecord, model: ArrayRecord) -> None:

@@ -55,7 +55,7 @@ class I2PFLStrategy(DomainStrategy):
         """Eqs 3-5 over the nodes of this round."""
         p, counts = stack_prototypes([update.knowledge for update in updates])  # M x C x D, M x C
         if self.params.inter_proto == "finch":
-            prototypes, labels = cluster_prototypes(p, counts > 0)
+            prototypes, labels = self._with_old_clusters(*cluster_prototypes(p, counts > 0))
         else:
             fresh, held = self._one_per_class(p, counts > 0)
             prototypes, labels = self._with_past(fresh, held)
@@ -65,6 +65,16 @@ class I2PFLStrategy(DomainStrategy):
         if self.params.inter_proto == "average":
             return mean_prototypes(p, holds)
         return reweighted_prototypes(p, holds, squared=self.params.dist == "l2sq")
+
+    def _with_old_clusters(
+        self, prototypes: FloatArray, labels: NDArray[np.int64]
+    ) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Keep the clusters of a class that nobody holds this round."""
+        old = self.knowledge.get("labels", np.zeros(0, np.int64))
+        keep = ~np.isin(old, labels)
+        if not keep.any():
+            return prototypes, labels
+        return np.concatenate([prototypes, self.knowledge["prototypes"][keep]]), np.concatenate([labels, old[keep]])
 
     def _with_past(self, fresh: FloatArray, held: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
         """EMA with the prototypes of the rounds before (Eq. 5); a class nobody holds keeps its old one."""

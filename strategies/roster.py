@@ -91,7 +91,8 @@ class Roster:
         while True:
             problems = self._ask_strangers(grid, timeout)
             if problems:
-                raise FederationError("; ".join(problems))
+                more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
+                raise FederationError("\n".join(problems[:2]) + more)
             wanted = max(at_least, self._announced)
             if len(self._nodes) >= wanted:
                 self._seat(set(self._nodes))

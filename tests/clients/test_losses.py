@@ -500,3 +500,13 @@ def test_batch_of_one_class(b: int) -> None:
     assert counts.tolist() == [0, 0, b, 0]
     # Only prototype in the room is the positive: -log 1 = 0.
     assert float(losses.prototype_contrast(h, y, h[:1], torch.tensor([2]), 0.07)) == pytest.approx(0, abs=1e-5)
+
+
+def test_contrast_is_computed_in_float32_inside_autocast_too() -> None:
+    h, g = torch.rand(4, 8), torch.rand(3, 8)
+    y, labels = torch.tensor([0, 1, 2, 0]), torch.arange(3)
+    plain = losses.prototype_contrast(h, y, g, labels, 0.07)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = losses.prototype_contrast(h, y, g, labels, 0.07)
+    assert inside.dtype == torch.float32
+    assert inside == plain

@@ -138,7 +138,7 @@ def one_step(model: SplitModel) -> None:
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9, weight_decay=0.1)
     features, logits = model(images(4, size=8))
-    (logits.square().mean() + features.mean()).backward()
+    (logits.square().mean() + features.mean()).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
 
 

@@ -1,0 +1,443 @@
+"""The ``fedshift`` command in this process: what it lists, writes and refuses."""
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from datasets import catalog
+from datasets.base import Source
+from fedshift_app import cli, registry
+from fedshift_app.config import names
+
+DOMAINS = ("scan", "texture", "street", "sketch")
+#: A run of a second or two.
+QUICK = ("engine=inline", "rounds=1", "train.epochs=1", "allocation.share=0.05")
+
+
+class Ended(NamedTuple):
+    """How the command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def leave_the_process_as_it_was() -> Iterator[None]:
+    """The command owns its process: it sets up logging, signals and threads."""
+    loggers = [logging.getLogger(name) for name in ("fedshift", "flwr")]
+    before = [(logger.handlers[:], logger.filters[:], logger.level, logger.propagate) for logger in loggers]
+    threads, on_term = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
+    yield
+    for logger, (handlers, filters, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.filters[:], logger.propagate = handlers, filters, propagate
+        logger.setLevel(level)
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGTERM, on_term)
+
+
+@pytest.fixture
+def fedshift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command in an empty working folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["fedshift", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = caught.value.code or 0
+        assert isinstance(code, int)
+        return Ended(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def refused(fedshift: Command, tmp_path: Path) -> Callable[..., str]:
+    """Run a command that must end with exit code 1 and one or two lines, and leave nothing behind."""
+
+    def call(*arguments: object) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        ended = fedshift(*arguments)
+        assert ended.code == 1, ended
+        assert ended.err.startswith("error: ")
+        assert 1 <= len(ended.err.strip().splitlines()) <= 2
+        assert "Traceback" not in ended.out + ended.err
+        assert sorted(tmp_path.rglob("*")) == before, "something was written"
+        return ended.err
+
+    return call
+
+
+def write_digits(folder: Path, *domains: str, labels: int = 10) -> Path:
+    """Write small npz files of the digits: 40 training and 20 test images for each domain."""
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    for domain in domains:
+        for split, number in (("train", 40), ("test", 20)):
+            x = rng.integers(0, 256, (number, 32, 32, 3), np.uint8)
+            np.savez(folder / f"{domain}_{split}.npz", x=x, y=np.arange(number) % labels)
+    return folder
+
+
+# --- lists ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [("methods", list(registry.METHODS)), ("datasets", list(catalog.DATASETS)), ("experiments", names("experiments"))],
+)
+def test_lists_have_one_line_each(command: str, expected: list[str], fedshift: Command) -> None:
+    ended = fedshift(command)
+    assert ended.code == 0
+    assert [line.split()[0] for line in ended.out.splitlines()] == expected
+    assert all(len(line.split()) > 2 for line in ended.out.splitlines())
+    assert ended.err == ""
+
+
+def test_experiments_say_how_many_nodes(fedshift: Command) -> None:
+    lines = {line.split()[0]: line for line in fedshift("experiments").out.splitlines()}
+    assert "any nodes" in lines["handwritten"]
+    assert "6 nodes" in lines["digits-small"]
+
+
+def test_datasets_name_their_domains(fedshift: Command) -> None:
+    assert "mnist, usps, mnistm, svhn, syn" in fedshift("datasets").out
+
+
+def test_help_names_the_commands(fedshift: Command) -> None:
+    ended = fedshift("--help")
+    assert ended.code == 0
+    for command in ("run", "methods", "datasets", "experiments", "preview", "export", "deploy-demo"):
+        assert command in ended.out
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nope"], ["experiment", "'nope'", "handwritten"]),
+        (["nope.yaml"], ["experiment", "nope.yaml"]),
+        (["method=nope"], ["method", "'nope'", "i2pfl"]),
+        (["dataset=nope"], ["dataset", "'nope'", "digits"]),
+        (["dataset.domains=[scan,moon]"], ["dataset.domains", "'moon'", "sketch"]),
+        (["lr=1"], ["'lr'", "method", "engine", "nodes"]),
+        (["=1"], ["''", "method"]),
+        (["handwritten", "extra"], ["'extra'", "key=value"]),
+        (["method=i2pfl", "handwritten"], ["'handwritten'", "key=value"]),
+        (["resume=runs/1"], ["resume"]),
+        (["engine=ray"], ["engine", "'ray'", "simulation", "inline"]),
+        (["rounds=many"], ["rounds", "'many'", "whole number"]),
+        (["rounds=-1"], ["rounds", "-1"]),
+        (["seed=1.5"], ["seed", "'1.5'", "whole number"]),
+        (["seed=-1"], ["seed", "-1", "at least 0"]),
+        (["nodes=0"], ["nodes", "0", "at least 1"]),
+        (["nodes=few"], ["nodes", "'few'"]),
+        (["nodes=1"], ["at least 2 nodes", "1"]),
+        (["cpus-per-client=0"], ["cpus-per-client", "0", "at least 1"]),
+        (["gpus-per-client=2"], ["gpus-per-client", "'2'", "0 to 1"]),
+        (["gpus-per-client=x"], ["gpus-per-client", "'x'"]),
+        (["gpus-per-client=nan"], ["gpus-per-client", "'nan'"]),
+        (["set=lr"], ["set", "'lr'", "section.key=value"]),
+        (["set='open"], ["set", "open"]),
+        (["train.lr"], ["train.lr", "unknown experiment"]),
+        (["train.lr=fast"], ["train.lr", "'fast'", "number"]),
+        (["train.lr=-1"], ["train.lr", "-1", "greater than 0"]),
+        (["train.nope=1"], ["train.nope", "batch_size"]),
+        (["nope.lr=1"], ["nope.lr", "train"]),
+        (["method.tau=0.1"], ["method.tau", "'fedavg'"]),
+        (["method=i2pfl", "method.nope=1"], ["method.nope", "tau"]),
+        (["method=i2pfl", "method.inter_proto=finch"], ["inter_proto=finch", "use_ema=false"]),
+        (["set=method={}"], ["method"]),
+        (["allocation.counts={moon: 2}"], ["allocation.counts", "'moon'", "scan"]),
+        (["allocation.counts={scan: 3}", "allocation.share=0.5"], ["'scan'", "150 %", "100 %"]),
+        (["allocation.counts={scan: 2, sketch: 1}", "nodes=5"], ["needs 3 nodes", "has 5", "num-supernodes=3"]),
+        (["digits-small"], ["data-dir"]),
+        (["digits-small", "nodes=4", "data-dir=/"], ["needs 6 nodes", "has 4", "num-supernodes=6"]),
+        (["digits-small", "data-dir=nowhere"], ["data-dir", "nowhere", "does not exist"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_run_refuses(arguments: list[str], told: list[str], refused: Callable[..., str]) -> None:
+    message = refused("run", "engine=inline", *arguments) if "=" in arguments[0] else refused("run", *arguments)
+    for part in told:
+        assert part in message
+
+
+def test_broken_yaml(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("train: {lr: ")
+    message = refused("run", "mine.yaml")
+    assert str(tmp_path / "mine.yaml") in message
+    assert "YAML" in message
+
+
+def test_missing_domain(refused: Callable[..., str], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", "mnist", "usps")
+    message = refused("run", "digits-small", f"data-dir={data}", "engine=inline")
+    assert "mnistm" in message
+    assert str(data) in message
+    assert "mnist (train, test), usps (train, test)" in message
+
+
+def test_truncated_npz(refused: Callable[..., str], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", "mnist", "usps", "mnistm")
+    broken = data / "usps_test.npz"
+    broken.write_bytes(broken.read_bytes()[:-2000])
+    assert str(broken) in refused("run", "digits-small", f"data-dir={data}", "engine=inline")
+
+
+def test_labels_outside_the_classes(refused: Callable[..., str], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", "mnist", "usps")
+    write_digits(data, "mnistm", labels=12)
+    message = refused("run", "digits-small", f"data-dir={data}", "engine=inline")
+    assert str(data / "mnistm_train.npz") in message
+    assert "0 to 11" in message
+    assert "0 to 9" in message
+
+
+def test_broken_image(refused: Callable[..., str], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", "mnist", "usps")
+    for split in ("train", "test"):
+        folder = data / "mnistm" / split / "3"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(folder / "a.png")
+    broken = data / "mnistm" / "test" / "3" / "a.png"
+    broken.write_bytes(broken.read_bytes()[:40])
+    assert str(broken) in refused("run", "digits-small", f"data-dir={data}", "engine=inline")
+
+
+def test_more_images_than_a_domain_has(refused: Callable[..., str]) -> None:
+    """12 nodes in turn are 3 a domain, each asks for half of it."""
+    message = refused("run", "engine=inline", "rounds=1", "nodes=12", "allocation.share=0.5")
+    for part in ("3 nodes of 'scan'", "180", "540", "360"):
+        assert part in message
+
+
+def test_a_share_without_an_image(refused: Callable[..., str]) -> None:
+    message = refused("run", "engine=inline", "rounds=1", "allocation.share=0.0001")
+    assert "node 0 gets no image" in message
+    assert len(message) < 600, "a wall of text"
+
+
+def test_output_dir_is_a_file(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    message = refused("run", *QUICK, "output-dir=file")
+    assert "output-dir" in message
+    assert str(tmp_path / "file") in message
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nope"], ["preview"], ["export"], ["preview", "handwritten", "--per-class", "0"], ["run", "--nope"]]
+)
+def test_usage_errors(arguments: list[str], fedshift: Command, tmp_path: Path) -> None:
+    ended = fedshift(*arguments)
+    assert ended.code == 2
+    assert ended.err.startswith("Usage: ")
+    assert "Traceback" not in ended.err
+    assert not list(tmp_path.iterdir())
+
+
+# --- arguments --------------------------------------------------------------------------------------------
+
+
+def test_arguments_are_divided() -> None:
+    flat, launch = cli.parse_arguments([
+        "handwritten", "method=i2pfl", "rounds=3", "seed=0", "nodes=4", "engine=inline", "gpus-per-client=0.5",
+        "set=train.lr=1", "method.tau=0.1", "allocation.counts={scan: 2, sketch: 1}",
+    ])  # fmt: skip
+    assert launch == {"nodes": 4, "engine": "inline", "gpus-per-client": 0.5}
+    assert (flat["experiment"], flat["method"], flat["rounds"], flat["seed"]) == ("handwritten", "i2pfl", 3, 0)
+    # What was written last counts: dotted arguments come after set=.
+    assert flat["set"] == "train.lr=1 method.tau=0.1 'allocation.counts={scan: 2, sketch: 1}'"
+
+
+def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    flat, _ = cli.parse_arguments(["a/b.yaml", "data-dir=~/images", "output-dir=../out"])
+    assert flat["experiment"] == str(tmp_path / "a/b.yaml")
+    assert flat["data-dir"] == str(tmp_path / "home/images")
+    assert flat["output-dir"] == str(tmp_path.parent / "out")
+    assert cli.parse_arguments([])[0]["output-dir"] == str(tmp_path / "runs")
+
+
+# --- preview ----------------------------------------------------------------------------------------------
+
+
+def test_preview_writes_a_picture(fedshift: Command, tmp_path: Path) -> None:
+    ended = fedshift("preview", "handwritten", "-o", "x.png")
+    assert ended.code == 0
+    assert ended.out.strip() == f"wrote {tmp_path / 'x.png'}"
+    with Image.open(tmp_path / "x.png") as picture:
+        picture.load()
+        assert picture.format == "PNG"
+        # Ten classes in a row, two samples of each in four domains, each 32x32 or larger.
+        assert picture.width > 10 * 32
+        assert picture.height > 4 * 2 * 32
+
+
+def test_preview_of_chosen_domains_is_smaller(fedshift: Command, tmp_path: Path) -> None:
+    for name, options in (("all", []), ("one", ["--domains", "scan", "--split", "test", "--per-class", "1"])):
+        assert fedshift("preview", "handwritten", "-o", f"{name}.png", *options).code == 0
+    assert Image.open(tmp_path / "one.png").height < Image.open(tmp_path / "all.png").height / 2
+
+
+def test_preview_reads_a_data_dir(fedshift: Command, tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", "usps")
+    ended = fedshift("preview", "digits", "--data-dir", data, "--domains", "usps", "-o", "x.png")
+    assert ended.code == 0
+    assert (tmp_path / "x.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nope"], ["'nope'", "handwritten"]),
+        (["handwritten", "--domains", "scan,moon"], ["'moon'", "sketch"]),
+        (["handwritten", "--split", "val"], ["'val'", "train", "test"]),
+        (["handwritten", "-o", "nowhere/x.png"], ["nowhere/x.png"]),
+        (["handwritten", "-o", "x"], ["cannot write x"]),
+        (["digits"], ["data-dir"]),
+        (["digits", "--data-dir", "nowhere"], ["nowhere", "does not exist"]),
+    ],
+)
+def test_preview_refuses(arguments: list[str], told: list[str], refused: Callable[..., str]) -> None:
+    message = refused("preview", *arguments)
+    for part in told:
+        assert part in message
+
+
+# --- export -----------------------------------------------------------------------------------------------
+
+
+def test_export_gives_each_node_its_own_domain(fedshift: Command, tmp_path: Path) -> None:
+    ended = fedshift("export", "handwritten", "nodes=4", "-o", "out")
+    assert ended.code == 0
+    folders = [tmp_path / "out" / f"node-{i}-{domain}" for i, domain in enumerate(DOMAINS)]
+    assert sorted((tmp_path / "out").iterdir()) == folders
+    for i, (folder, domain) in enumerate(zip(folders, DOMAINS, strict=True)):
+        assert sorted(path.name for path in folder.iterdir()) == [f"{domain}_test.npz", f"{domain}_train.npz"]
+        command = ended.out.splitlines()[i]
+        for part in ("flower-supernode", f'domain="{domain}"', f'data-dir="{folder}"', f"partition-id={i}"):
+            assert part in command
+
+
+def test_export_divides_a_domain(fedshift: Command, tmp_path: Path) -> None:
+    """Two nodes of one domain: together exactly its images, each image once."""
+    assert fedshift("export", "handwritten", "allocation.counts={scan: 2}", "-o", "out").code == 0
+    for split in ("train", "test"):
+        parts = [np.load(tmp_path / "out" / f"node-{i}-scan" / f"scan_{split}.npz") for i in range(2)]
+        whole = catalog.load("handwritten", "scan", "train" if split == "train" else "test", Source())
+        pairs = [(y, x.tobytes()) for part in parts for x, y in zip(part["x"], part["y"], strict=True)]
+        assert sorted(pairs) == sorted((y, x.tobytes()) for x, y in zip(whole.x, whole.y, strict=True))
+        assert abs(len(parts[0]["y"]) - len(parts[1]["y"])) <= 1
+
+
+def test_export_refuses_an_existing_folder(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    message = refused("export", "handwritten", "nodes=4", "-o", "out")
+    assert str(tmp_path / "out") in message
+    assert "exists" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nope"], ["'nope'", "handwritten"]),
+        (["handwritten", "nodes=1"], ["at least 2 nodes"]),
+        (["handwritten", "bogus"], ["'bogus'", "key=value"]),
+        (["digits-small"], ["data-dir"]),
+        (["digits-small", "nodes=3"], ["needs 6 nodes", "has 3"]),
+        (["handwritten", "nodes=12", "allocation.share=0.5"], ["3 nodes of 'scan'", "540"]),
+    ],
+)
+def test_export_refuses(arguments: list[str], told: list[str], refused: Callable[..., str]) -> None:
+    message = refused("export", *arguments, "-o", "out")
+    for part in told:
+        assert part in message
+
+
+def test_export_below_a_file(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert str(tmp_path / "file") in refused("export", "handwritten", "nodes=4", "-o", "file/out")
+
+
+def test_export_that_fails_leaves_nothing_half_done(refused: Callable[..., str], tmp_path: Path) -> None:
+    """The first nodes' images are fine; those of mnistm are not there."""
+    data = write_digits(tmp_path / "data", "mnist", "usps")
+    message = refused("export", "digits-small", f"data-dir={data}", "allocation.share=equal", "-o", "out")
+    assert "mnistm" in message
+
+
+# --- a whole run ------------------------------------------------------------------------------------------
+
+
+def test_inline_run(fedshift: Command, tmp_path: Path) -> None:
+    ended = fedshift("run", "handwritten", *QUICK, "nodes=4", "output-dir=out", "seed=5")
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert len([line for line in lines if line.startswith("round 1/1")]) == 1
+    assert not [line for line in lines if line.startswith("round") and not line.startswith("round 1/1")]
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("domain")) :]
+    assert [line.split()[0] for line in table[2:6]] == list(DOMAINS)
+    assert any(line.startswith("AVG") for line in table)
+
+    said, _, path = lines[-1].partition(": ")
+    folder = Path(path)
+    assert said == "run folder"
+    assert folder.is_absolute()
+    assert [folder] == list((tmp_path / "out").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["engine"], config["resolved"]["seed"], config["resolved"]["rounds"]) == ("inline", 5, 1)
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in metrics] == [1]
+    results = json.loads((folder / "results.json").read_text())
+    assert {
+        "method", "dataset", "seed", "rounds", "domains", "avg", "std", "final", "best_test", "worst", "seconds",
+        "bytes_up", "bytes_down", "nodes",
+    } <= set(results)  # fmt: skip
+    assert list(results["domains"]) == list(DOMAINS)
+    assert results["domains"] == results["final"] == metrics[0]["accuracy"]
+    assert [node["domain"] for node in results["nodes"]] == list(DOMAINS)
+    assert [node["num_examples"] for node in results["nodes"]] == [18, 18, 18, 18]  # 5 % of 359 or 360
+
+
+def test_inline_run_that_fails_in_training(fedshift: Command, tmp_path: Path) -> None:
+    """With such a learning rate every node's weights overflow in the first round."""
+    ended = fedshift("run", *QUICK, "nodes=2", "train.lr=1e30", "train.batch_size=4", "output-dir=out")
+    assert ended.code == 1
+    assert ended.err.startswith("error: ")
+    assert "not finite" in ended.err
+    assert "scan" in ended.err
+    assert "Traceback" not in ended.out + ended.err
+    # What was there up to the last full round stays on disk: here the configuration alone.
+    folders = list((tmp_path / "out").iterdir())
+    assert [sorted(path.name for path in folder.iterdir()) for folder in folders] == [["config.yaml"]]
+
+
+def test_inline_run_with_a_domain_held_out(fedshift: Command) -> None:
+    ended = fedshift("run", *QUICK, "nodes=2", "allocation.held_out=[street,sketch]", "output-dir=out")
+    assert ended.code == 0, ended.err
+    assert "street: held out" in ended.out
+    results = json.loads((Path(ended.out.splitlines()[-1].partition(": ")[2]) / "results.json").read_text())
+    assert [node["domain"] for node in results["nodes"]] == ["scan", "texture"]
+    assert all(value is not None for value in results["domains"].values())

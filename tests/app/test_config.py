@@ -1,0 +1,619 @@
+"""The configuration: layers one over the other; mistakes are told with the key, what was found, what is allowed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datasets import catalog
+from datasets.errors import ConfigError
+from fedshift_app import registry
+from fedshift_app.cli import parse_arguments
+from fedshift_app.config import CONF, FLAT_KEYS, RunConfig, from_json, names, parse_set, resolve
+from fedshift_app.run_folder import CONFIG_FILE, RunFolder
+
+#: A small experiment as a person would write one.
+EXPERIMENT: dict[str, Any] = {
+    "title": "a test",
+    "dataset": {"name": "handwritten"},
+    "model": {"name": "cnn"},
+    "train": {"epochs": 2, "batch_size": 16, "lr": 0.02},
+    "allocation": {"counts": "any"},
+    "method": {"name": "fedavg"},
+    "methods": {"i2pfl": {"tau": 0.3, "alpha": 0.2}},
+    "rounds": 7,
+}
+
+
+def written(folder: Path, **changes: Any) -> str:
+    """Write the small experiment with changes (None takes a key away); return its path."""
+    content = {key: value for key, value in (EXPERIMENT | changes).items() if value is not None}
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+def with_text(folder: Path, key: str, text: str) -> str:
+    """Write the small experiment with ``text`` in place of one key; return its path."""
+    rest = yaml.safe_dump({name: value for name, value in EXPERIMENT.items() if name != key})
+    path = folder / "mine.yaml"
+    path.write_text(f"{rest}{text}\n")
+    return str(path)
+
+
+def refusal(flat: dict[str, Any]) -> str:
+    """Return the message with which a configuration is refused: two lines at most."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(flat)
+    assert str(caught.value).count("\n") <= 1, str(caught.value)
+    return str(caught.value)
+
+
+# --- what is in conf/ -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", registry.METHODS)
+@pytest.mark.parametrize("experiment", names("experiments"))
+def test_every_experiment_resolves_with_every_method(experiment: str, method: str) -> None:
+    config = resolve({"experiment": experiment, "method": method})
+    assert config.experiment == experiment
+    assert config.method["name"] == method
+    config.server_params()
+    config.node_params()
+
+
+def test_methods_and_their_files_are_the_same_list() -> None:
+    assert names("methods") == sorted(registry.METHODS)
+
+
+def test_every_dataset_has_a_file() -> None:
+    assert names("datasets") == sorted(catalog.DATASETS)
+
+
+@pytest.mark.parametrize("method", registry.METHODS)
+def test_a_method_file_holds_only_parameters_of_its_method(method: str) -> None:
+    content = yaml.safe_load((CONF / "methods" / f"{method}.yaml").read_text()) or {}
+    server, node = registry.get(method).split_params(content)
+    assert set(content) <= set(type(server).model_fields) | set(type(node).model_fields)
+
+
+@pytest.mark.parametrize("experiment", names("experiments"))
+def test_every_experiment_has_a_title(experiment: str) -> None:
+    assert yaml.safe_load((CONF / "experiments" / f"{experiment}.yaml").read_text())["title"]
+
+
+# --- defaults and layers ----------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    config = resolve({})
+    assert config.experiment == "handwritten"
+    assert config.dataset.name == "handwritten"
+    assert config.dataset.domains == ("scan", "texture", "street", "sketch")
+    assert (config.dataset.data_dir, config.dataset.download) == ("", False)
+    assert config.method == {"name": "fedavg"}
+    assert (config.model.name, config.model.bn) == ("cnn", "average")
+    assert (config.allocation.counts, config.allocation.share) == ("any", "equal")
+    assert config.federation.participation == 1.0
+    assert (config.rounds, config.seed) == (20, 0)
+
+
+def test_keys_as_flower_passes_them_mean_as_the_experiment_says() -> None:
+    assert resolve(FLAT_KEYS) == resolve({})
+
+
+def test_flat_keys_are_those_of_the_app() -> None:
+    import tomllib
+
+    app = tomllib.loads((CONF.parent / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert app["config"] == FLAT_KEYS
+
+
+def test_i2pfl_brings_the_values_of_its_paper() -> None:
+    method = resolve({"method": "i2pfl"}).method
+    printed = {"tau": 0.07, "alpha": 0.4, "lambda1": 10.0, "lambda2": 1.0, "ema": 0.99}
+    assert printed.items() <= method.items()
+    assert method["name"] == "i2pfl"
+    assert all(method[switch] for switch in ("use_gpcl", "use_apa", "use_ema"))
+    # Defaults that no file names are written out too.
+    assert method["gamma_per"] == "sample"
+
+
+def test_experiment_overrides_the_data_set(tmp_path: Path) -> None:
+    # conf/datasets/handwritten.yaml: four domains, crop_padding 2
+    path = written(tmp_path, dataset={"name": "handwritten", "domains": ["scan", "sketch"]}, images={"crop_padding": 1})
+    config = resolve({"experiment": path})
+    assert config.dataset.domains == ("scan", "sketch")
+    assert config.images.crop_padding == 1
+    assert config.images.mean == (0.5, 0.5, 0.5)  # still the data set's
+
+
+def test_experiment_overrides_the_method_file(tmp_path: Path) -> None:
+    # conf/methods/i2pfl.yaml: tau 0.07, alpha 0.4, lambda1 10
+    own = written(tmp_path, method={"name": "i2pfl", "tau": 0.5})
+    method = resolve({"experiment": own}).method
+    assert method["tau"] == 0.5  # method: of the experiment
+    assert method["alpha"] == 0.2  # methods: i2pfl: of the experiment
+    assert method["lambda1"] == 10.0  # the method's file
+
+
+def test_methods_section_counts_for_a_chosen_method_alone(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert resolve({"experiment": path}).method == {"name": "fedavg"}
+    assert resolve({"experiment": path, "method": "i2pfl"}).method["tau"] == 0.3
+
+
+def test_choosing_a_method_drops_the_parameters_of_the_other(tmp_path: Path) -> None:
+    path = written(tmp_path, method={"name": "i2pfl", "tau": 0.5})
+    assert resolve({"experiment": path, "method": "fedavg"}).method == {"name": "fedavg"}
+
+
+def test_flat_keys_override_the_experiment(tmp_path: Path) -> None:
+    config = resolve({
+        "experiment": written(tmp_path, seed=5), "rounds": 3, "seed": 0, "method": "i2pfl", "data-dir": str(tmp_path)
+    })  # fmt: skip
+    assert (config.rounds, config.seed, config.method["name"]) == (3, 0, "i2pfl")
+    assert config.dataset.data_dir == str(tmp_path.resolve())
+    assert config.experiment == "mine"
+
+
+def test_set_overrides_everything(tmp_path: Path) -> None:
+    config = resolve({
+        "experiment": written(tmp_path), "rounds": 3, "seed": 1, "method": "i2pfl",
+        "set": "rounds=4 seed=2 method.tau=0.9 train.lr=1 images.crop_padding=0 model.bn=freeze",
+    })  # fmt: skip
+    assert (config.rounds, config.seed, config.method["tau"], config.train.lr) == (4, 2, 0.9, 1.0)
+    assert (config.images.crop_padding, config.model.bn) == (0, "freeze")
+
+
+def test_set_may_name_the_method_and_its_parameters() -> None:
+    method = resolve({"method": "fedavg", "set": "method.tau=0.9 method.name=i2pfl"}).method
+    assert (method["name"], method["tau"], method["alpha"]) == ("i2pfl", 0.9, 0.4)
+
+
+@pytest.mark.parametrize("flat", [{"dataset": "digits"}, {"set": "dataset.name=digits"}])
+def test_switching_the_data_set_brings_its_own_defaults(flat: dict[str, Any]) -> None:
+    config = resolve(flat)
+    assert config.dataset.name == "digits"
+    assert config.dataset.domains == tuple(yaml.safe_load((CONF / "datasets/digits.yaml").read_text())["domains"])
+    assert config.images.mean == (0.485, 0.456, 0.406)  # not the 0.5 of handwritten
+
+
+def test_switching_the_data_set_drops_what_the_experiment_said_of_the_other(tmp_path: Path) -> None:
+    path = written(tmp_path, dataset={"name": "handwritten", "domains": ["scan"]}, images={"crop_padding": 9})
+    config = resolve({"experiment": path, "dataset": "digits"})
+    assert "scan" not in config.dataset.domains
+    assert config.images.crop_padding != 9
+
+
+def test_set_chooses_domains_of_the_data_set() -> None:
+    assert resolve({"dataset": "digits", "set": "dataset.domains=[usps,syn]"}).dataset.domains == ("usps", "syn")
+
+
+def test_a_relative_data_dir_means_the_folder_where_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes of a simulation work in another folder, and resolve the same keys there."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+    flat, _ = parse_arguments(["digits-small", "data-dir=images"])
+    monkeypatch.chdir(there)
+    assert resolve(flat).dataset.data_dir == str((here / "images").resolve())
+
+
+def test_a_relative_data_dir_elsewhere_is_refused() -> None:
+    message = refusal({"experiment": "digits-small", "set": "dataset.data_dir=images"})
+    assert "dataset.data_dir: 'images' is not an absolute path" in message
+
+
+# --- dotted overrides -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("", {}),
+        ("  ", {}),
+        ("train.lr=1e-3", {"train.lr": 0.001}),
+        ("train.lr=1E-3", {"train.lr": 0.001}),
+        ("train.lr=.5 rounds=3", {"train.lr": 0.5, "rounds": 3}),
+        ("a.b=true a.c=false a.d=yes", {"a.b": True, "a.c": False, "a.d": True}),
+        ("a=[1,2]", {"a": [1, 2]}),
+        ("a=[scan,sketch]", {"a": ["scan", "sketch"]}),
+        ("'a={scan: 2, sketch: 1}'", {"a": {"scan": 2, "sketch": 1}}),
+        ("a='{scan: 2}'", {"a": {"scan": 2}}),
+        ('a="[1, 2]"', {"a": [1, 2]}),
+        ("a='two words'", {"a": "two words"}),
+        ("a=b=c", {"a": "b=c"}),
+        ("a=", {"a": None}),
+        ("dataset.data-dir=/x-y", {"dataset.data_dir": "/x-y"}),
+        ("a=1 a=2", {"a": 2}),
+    ],
+)
+def test_parse_set(text: str, parsed: dict[str, Any]) -> None:
+    assert parse_set(text) == parsed
+    # 1 == True and 1 == 1.0 in Python.
+    assert [type(value) for value in parse_set(text).values()] == [type(value) for value in parsed.values()]
+
+
+@pytest.mark.parametrize("text", ["train.lr", "=5", "a=1 b", "'a=1", 'a="[1'])
+def test_set_malformed(text: str) -> None:
+    message = refusal({"set": text})
+    assert message.startswith("set: ")
+    assert text.split()[-1] in message
+
+
+def test_set_says_what_form_it_wants() -> None:
+    assert "section.key=value" in refusal({"set": "lr"})
+
+
+@pytest.mark.parametrize("text", ["train.lr={", "train.lr=[1"])
+def test_set_value_is_no_yaml(text: str) -> None:
+    message = refusal({"set": text})
+    key, value = text.split("=")
+    assert key in message
+    assert repr(value) in message
+
+
+def test_set_does_not_touch_what_it_does_not_name() -> None:
+    config, plain = resolve({"set": "allocation.held_out=[scan]"}), resolve({})
+    assert config.allocation.held_out == ("scan",)
+    assert config.model_copy(update={"allocation": plain.allocation}) == plain
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flat", "told"),
+    [
+        ({"experiment": "nope"}, ["experiment", "'nope'", "handwritten", "digits-small"]),
+        ({"experiment": ""}, ["experiment", "''", "handwritten"]),
+        ({"method": "nope"}, ["method", "'nope'", "fedavg", "i2pfl"]),
+        ({"dataset": "nope"}, ["dataset", "'nope'", "handwritten", "digits"]),
+        ({"set": "method.name=nope"}, ["method", "'nope'", "fedavg"]),
+        ({"set": "dataset.name=nope"}, ["dataset", "'nope'", "handwritten"]),
+        ({"set": "dataset.domains=[scan,moon]"}, ["dataset.domains", "'moon'", "scan, texture, street, sketch"]),
+        ({"set": "dataset.domains=[scan,scan]"}, ["dataset.domains", "different", "scan, scan"]),
+        ({"set": "dataset.domains=[]"}, ["dataset.domains", "none"]),
+        ({"set": "allocation.held_out=[moon]"}, ["allocation.held_out", "'moon'", "scan"]),
+        ({"set": "'allocation.counts={moon: 2}'"}, ["allocation.counts", "'moon'", "scan"]),
+        ({"set": "'allocation.share={moon: 0.5}'"}, ["allocation.share", "'moon'", "scan"]),
+        ({"lr": 1}, ["'lr'", "experiment", "data-dir", "set"]),
+        ({"data_dir": "/x"}, ["'data_dir'", "data-dir"]),
+        ({"resume": "runs/1"}, ["resume", "not implemented", "empty"]),
+        ({"set": "trian.lr=1"}, ["'trian.lr'", "dataset", "train", "federation"]),
+        ({"set": "lr=1"}, ["'lr'", "train"]),
+        ({"set": "method=i2pfl"}, ["'method' is a section", "method.name="]),
+        ({"set": "train=5"}, ["'train' is a section", "train.epochs="]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_unknown_names_and_keys(flat: dict[str, Any], told: list[str]) -> None:
+    message = refusal(flat)
+    for part in told:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("section", "beside"),
+    [
+        ("dataset", "domains"), ("images", "crop_padding"), ("allocation", "held_out"), ("model", "bn"),
+        ("train", "batch_size"), ("federation", "participation"),
+    ],
+)  # fmt: skip
+def test_unknown_key_in_a_section(section: str, beside: str) -> None:
+    message = refusal({"set": f"{section}.nope=1"})
+    assert f"unknown key {section}.nope" in message
+    assert beside in message
+
+
+@pytest.mark.parametrize(("method", "beside"), [("i2pfl", "tau"), ("fedavg", "none")])
+def test_unknown_parameter_of_a_method(method: str, beside: str) -> None:
+    message = refusal({"method": method, "set": "method.nope=1"})
+    assert "method.nope" in message
+    assert repr(method) in message
+    assert beside in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found", "allowed"),
+    [
+        ("train.lr", "fast", "'fast'", "number"),
+        ("train.epochs", "2.5", "2.5", "integer"),
+        ("train.epochs", "[1]", "[1]", "integer"),
+        ("rounds", "many", "'many'", "integer"),
+        ("seed", "x", "'x'", "integer"),
+        ("images.flip", "maybe", "'maybe'", "boolean"),
+        ("images.mean", "0.5", "0.5", "tuple"),
+        ("dataset.domains", "scan", "'scan'", "tuple"),
+        ("dataset.data_dir", "5", "5", "string"),
+        ("model.name", "vgg", "'vgg'", "'resnet10'"),
+        ("model.bn", "off", "False", "'freeze'"),
+        ("train.precision", "fp8", "'fp8'", "'bf16'"),
+        ("federation.round_timeout", "long", "'long'", "number"),
+        ("allocation.held_out", "scan", "'scan'", "tuple"),
+        ("allocation.counts", "some", "'some'", "any"),
+        ("allocation.counts", "5", "5", "any"),
+        ("allocation.share", "half", "'half'", "equal"),
+        ("allocation.share", "{scan:}", "None", "number"),
+    ],
+)
+def test_wrong_type(key: str, value: str, found: str, allowed: str) -> None:
+    message = refusal({"set": f"{key}={value}"})
+    for part in (key, found, allowed):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found", "allowed"),
+    [
+        ("rounds", "0", "0", "greater than or equal to 1"),
+        ("seed", "-1", "-1", "greater than or equal to 0"),
+        ("train.epochs", "0", "0", "greater than or equal to 1"),
+        ("train.batch_size", "1", "1", "greater than or equal to 2"),
+        ("train.lr", "0", "0", "greater than 0"),
+        ("train.lr", "-1e-3", "-0.001", "greater than 0"),
+        ("train.lr", "nan", "nan", "should be"),
+        ("train.lr", "inf", "inf", "finite"),
+        ("train.momentum", "1", "1", "less than 1"),
+        ("train.weight_decay", "-1", "-1", "greater than or equal to 0"),
+        ("train.weight_decay", "inf", "inf", "finite"),
+        ("train.threads", "-1", "-1", "greater than or equal to 0"),
+        ("images.crop_padding", "17", "17", "less than or equal to 16"),
+        ("images.eval_batch", "0", "0", "greater than or equal to 1"),
+        ("dataset.seed", "-1", "-1", "greater than or equal to 0"),
+        ("federation.participation", "0", "0", "greater than 0"),
+        ("federation.participation", "1.5", "1.5", "less than or equal to 1"),
+        ("federation.min_nodes", "0", "0", "greater than or equal to 1"),
+        ("federation.node_timeout", "0", "0", "greater than 0"),
+        ("allocation.share", "2", "2", "at most 1"),
+        ("allocation.share", "0", "0", "above 0"),
+        ("allocation.counts", "'{scan: -1}'", "-1", "nodes per domain"),
+    ],
+)
+def test_value_out_of_range(key: str, value: str, found: str, allowed: str) -> None:
+    message = refusal({"set": f"{key}={value}"})
+    assert key.split(".")[0] in message
+    assert key.split(".")[-1] in message
+    assert found in message
+    assert allowed in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found", "allowed"),
+    [
+        ("method.tau", "0", "0", "greater than 0"),
+        ("method.tau", "inf", "inf", "finite"),
+        ("method.lambda1", "-1", "-1", "greater than or equal to 0"),
+        ("method.ema", "1.5", "1.5", "less than or equal to 1"),
+        ("method.tau", "warm", "'warm'", "number"),
+        ("method.use_gpcl", "5", "5", "boolean"),
+        ("method.inter_proto", "mean", "'mean'", "'reweight'"),
+        ("method.intra_proto", "mixup", "'mixup'", "'feature_mixup'"),
+    ],
+)
+def test_parameter_of_a_method_out_of_range(key: str, value: str, found: str, allowed: str) -> None:
+    message = refusal({"method": "i2pfl", "set": f"{key}={value}"})
+    for part in (key, found, allowed):
+        assert part in message
+
+
+@pytest.mark.parametrize("key", ["rounds", "seed"])
+def test_flat_number_out_of_range_or_no_number(key: str) -> None:
+    for value in (-7, "x"):
+        message = refusal({key: value})
+        assert message.startswith(f"{key}: ")
+        assert repr(value) in message
+
+
+def test_clusters_and_ema_do_not_go_together() -> None:
+    message = refusal({"method": "i2pfl", "set": "method.inter_proto=finch"})
+    assert "method" in message
+    assert "inter_proto=finch" in message
+    assert "use_ema=false" in message
+    assert resolve({"method": "i2pfl", "set": "method.inter_proto=finch method.use_ema=false"})
+
+
+def test_more_of_a_domain_than_there_is() -> None:
+    message = refusal({"set": "'allocation.counts={scan: 3}' allocation.share=0.5"})
+    for part in ("allocation", "'scan'", "150 %", "100 %"):
+        assert part in message
+
+
+@pytest.mark.parametrize("std", ["[0,0,0]", "[0.2,0,0.2]", "[-1,1,1]"])
+def test_pixels_are_divided_by_something_above_zero(std: str) -> None:
+    assert "std" in refusal({"set": f"images.std={std}"})
+
+
+# --- files of one's own -----------------------------------------------------------------------------------
+
+
+def test_experiment_by_path_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert resolve({"experiment": "mine.yaml"}) == resolve({"experiment": path})
+    assert resolve({"experiment": path}).experiment == "mine"
+    assert resolve({"experiment": path}).rounds == 7
+
+
+@pytest.mark.parametrize("name", ["nope.yaml", "folder.yaml", "nowhere/x.yml"])
+def test_experiment_path_missing(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    message = refusal({"experiment": str(tmp_path / name)})
+    assert "experiment" in message
+    assert str(tmp_path / name) in message
+
+
+@pytest.mark.parametrize("content", [b"a: [1", b"\ta: 1", b"- 1\n- 2", b"word", b"\xff\xfe\x00", b"a: b: c"])
+def test_broken_yaml(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content)
+    message = refusal({"experiment": str(path)})
+    assert str(path) in message
+    assert "YAML" in message or "mapping" in message
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("")
+    assert "dataset" in refusal({"experiment": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model": None}, ["model is missing"]),
+        ({"rounds": None}, ["rounds is missing"]),
+        ({"train": {"epochs": 1, "batch_size": 8}}, ["train.lr is missing"]),
+        ({"bogus": 1}, ["bogus", "rounds", "federation"]),
+        ({"train": EXPERIMENT["train"] | {"bogus": 1}}, ["train.bogus", "batch_size"]),
+        ({"method": {"name": "nope"}}, ["'nope'", "fedavg"]),
+        ({"method": {"name": "fedavg", "tau": 1}}, ["method.tau", "'fedavg'"]),
+        ({"dataset": {"name": "nope"}}, ["'nope'", "handwritten"]),
+    ],
+)
+def test_mistakes_in_an_experiment_file(changes: dict[str, Any], told: list[str], tmp_path: Path) -> None:
+    message = refusal({"experiment": written(tmp_path, **changes)})
+    for part in told:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("method", "method: i2pfl"), ("method", "method: 5"), ("dataset", "dataset: handwritten"),
+        ("dataset", "dataset: [scan]"), ("images", "images: 5"), ("methods", "methods: 5"),
+        ("methods", "methods: {fedavg: 5}"), ("train", "train: 5"), ("model", "model: cnn"),
+        ("resolved", "resolved: 5"), ("resolved", "resolved: {method: i2pfl}"), ("resolved", "resolved: {dataset: x}"),
+    ],
+)  # fmt: skip
+def test_a_section_that_is_no_mapping(key: str, text: str, tmp_path: Path) -> None:
+    message = refusal({"experiment": with_text(tmp_path, key, text)})
+    assert any(part in message for part in (key, "method", "dataset", "fedavg: expected a mapping"))
+
+
+@pytest.mark.parametrize("key", ["method", "methods", "images"])
+def test_a_section_left_empty_is_refused_or_means_nothing(key: str, tmp_path: Path) -> None:
+    """``method:`` without a value is None in YAML."""
+    try:
+        config = resolve({"experiment": with_text(tmp_path, key, f"{key}:")})
+    except ConfigError as error:
+        told = str(error)
+    else:
+        told = key if config.method["name"] == "fedavg" else "another method"
+    assert key in told
+
+
+@pytest.mark.parametrize("text", ["method={}", "'method={tau: 1}'"])
+def test_a_method_without_a_name_in_set(text: str) -> None:
+    assert "method" in refusal({"set": text})
+
+
+def test_parameters_of_a_method_without_its_name_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    path = written(tmp_path, method={"nope": 1})
+    assert "nope" in refusal({"experiment": path})
+
+
+def test_unknown_method_under_methods(tmp_path: Path) -> None:
+    message = refusal({"experiment": written(tmp_path, methods={"i2plf": {"tau": 0.1}})})
+    assert "i2plf" in message
+    assert "i2pfl" in message
+
+
+def test_a_section_that_lacks_much_is_still_told_in_two_lines(tmp_path: Path) -> None:
+    assert "train" in refusal({"experiment": written(tmp_path, train={})})
+
+
+# --- a configuration that travels -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        {},
+        {"method": "i2pfl", "seed": 3, "rounds": 2, "set": "method.tau=0.5 train.lr=1e-3"},
+        {"experiment": "digits-small", "data-dir": "/data", "set": "dataset.download=true model.bn=local"},
+        {"set": "'allocation.counts={scan: 2, sketch: 1}' 'allocation.share={scan: 0.5}' allocation.held_out=[street]"},
+    ],
+)
+def test_the_config_of_a_run_folder_repeats_the_run(flat: dict[str, Any], tmp_path: Path) -> None:
+    config = resolve(flat)
+    folder = RunFolder(tmp_path, config, "inline")
+    again = resolve({"experiment": str(folder.path / CONFIG_FILE)})
+    assert again == config
+    assert again.model_dump_json() == config.model_dump_json()
+
+
+def test_the_config_of_a_run_folder_takes_overrides(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, resolve({"method": "i2pfl", "set": "method.tau=0.5"}), "inline")
+    path = str(folder.path / CONFIG_FILE)
+    config = resolve({"experiment": path, "rounds": 3, "set": "method.alpha=0.1"})
+    assert (config.rounds, config.method["alpha"], config.method["tau"]) == (3, 0.1, 0.5)
+    assert resolve({"experiment": path, "method": "fedavg"}).method == {"name": "fedavg"}
+
+
+overrides = st.fixed_dictionaries(
+    {},
+    optional={
+        "train.lr": st.floats(0, exclude_min=True, allow_infinity=False),
+        "train.weight_decay": st.floats(0, allow_infinity=False),
+        "train.epochs": st.integers(1, 10**6),
+        "seed": st.integers(0, 2**63 - 1),
+        "rounds": st.integers(1, 10**6),
+        "model.name": st.sampled_from(["cnn", "resnet10", "resnet18"]),
+        "model.bn": st.sampled_from(["average", "local", "freeze"]),
+        "images.flip": st.booleans(),
+        "federation.participation": st.floats(0, 1, exclude_min=True),
+        "dataset.domains": st.lists(st.sampled_from(["scan", "texture", "street", "sketch"]), min_size=1, unique=True),
+        "allocation.share": st.one_of(st.just("equal"), st.floats(0, 1, exclude_min=True)),
+        "dataset.data_dir": st.sampled_from(["", "/a folder/ü"]),
+        "method.tau": st.floats(0, exclude_min=True, allow_infinity=False),
+        "method.use_apa": st.booleans(),
+        "method.intra_proto": st.sampled_from(["feature_mixup", "input_mixup", "none_mixup"]),
+    },
+)
+
+
+def as_set(values: dict[str, Any]) -> str:
+    """Write overrides as a person would, JSON being YAML."""
+    return " ".join(f"'{key}={json.dumps(value)}'" for key, value in values.items())
+
+
+@settings(deadline=None, max_examples=60)
+@given(values=overrides)
+def test_json_carries_the_configuration_unchanged(values: dict[str, Any]) -> None:
+    config = resolve({"method": "i2pfl", "set": as_set(values)})
+    assert from_json(config.model_dump_json()) == config
+
+
+@settings(deadline=None, max_examples=60)
+@given(values=overrides)
+def test_set_puts_every_value_where_it_belongs(values: dict[str, Any]) -> None:
+    dumped = resolve({"method": "i2pfl", "set": as_set(values)}).model_dump(mode="json")
+    for key, value in values.items():
+        found = dumped
+        for part in key.split("."):
+            found = found[part]
+        assert found == value
+
+
+def test_from_json_checks_what_it_reads() -> None:
+    content = json.loads(resolve({}).model_dump_json())
+    with pytest.raises(ConfigError, match=r"train\.lr"):
+        from_json(json.dumps(content | {"train": content["train"] | {"lr": -1}}))
+    with pytest.raises(ConfigError, match="strange"):
+        from_json(json.dumps(content | {"strange": 1}))
+
+
+def test_a_resolved_configuration_does_not_change() -> None:
+    config = resolve({})
+    with pytest.raises(ValueError, match="frozen"):
+        config.rounds = 3  # type: ignore[misc]
+    assert isinstance(config, RunConfig)

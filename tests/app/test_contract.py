@@ -1,0 +1,135 @@
+"""One contract for every registered method: a new method is covered the moment it is registered."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, MessageType
+from safetensors.numpy import load_file
+from support import InlineRun, ListeningGrid
+
+from clients.base import Batch
+from datasets import catalog
+from fedshift_app import config, node, registry
+from fedshift_app.flower_internals import make_context
+
+#: The settings that turn each method's own terms off, which leaves FedAvg.
+OFF = {
+    "i2pfl": "method.use_gpcl=false method.use_apa=false",
+}
+AUXILIARY = {"i2pfl": {"apa", "gpcl"}}
+METHODS = sorted(registry.METHODS)
+CHANCE = 10.0
+SHORT = "train.epochs=1"
+
+
+def test_every_method_but_fedavg_is_covered() -> None:
+    assert set(OFF) == set(AUXILIARY) == set(METHODS) - {"fedavg"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: InlineRun) -> None:
+    run = run_inline(method=method, rounds=8)
+    assert set(run.results["final"]) == {"scan", "texture", "street", "sketch"}
+    assert min(run.results["final"].values()) > 2.5 * CHANCE, run.results["final"]
+    assert run.rounds[-1]["losses"]["loss/ce"] < run.rounds[0]["losses"]["loss/ce"]
+    weights = load_file(run.folder / "checkpoint" / "weights-00008.safetensors")
+    assert all(np.isfinite(array).all() for array in weights.values())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_configuration_gives_the_same_run(method: str, run_inline: InlineRun) -> None:
+    first, second = (run_inline(method=method, rounds=2, set=SHORT) for _ in range(2))
+    assert first.results["weights_sha256"] == second.results["weights_sha256"]
+    timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.rounds] for run in (first, second)]
+    assert timeless[0] == timeless[1]
+    assert run_inline(method=method, rounds=2, seed=1, set=SHORT).results["weights_sha256"] != first.results[
+        "weights_sha256"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", sorted(OFF))
+def test_switched_off_it_is_fedavg_bit_for_bit(method: str, run_inline: InlineRun) -> None:
+    off = run_inline(method=method, rounds=2, set=f"{SHORT} {OFF[method]}")
+    on = run_inline(method=method, rounds=2, set=SHORT)
+    fedavg = run_inline(method="fedavg", rounds=2, set=SHORT)
+    assert off.results["weights_sha256"] == fedavg.results["weights_sha256"]
+    assert on.results["weights_sha256"] != fedavg.results["weights_sha256"]
+    assert set(off.rounds[-1]["losses"]) == {"loss", "loss/ce"}
+
+
+@pytest.mark.parametrize("method", sorted(AUXILIARY))
+def test_auxiliary_losses_are_positive_and_change_the_gradient(method: str, run_inline: InlineRun) -> None:
+    grid = _Recorder()
+    run = run_inline(method=method, rounds=2, set=SHORT, grid=grid.make)
+    losses = run.rounds[-1]["losses"]
+    assert set(losses) == {"loss", "loss/ce"} | {f"loss/{term}" for term in AUXILIARY[method]}
+    assert all(losses[f"loss/{term}"] > 0 for term in AUXILIARY[method])
+    gradients = _gradients(grid.last_train)
+    for term in AUXILIARY[method]:
+        assert np.abs(gradients[term]).max() > 0
+        assert np.isfinite(gradients[term]).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_private_batchnorm_stays_and_survives(method: str, run_inline: InlineRun) -> None:
+    grid = _Recorder()
+    few = "train.epochs=1 allocation.share=0.06 model.name=resnet10 model.bn=local train.batch_size=16"
+    run_inline(method=method, rounds=2, nodes=4, set=few, grid=grid.make)
+    sent = set(grid.last_train.content.array_records["arrays"])
+    assert sent
+    assert not any("bn" in name or "running" in name for name in sent)
+    memories = [context.state.array_records["memory"] for context in grid.grid._contexts.values()]
+    means = [memory["model/encoder.stages.0.0.bn1.running_mean"].numpy() for memory in memories]
+    assert all(not np.array_equal(means[0], other) for other in means[1:])
+    batches = [int(memory["model/encoder.stages.0.0.bn1.num_batches_tracked"].numpy()) for memory in memories]
+    assert batches == [4, 4, 4, 4]  # 22 or 21 images, 2 batches, 1 epoch, 2 rounds: it went on where it was
+
+
+class _Recorder:
+    """Makes grids that remember the last training message that a node was sent."""
+
+    grid: Any
+    last_train: Message
+
+    def make(self, *args: Any) -> Any:
+        recorder = self
+
+        class Grid(ListeningGrid):
+            def pass_on(self, asked: Message, reply: Message) -> Message | None:
+                if asked.metadata.message_type == MessageType.TRAIN:
+                    recorder.last_train = asked
+                return reply
+
+        self.grid = Grid(*args)
+        return self.grid
+
+
+def _gradients(message: Message) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the gradient of each loss term with respect to the first weights, on the message's node."""
+    record = message.content.config_records["config"]
+    context = make_context(1, {"partition-id": 3, "num-partitions": 4}, {})
+    cfg, where = node.open_message(record, context)
+    client = node.make_client(cfg, where, 3)
+    client.knowledge = {k: a.numpy() for k, a in message.content.array_records["knowledge"].items()}
+    client.start_round(2)
+    client.start_epoch(0)
+    x = torch.from_numpy(client.train_set.x[:32]).permute(0, 3, 1, 2).float() / 255
+    terms = client.loss(Batch(x, torch.from_numpy(client.train_set.y[:32]), 0))
+    first = next(client.model.parameters())
+    return {
+        name: torch.autograd.grad(term, first, retain_graph=True)[0].numpy() for name, term in terms.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_method_stands_in_the_docs_and_has_defaults(method: str) -> None:
+    assert (config.CONF / "methods" / f"{method}.yaml").is_file()
+    assert f"`{method}`" in (Path(config.CONF).parent / "README.md").read_text()
+
+
+def test_every_dataset_stands_in_the_docs() -> None:
+    text = (Path(config.CONF).parent / "README.md").read_text()
+    assert all(f"`{name}`" in text for name in catalog.DATASETS)

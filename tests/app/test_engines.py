@@ -1,0 +1,171 @@
+"""The same run on every engine: Flower's simulation, SuperLink and SuperNodes, inline. Real processes."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from flwr.cli.build import build_fab_from_disk
+from support import ROOT, Run
+
+from fedshift_app import processes
+
+FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
+#: Two nodes, one local epoch: quick, and small enough for each engine.
+TINY = ["dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1"]
+LIMIT = 240
+
+
+def fedshift(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command as a person would, in an empty folder."""
+    return subprocess.run(
+        [FEDSHIFT, *arguments], cwd=cwd, capture_output=True, text=True, timeout=LIMIT, check=False, **options
+    )  # fmt: skip
+
+
+def finished(ended: subprocess.CompletedProcess[str]) -> Run:
+    """Return the run whose folder the last line names."""
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    last = ended.stdout.rstrip().splitlines()[-1]
+    assert last.startswith("run folder: /"), ended.stdout
+    return Run(Path(last.removeprefix("run folder: ")))
+
+
+def timeless(run: Run) -> list[dict[str, Any]]:
+    """Return the rounds without what depends on the clock."""
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
+
+
+def flower_processes() -> set[int]:
+    """Return the ids of all processes of Flower or Ray."""
+    found = set()
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if re.search(r"flower-super|flwr-|raylet|gcs_server|ray::", words):
+            found.add(process.info["pid"])
+    return found
+
+
+def only_new(before: set[int]) -> set[int]:
+    """Return Flower's processes that were not there before, after a moment to let the last ones go."""
+    deadline = time.monotonic() + 10
+    while (left := flower_processes() - before) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left
+
+
+@pytest.mark.slow
+def test_three_engines_agree_bit_for_bit(tmp_path: Path) -> None:
+    before = flower_processes()
+    inline = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", *TINY, cwd=tmp_path))
+    simulation = finished(fedshift("run", "handwritten", "nodes=2", *TINY, cwd=tmp_path))
+    deployment = finished(fedshift("deploy-demo", *TINY, cwd=tmp_path))
+    runs = {"inline": inline, "simulation": simulation, "deployment": deployment}
+    assert {name: run.results["engine"] for name, run in runs.items()} == {name: name for name in runs}
+    assert len({run.results["weights_sha256"] for run in runs.values()}) == 1
+    assert timeless(inline) == timeless(simulation) == timeless(deployment)
+    assert not only_new(before)
+
+
+@pytest.mark.slow
+def test_the_number_of_actors_does_not_change_the_numbers(tmp_path: Path) -> None:
+    arguments = ["run", "handwritten", "method=i2pfl", "nodes=4", "rounds=2", "train.epochs=1"]
+    many = finished(fedshift(*arguments, cwd=tmp_path))
+    one = finished(fedshift(*arguments, "actors=1", cwd=tmp_path))
+    inline = finished(fedshift(*arguments, "engine=inline", cwd=tmp_path))
+    assert many.results["weights_sha256"] == one.results["weights_sha256"] == inline.results["weights_sha256"]
+    assert timeless(many) == timeless(one) == timeless(inline)
+
+
+@pytest.mark.slow
+def test_config_yaml_repeats_the_run(tmp_path: Path) -> None:
+    first = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", "method=i2pfl", *TINY, cwd=tmp_path))
+    again = finished(fedshift("run", str(first.folder / "config.yaml"), "nodes=2", "engine=inline", cwd=tmp_path))
+    assert again.folder != first.folder
+    assert again.results["weights_sha256"] == first.results["weights_sha256"]
+
+
+@pytest.mark.slow
+def test_plain_flwr_run_works_with_flowers_default_of_two_nodes(tmp_path: Path) -> None:
+    env = os.environ | {
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(processes.free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(processes.free_port()),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    (tmp_path / "home").mkdir()
+    with processes.group(tmp_path, env) as flower:
+        told = f'rounds=1 output-dir="{tmp_path / "runs"}" set="train.epochs=1"'
+        ended = subprocess.run(
+            [processes.command("flwr"), "run", str(ROOT), "--stream", "--run-config", told],
+            cwd=tmp_path, env=flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
+        )  # fmt: skip
+    assert "scan: node 0 (360 images)" in ended.stdout, ended.stdout + ended.stderr
+    assert "texture: node 1 (" in ended.stdout
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert f"run folder: {folder}" in ended.stdout
+    assert json.loads((folder / "results.json").read_text())["engine"] == "simulation"
+
+
+@pytest.mark.slow
+def test_when_every_client_raises_the_command_fails(tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    shutil.copytree(ROOT, app, ignore=shutil.ignore_patterns(".*", "runs", "tests", "*.egg-info", "__pycache__"))
+    source = app / "clients" / "base.py"
+    broken = source.read_text().replace(
+        "terms = self._train(server_round)", 'raise RuntimeError("the disk is on fire")'
+    )  # fmt: skip
+    source.write_text(broken)
+    ended = subprocess.run(
+        [sys.executable, "-m", "fedshift_app.cli", "run", "handwritten", "nodes=2", "rounds=2"],
+        cwd=app, capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    message = "node 0 (scan), node 1 (texture): RuntimeError: the disk is on fire"
+    assert f"error: round 1: no node delivered a usable result: {message}" in ended.stderr
+    (folder,) = (app / "runs").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_leaves_no_process_and_keeps_its_rounds(tmp_path: Path) -> None:
+    before = flower_processes()
+    running = subprocess.Popen(
+        [FEDSHIFT, "run", "handwritten", "nodes=2", "rounds=500"], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("round   2/500"):
+            break
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=LIMIT)
+    assert running.returncode not in (0, None)
+    assert not only_new(before)
+    (folder,) = (tmp_path / "runs").iterdir()
+    rounds = Run(folder).rounds
+    assert [line["round"] for line in rounds] == list(range(1, len(rounds) + 1))
+    assert len(rounds) >= 2
+
+
+def test_the_bundle_holds_the_app_and_nothing_else() -> None:
+    bundle = build_fab_from_disk(ROOT)
+    assert len(bundle) < 1_000_000
+    names = zipfile.ZipFile(BytesIO(bundle)).namelist()
+    tops = {name.split("/")[0] for name in names}
+    allowed = {"fedshift_app", "strategies", "clients", "datasets", "conf", "fedshift_wire.py", "README.md", "LICENSE"}
+    assert tops - {"pyproject.toml", ".info"} == allowed
+    assert {Path(name).suffix for name in names} <= {".py", ".yaml", ".md", ".toml", ""}
+    assert "conf/experiments/handwritten.yaml" in names
+    assert not any("test" in name for name in names)

@@ -1,0 +1,190 @@
+"""Nodes that fail: left out and named; the run goes on, and ends with an error only when none is left."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord
+from safetensors.numpy import load_file
+from support import InlineRun, ListeningGrid
+
+from datasets.errors import ConfigError, FederationError
+from fedshift_app.config import resolve
+from fedshift_app.flower_internals import make_context
+from fedshift_app.node import Place, place
+
+SHORT = "train.epochs=1 allocation.share=0.1"
+Change = Callable[[Message, Message], Message | None]
+
+
+def _grid(kind: str, bad: tuple[int, ...], change: Change, first_round: int = 1) -> Any:
+    """Return a grid in which ``change`` is applied to the replies of kind ``kind`` of the nodes ``bad``."""
+
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message | None:
+            config = asked.content.config_records["config"]
+            concerned = asked.metadata.message_type == kind and config.get("node-index") in bad
+            if concerned and int(str(config["server-round"])) >= first_round:
+                return change(asked, reply)
+            return reply
+
+    return Grid
+
+
+def _raise(asked: Message, reply: Message) -> Message:
+    return Message(Error(code=2, reason="RuntimeError: out of memory"), reply_to=asked)
+
+
+def _vanish(asked: Message, reply: Message) -> None:
+    return None
+
+
+def _rewrite(edit: Callable[[dict[str, np.ndarray[Any, Any]]], dict[str, np.ndarray[Any, Any]]]) -> Change:
+    def change(asked: Message, reply: Message) -> Message:
+        arrays = {name: a.numpy() for name, a in reply.content.array_records["arrays"].items()}
+        reply.content["arrays"] = ArrayRecord({name: Array(a) for name, a in edit(arrays).items()})
+        return reply
+
+    return change
+
+
+def _nan(arrays: dict[str, Any]) -> dict[str, Any]:
+    name = next(iter(arrays))
+    arrays[name] = np.full_like(arrays[name], np.nan)
+    return arrays
+
+
+FIRST = "encoder.0.weight"
+BROKEN: dict[str, tuple[Change, str]] = {
+    "raises": (_raise, "RuntimeError: out of memory"),
+    "vanishes": (_vanish, "no answer in time"),
+    "NaN": (_rewrite(_nan), f"{FIRST} holds numbers that are not finite"),
+    "shape": (_rewrite(lambda a: a | {FIRST: a[FIRST][:1]}), f"{FIRST} has shape (1, 3, 5, 5)"),
+    "type": (_rewrite(lambda a: a | {FIRST: a[FIRST].astype(np.float64)}), f"{FIRST} has shape (32, 3, 5, 5) and type"),
+    "lacks a name": (_rewrite(lambda a: {k: v for k, v in a.items() if k != FIRST}), FIRST),
+    "another name": (_rewrite(lambda a: a | {"evil": np.zeros(3)}), "evil"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_node_is_left_out_and_named(fault: str, run_inline: InlineRun, capsys: Any) -> None:
+    change, reason = BROKEN[fault]
+    run = run_inline(rounds=2, set=SHORT, grid=_grid(MessageType.TRAIN, (2,), change))
+    for line in run.rounds:
+        assert line["nodes"] == [0, 1, 3]
+        (left_out,) = line["left_out"]
+        assert left_out.startswith("node 2 (street): ")
+        assert reason in left_out
+        assert None not in line["accuracy"].values()
+    assert "round 1: node 2 (street) left out: " in capsys.readouterr().out
+    weights = load_file(run.folder / "checkpoint" / "weights-00002.safetensors")
+    assert all(np.isfinite(array).all() for array in weights.values())
+
+
+def test_the_others_are_averaged_as_if_the_broken_node_had_not_been_asked(run_inline: InlineRun) -> None:
+    change, _ = BROKEN["NaN"]
+    broken = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.TRAIN, (2,), change))
+    gone = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.TRAIN, (2,), _vanish))
+    assert broken.results["weights_sha256"] == gone.results["weights_sha256"]
+
+
+def test_when_none_is_left_the_run_fails_and_keeps_what_was_done(run_inline: InlineRun, tmp_path: Path) -> None:
+    grid = _grid(MessageType.TRAIN, (0, 1, 2, 3), _raise, first_round=3)
+    with pytest.raises(FederationError, match="round 3: no node delivered a usable result") as caught:
+        run_inline(rounds=4, set=SHORT, grid=grid)
+    assert str(caught.value).count("out of memory") == 1  # said once, for all four
+    (folder,) = (tmp_path / "runs").iterdir()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2]
+    assert (folder / "checkpoint" / "weights-00002.safetensors").is_file()
+    assert not (folder / "results.json").exists()
+
+
+@pytest.mark.parametrize("fault", ["raises", "vanishes"])
+def test_evaluation_moves_on_to_the_next_node_of_the_domain(fault: str, run_inline: InlineRun) -> None:
+    grid = _grid(MessageType.EVALUATE, (0,), BROKEN[fault][0])
+    whole = run_inline(rounds=1, nodes=8, set=SHORT)
+    replaced = run_inline(rounds=1, nodes=8, set=SHORT, grid=grid)
+    assert replaced.rounds[0]["accuracy"] == whole.rounds[0]["accuracy"]
+    assert replaced.rounds[0]["left_out"][0].startswith("node 0 (scan): could not evaluate")
+
+
+def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun, capsys: Any) -> None:
+    run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (1,), _raise))
+    assert run.rounds[0]["accuracy"]["texture"] is None
+    assert run.results["domains"]["texture"] is None
+    assert run.results["missing"] == ["texture"]
+    others = [value for name, value in run.results["domains"].items() if name != "texture"]
+    assert run.results["avg"] == pytest.approx(np.mean(others))
+    assert "texture missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"correct/scan": 91, "count/scan": 90, "loss-sum/scan": 1.0}, {"correct/scan": 5}, {"correct/street": 1}],
+)
+def test_nonsense_from_an_evaluating_node_is_not_counted(values: dict[str, float], run_inline: InlineRun) -> None:
+    def lie(asked: Message, reply: Message) -> Message:
+        reply.content["metrics"] = MetricRecord(dict(values))
+        return reply
+
+    run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (0,), lie))
+    assert run.rounds[0]["accuracy"]["scan"] is None
+
+
+def test_knowledge_of_another_shape_or_not_finite_is_refused(run_inline: InlineRun) -> None:
+    for array in (np.zeros((3, 3), np.float32), np.full((10, 64), np.inf, np.float32)):
+
+        def change(asked: Message, reply: Message, array: Any = array) -> Message:
+            reply.content.array_records["knowledge"]["prototypes"] = Array(array)
+            return reply
+
+        run = run_inline(rounds=1, method="i2pfl", set=SHORT, grid=_grid(MessageType.TRAIN, (0,), change))
+        assert run.rounds[0]["nodes"] == [1, 2, 3]
+        assert "prototypes" in run.rounds[0]["left_out"][0]
+
+
+def test_a_node_that_cannot_take_part_stops_the_run_before_training(run_inline: InlineRun, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with pytest.raises(FederationError, match="mnist train not found in"):
+        run_inline("digits-small", nodes=6, rounds=1, data_dir=str(data))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_wrong_number_of_nodes_stops_before_training_with_the_command(run_inline: InlineRun, tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match=r'flwr run \. --stream --federation-config "num-supernodes=6'):
+        run_inline("digits-small", nodes=2, rounds=1, data_dir=str(tmp_path))
+    assert not (tmp_path / "runs").exists()
+
+
+GOOD = {"domain": "scan", "data-dir": "/somewhere", "partition-id": 3}
+
+
+def test_a_real_nodes_place_comes_from_its_node_config() -> None:
+    where = _place(GOOD)
+    assert (where.domain, where.partition_id, where.shared) == ("scan", 3, False)
+    assert where.source.data_dir == Path("/somewhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"domain": None}, "without 'domain'"),
+        ({"data-dir": None}, "without 'data-dir'"),
+        ({"domain": "photo"}, "unknown domain 'photo'; there are scan, texture, street, sketch"),
+        ({"data-dir": "relative"}, "absolute path, found 'relative'"),
+        ({"partition-id": "one"}, "partition-id must be a whole number, found 'one'"),
+    ],
+)
+def test_a_node_config_that_lacks_something_is_named(change: dict[str, Any], message: str) -> None:
+    given = {key: value for key, value in (GOOD | change).items() if value is not None}
+    with pytest.raises(ConfigError, match=message):
+        _place(given)
+
+
+def _place(node_config: dict[str, Any]) -> Place:
+    return place(resolve({}), make_context(1, node_config, {}), "deployment")

@@ -1,0 +1,536 @@
+"""I2PFL on a node: Eq. 7 to 10 against NumPy, every switch against the term it names."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import Tensor
+
+from clients.base import Batch, ClientSetup, DomainClient
+from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLParams
+from clients.models import build
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.base import ImageSet
+from datasets.seeding import generator, torch_seed
+from fedshift_wire import SERVER_ROUND, Params
+from strategies.prototypes import check_prototypes
+
+Float = NDArray[np.float64]
+SEED, INDEX, ROUND = 11, 3, 2
+C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
+OFF: dict[str, Any] = {"use_gpcl": False, "use_apa": False}
+
+
+def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
+    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
+
+
+def global_prototypes() -> dict[str, NDArray[Any]]:
+    """Knowledge as the server sends it: class 1 has none, and they are not in the order of the classes."""
+    g = np.random.default_rng(1).uniform(size=(3, D)).astype(np.float32)
+    return {"prototypes": g, "labels": np.array([3, 0, 2])}
+
+
+def setup(model: str = "cnn", index: int = INDEX, images: ImageConfig | None = None, **train: Any) -> ClientSetup:
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
+    return ClientSetup(
+        seed=SEED,
+        index=index,
+        device=torch.device("cpu"),
+        model=ModelConfig.model_validate({"name": model}),
+        train=TrainConfig(**settings | train),
+        images=images or ImageConfig(crop_padding=2, flip=True, eval_batch=7),
+    )
+
+
+def client(
+    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
+) -> I2PFLClient:
+    train_set = options.pop("train_set", None) or image_set()
+    configured = setup(**options)
+    model = build(configured.model.name, C, 0)
+    made = I2PFLClient(model, configured, I2PFLParams(**params or {}), train_set, lambda domain: train_set)
+    made.knowledge = dict(knowledge or {})
+    return made
+
+
+def shared(of: DomainClient) -> list[NDArray[Any]]:
+    state = of.model.state_dict()
+    return [state[name].numpy().copy() for name in of.shared_names]
+
+
+def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    arrays, number, metrics = of.fit(shared(of), {SERVER_ROUND: server_round})
+    assert number == len(of.train_set)
+    return arrays, metrics
+
+
+def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def batch(b: int = 8, first: int = 0, y: list[int] | None = None, epoch: int = 0) -> Batch:
+    x = torch.randn(b, 3, 32, 32, generator=torch.Generator().manual_seed(first))
+    return Batch(x, torch.tensor(y if y is not None else [i % (C - 1) for i in range(b)]), epoch)
+
+
+def started(params: dict[str, Any] | None = None, server_round: int = ROUND) -> I2PFLClient:
+    made = client(params, global_prototypes())
+    made.start_round(server_round)
+    made.start_epoch(0)
+    return made
+
+
+def features_of(of: DomainClient, x: Tensor) -> Float:
+    with torch.no_grad():
+        return np.asarray(of.model.encoder(x).numpy(), dtype=np.float64)
+
+
+# --- the slow version of Eq. 7 to 9 ----------------------------------------------------------------
+
+
+class Draws:
+    """Random numbers of one round as the node draws them, batch after batch."""
+
+    def __init__(self, server_round: int = ROUND, index: int = INDEX) -> None:
+        self.partners = torch.Generator()
+        self.partners.manual_seed(torch_seed(SEED, "i2pfl-mixup", index, server_round))
+        self.gammas = generator(SEED, "i2pfl-mixup", index, server_round)
+
+    def partner(self, y: list[int]) -> list[int]:
+        """For each sample the one with the highest random score among those of another class (Eq. 7)."""
+        scores = torch.rand(len(y), len(y), generator=self.partners).numpy()
+        chosen = []
+        for i in range(len(y)):
+            others = [j for j in range(len(y)) if y[j] != y[i]]
+            chosen.append(max(others, key=lambda j, i=i: scores[i, j]) if others else i)  # type: ignore[misc]
+        return chosen
+
+    def gamma(self, number: int, alpha: float, *, per_batch: bool = False, at_least_half: bool = False) -> Float:
+        drawn = [float(g) for g in self.gammas.beta(alpha, alpha, size=1 if per_batch else number)]
+        if at_least_half:
+            drawn = [max(g, 1 - g) for g in drawn]
+        return np.array(drawn * number if per_batch else drawn)
+
+
+def mixed(a: Float, partner: list[int], gamma: Float) -> Float:
+    return np.stack([gamma[i] * a[i] + (1 - gamma[i]) * a[partner[i]] for i in range(len(a))])
+
+
+def targets(h: Float, y: list[int]) -> dict[int, Float]:
+    """Eq. 8: the mean of the mixed features whose own label is k."""
+    found = {}
+    for k in set(y):
+        members = [h[i] for i in range(len(y)) if y[i] == k]
+        found[k] = np.sum(members, axis=0) / len(members)
+    return found
+
+
+def alignment(h: Float, y: list[int], p: dict[int, Float], level: str = "sample", reduction: str = "mse_mean") -> float:
+    """Eq. 9 over the classes that have a target."""
+    by_class = {k: [h[i] for i in range(len(y)) if y[i] == k] for k in sorted(set(y)) if k in p}
+    if level == "class_mean":
+        by_class = {k: [np.mean(rows, axis=0)] for k, rows in by_class.items()}
+    squared: dict[int, list[float]] = {
+        k: [float(((row - p[k]) ** 2).sum()) for row in rows] for k, rows in by_class.items()
+    }
+    if reduction == "class_sum":
+        return sum(sum(values) / len(values) for values in squared.values())
+    every = [value for values in squared.values() for value in values]
+    return float(sum(every) / len(every) / h.shape[1])
+
+
+# --- the terms of Eq. 10 ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"alpha": 2.0},
+        {"gamma_per": "batch"},
+        {"gamma_max": True},
+        {"gamma_per": "batch", "gamma_max": True},
+        {"apa_level": "class_mean"},
+        {"apa_reduction": "class_sum"},
+        {"apa_level": "class_mean", "apa_reduction": "class_sum", "lambda1": 3.0},
+    ],
+)
+def test_alignment_with_mixed_features_against_numpy(params: dict[str, Any]) -> None:
+    made, draws, p = started(params), Draws(), I2PFLParams(**params)
+    for first in range(3):  # the generators run on from batch to batch
+        given = batch(first=first)
+        y = given.y.tolist()
+        h = features_of(made, given.x)
+        partner = draws.partner(y)
+        gamma = draws.gamma(len(y), p.alpha, per_batch=p.gamma_per == "batch", at_least_half=p.gamma_max)
+        expected = p.lambda1 * alignment(h, y, targets(mixed(h, partner, gamma), y), p.apa_level, p.apa_reduction)
+        assert expected > 0
+        assert float(made.loss(given)["apa"].detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_alignment_with_mixed_images_against_numpy() -> None:
+    made, draws, given = started({"intra_proto": "input_mixup"}), Draws(), batch()
+    y = given.y.tolist()
+    x = mixed(given.x.numpy().astype(np.float64), draws.partner(y), draws.gamma(len(y), 0.4))
+    p = targets(features_of(made, torch.from_numpy(x.astype(np.float32))), y)
+    expected = 10 * alignment(features_of(made, given.x), y, p)
+    assert float(made.loss(given)["apa"].detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_alignment_without_mixup_against_numpy() -> None:
+    made, given = started({"intra_proto": "none_mixup"}), batch()
+    h, y = features_of(made, given.x), given.y.tolist()
+    assert float(made.loss(given)["apa"].detach()) == pytest.approx(10 * alignment(h, y, targets(h, y)), rel=1e-4)
+
+
+def test_contrast_and_cross_entropy_against_numpy() -> None:
+    made, given = started({"tau": 0.3, "lambda2": 2.5}), batch()
+    y, g = given.y.tolist(), global_prototypes()["prototypes"].astype(np.float64)
+    h = features_of(made, given.x)
+    contrast, entropy = [], []
+    for i in range(len(y)):
+        s = [float(h[i] @ row) / float(np.linalg.norm(h[i]) * np.linalg.norm(row)) for row in g]
+        place = {3: 0, 0: 1, 2: 2}.get(y[i])  # class 1 has no prototype: left out
+        if place is not None:
+            contrast.append(-np.log(np.exp(s[place] / 0.3) / sum(np.exp(v / 0.3) for v in s)))
+        with torch.no_grad():
+            logits = made.model.classifier(torch.from_numpy(h[i].astype(np.float32))).numpy().astype(np.float64)
+        entropy.append(-np.log(np.exp(logits[y[i]]) / np.exp(logits).sum()))
+    terms = made.loss(given)
+    assert list(terms) == ["ce", "apa", "gpcl"]
+    assert float(terms["gpcl"].detach()) == pytest.approx(2.5 * np.mean(contrast), rel=1e-4)
+    assert float(terms["ce"].detach()) == pytest.approx(np.mean(entropy), rel=1e-4)
+
+
+def test_batch_of_one_class_is_aligned_with_its_mean() -> None:
+    made, given = started(), batch(y=[2] * 8)
+    h = features_of(made, given.x)
+    expected = 10 * alignment(h, [2] * 8, {2: h.mean(axis=0)})
+    terms = made.loss(given)
+    assert float(terms["apa"].detach()) == pytest.approx(expected, rel=1e-4)
+    assert all(term.isfinite() for term in terms.values())
+
+
+def test_batch_of_one_has_nothing_to_align() -> None:
+    terms = started().loss(batch(b=1))
+    assert float(terms["apa"].detach()) == pytest.approx(0, abs=1e-9)
+    assert all(term.isfinite() for term in terms.values())
+
+
+# --- switches --------------------------------------------------------------------------------------
+
+
+def values_and_gradients(params: dict[str, Any]) -> dict[str, tuple[float, NDArray[np.float32]]]:
+    """Each term of the second batch, and its gradient with respect to all weights."""
+    made = started({"tau": 0.5} | params)
+    made.loss(batch(first=7))
+    weights = list(made.model.parameters())
+    found = {}
+    for name, term in made.loss(batch()).items():
+        grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("params", "term"),
+    [
+        ({"use_gpcl": False}, "gpcl"),
+        ({"lambda2": 0.0}, "gpcl"),
+        ({"lambda2": 4.0}, "gpcl"),
+        ({"tau": 0.1}, "gpcl"),
+        ({"use_apa": False}, "apa"),
+        ({"lambda1": 0.0}, "apa"),
+        ({"lambda1": 2.0}, "apa"),
+        ({"alpha": 1.0}, "apa"),
+        ({"intra_proto": "input_mixup"}, "apa"),
+        ({"intra_proto": "none_mixup"}, "apa"),
+        ({"gamma_per": "batch"}, "apa"),
+        ({"gamma_max": True}, "apa"),
+        ({"apa_level": "class_mean"}, "apa"),
+        ({"apa_reduction": "class_sum"}, "apa"),
+    ],
+)
+def test_switch_changes_exactly_the_term_it_names(params: dict[str, Any], term: str) -> None:
+    default, switched = values_and_gradients({}), values_and_gradients(params)
+    assert set(default) == {"ce", "apa", "gpcl"}
+    off = term not in switched
+    assert off == any(value in (False, 0.0) for value in params.values())
+    assert set(switched) == set(default) - ({term} if off else set())
+    for name, (value, grad) in switched.items():
+        equal = value == default[name][0] and np.array_equal(grad, default[name][1])
+        assert equal is (name != term), name
+    if not off:
+        assert switched[term][0] != default[term][0]
+
+
+@pytest.mark.parametrize("term", ["apa", "gpcl"])
+def test_lambda_scales_its_term(term: str) -> None:
+    name, default = {"apa": ("lambda1", 10.0), "gpcl": ("lambda2", 1.0)}[term]
+    once, thrice = values_and_gradients({}), values_and_gradients({name: 3 * default})
+    assert thrice[term][0] == pytest.approx(3 * once[term][0], rel=1e-6)
+
+
+@pytest.mark.parametrize("intra", ["feature_mixup", "input_mixup", "none_mixup"])
+@pytest.mark.parametrize("level", ["sample", "class_mean"])
+def test_stop_gradient_changes_the_gradient_of_apa_and_no_value(intra: str, level: str) -> None:
+    params = {"intra_proto": intra, "apa_level": level}
+    default, live = values_and_gradients(params), values_and_gradients(params | {"apa_stopgrad": False})
+    for name in default:
+        assert live[name][0] == default[name][0]
+    assert np.array_equal(live["ce"][1], default["ce"][1])
+    assert np.array_equal(live["gpcl"][1], default["gpcl"][1])
+    if (intra, level) == ("none_mixup", "class_mean"):  # the target is the class mean itself
+        assert not default["apa"][1].any()
+        assert not live["apa"][1].any()
+    elif intra == "none_mixup":  # the deviations from a mean sum to 0, so the mean's own gradient is 0
+        np.testing.assert_allclose(live["apa"][1], default["apa"][1], rtol=1e-3, atol=1e-6)
+    else:
+        assert not np.allclose(live["apa"][1], default["apa"][1], rtol=1e-2)
+
+
+def test_auxiliary_terms_are_positive_and_move_the_encoder_only() -> None:
+    found = values_and_gradients({})
+    made = started()
+    in_encoder = sum(p.numel() for p in made.model.encoder.parameters())
+    for name in ("apa", "gpcl"):
+        value, grad = found[name]
+        assert value > 0
+        assert grad[:in_encoder].any()
+        assert not grad[in_encoder:].any()
+    assert found["ce"][1][in_encoder:].any()
+
+
+@pytest.mark.parametrize("knowledge", [{}, {"unrelated": np.zeros(1)}])
+def test_first_round_has_no_contrast(knowledge: dict[str, NDArray[Any]]) -> None:
+    made = client(knowledge=knowledge)
+    _, metrics = fit(made)
+    assert {name for name in metrics if name.startswith("loss/")} == {"loss/ce", "loss/apa"}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"tau": 0.0},
+        {"tau": -1.0},
+        {"alpha": 0.0},
+        {"lambda1": -1.0},
+        {"lambda2": -0.1},
+        {"apa_level": "x"},
+        {"unknown": 1},
+    ],
+)
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        I2PFLParams(**params)
+
+
+# --- where the augmented prototypes come from ------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["epoch", "round"])
+def test_scopes_start_with_the_batch(scope: str) -> None:
+    default, scoped = values_and_gradients({}), values_and_gradients({"augproto_scope": scope})
+    for name in default:
+        assert scoped[name][0] == default[name][0]
+        assert np.array_equal(scoped[name][1], default[name][1])
+
+
+def epoch_of_mixed_features(made: I2PFLClient, draws: Draws, batches: list[Batch]) -> tuple[Float, list[int]]:
+    rows, every = [], []
+    for given in batches:
+        y = given.y.tolist()
+        h = features_of(made, given.x)
+        rows.append(mixed(h, draws.partner(y), draws.gamma(len(y), 0.4)))
+        every += y
+    return np.concatenate(rows), every
+
+
+def test_scope_epoch_takes_the_means_of_the_epoch_before() -> None:
+    made, draws = started({"augproto_scope": "epoch"}), Draws()
+    # Weights do not move here, as no step is taken. Epoch 0 never sees class 2.
+    epochs = [
+        [batch(6, 0, [0, 0, 1, 1, 1, 0]), batch(4, 1, [1, 1, 0, 1])],
+        [batch(6, 2, [0, 1, 2, 0, 1, 2]), batch(3, 3, [2, 2, 2])],
+        [batch(6, 4, [0, 1, 2, 2, 1, 2])],
+    ]
+    stored: dict[int, Float] = {}
+    for epoch, batches in enumerate(epochs):
+        if epoch > 0:
+            made.start_epoch(epoch)
+        for given in batches:
+            value = float(made.loss(given)["apa"].detach())
+            if epoch > 0:
+                y = given.y.tolist()
+                known = any(label in stored for label in y)
+                expected = 10 * alignment(features_of(made, given.x), y, stored) if known else 0.0
+                assert value == pytest.approx(expected, rel=1e-4)
+        stored = targets(*epoch_of_mixed_features(made, draws, batches))
+
+
+@pytest.mark.parametrize("scope", ["batch", "epoch"])
+def test_other_scopes_keep_nothing_between_rounds(scope: str) -> None:
+    made = client({"augproto_scope": scope})
+    fit(made)
+    assert made.memory == {}
+
+
+def test_scope_round_keeps_the_sums_of_the_last_epoch() -> None:
+    made, draws = started({"augproto_scope": "round"}), Draws()
+    for epoch in range(2):
+        batches = [batch(6, 10 * epoch + i, [0, 1, 2, 0, 1, 1]) for i in range(2)]
+        if epoch > 0:
+            made.start_epoch(epoch)
+        for given in batches:
+            made.loss(given)
+        rows, y = epoch_of_mixed_features(made, draws, batches)
+    made.finish_round(ROUND)
+    sums = np.zeros((C, D))
+    for row, label in zip(rows, y, strict=True):
+        sums[label] += row
+    assert set(made.memory) == {AUGMENTED_SUMS, AUGMENTED_COUNTS}
+    np.testing.assert_allclose(made.memory[AUGMENTED_SUMS], sums, rtol=1e-4, atol=1e-5)
+    assert made.memory[AUGMENTED_COUNTS].tolist() == [4, 6, 2, 0]
+
+
+def test_scope_round_uses_what_the_round_before_left() -> None:
+    rng = np.random.default_rng(5)
+    sums = rng.uniform(size=(C, D)).astype(np.float32)
+    counts = np.array([2, 0, 5, 0])
+    made = client({"augproto_scope": "round"}, global_prototypes())
+    made.memory = {AUGMENTED_SUMS: sums.copy(), AUGMENTED_COUNTS: counts.copy()}
+    made.start_round(ROUND)
+    stored = {k: sums[k].astype(np.float64) / counts[k] for k in (0, 2)}
+    for epoch in range(2):  # fixed for the whole round
+        made.start_epoch(epoch)
+        given = batch(first=epoch)
+        h, y = features_of(made, given.x), given.y.tolist()
+        assert float(made.loss(given)["apa"].detach()) == pytest.approx(10 * alignment(h, y, stored), rel=1e-4)
+    assert np.array_equal(made.memory[AUGMENTED_SUMS], sums)
+
+
+@pytest.mark.parametrize("scope", ["batch", "epoch"])
+def test_other_scopes_do_not_read_what_scope_round_left(scope: str) -> None:
+    default, made = started(), client({"augproto_scope": scope}, global_prototypes())
+    made.memory = {AUGMENTED_SUMS: np.ones((C, D), np.float32), AUGMENTED_COUNTS: np.ones(C, np.int64)}
+    made.start_round(ROUND)
+    made.start_epoch(0)
+    assert torch.equal(made.loss(batch())["apa"], default.loss(batch())["apa"])
+
+
+def test_scope_round_over_two_calls_of_fit() -> None:
+    made = client({"augproto_scope": "round"})
+    fit(made, 1)
+    first = {name: array.copy() for name, array in made.memory.items()}
+    # Every training image once: 20 images of classes 0, 1, 2 in turn.
+    assert first[AUGMENTED_COUNTS].tolist() == [7, 7, 6, 0]
+    assert first[AUGMENTED_SUMS].shape == (C, D)
+    assert not first[AUGMENTED_SUMS][3].any()
+    _, remembering = fit(made, 2)
+    assert not np.array_equal(made.memory[AUGMENTED_SUMS], first[AUGMENTED_SUMS])
+    forgetful = client({"augproto_scope": "round"})
+    fit(forgetful, 1)
+    forgetful.memory = {}
+    _, forgotten = fit(forgetful, 2)
+    assert forgotten["loss/apa"] != remembering["loss/apa"]
+
+
+# --- what a node contributes (Eq. 2) ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "size"), [("cnn", 32), ("resnet10", 8)])
+def test_contribution_is_the_class_mean_in_evaluation_mode(model: str, size: int) -> None:
+    """Not augmented, running statistics in BatchNorm, weights as they are after training."""
+    train_set = image_set(size=size)
+    made = client(model=model, train_set=train_set, epochs=1)
+    fit(made)
+    got = made.contribution()
+    cfg = made.setup.images
+    x = ((train_set.x / 255 - np.array(cfg.mean)) / np.array(cfg.std)).transpose(0, 3, 1, 2).astype(np.float32)
+    made.model.eval()
+    h = features_of(made, torch.from_numpy(x))
+    assert set(got) == {"prototypes", "counts"}
+    assert got["counts"].tolist() == [7, 7, 6, 0]
+    for k in range(C - 1):
+        np.testing.assert_allclose(got["prototypes"][k], h[train_set.y == k].mean(axis=0), rtol=1e-4, atol=1e-5)
+    assert not got["prototypes"][3].any()
+
+
+@pytest.mark.parametrize("params", [{}, OFF, {"augproto_scope": "round"}])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precision: str) -> None:
+    made = client(params, global_prototypes(), epochs=1, precision=precision)
+    arrays, metrics = fit(made, ROUND)
+    got = made.contribution()
+    check_prototypes(got, C, D)
+    assert got["prototypes"].shape == (C, D)
+    assert got["counts"].shape == (C,)
+    assert (str(got["prototypes"].dtype), str(got["counts"].dtype)) == ("float32", "int64")
+    assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
+    terms = [value for name, value in metrics.items() if name.startswith("loss/")]
+    assert np.isfinite(terms).all()
+    assert metrics["loss"] == pytest.approx(sum(terms))
+
+
+def test_node_with_one_class_trains() -> None:
+    made = client(knowledge=global_prototypes(), train_set=image_set(classes=1))
+    _, metrics = fit(made, ROUND)
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert made.contribution()["counts"].tolist() == [N, 0, 0, 0]
+
+
+# --- determinism, and the way back to FedAvg -------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [{}, {"intra_proto": "input_mixup"}, {"augproto_scope": "epoch"}])
+def test_fit_is_deterministic(params: dict[str, Any]) -> None:
+    runs = []
+    for noise in range(2):
+        torch.manual_seed(noise)  # global generators must not matter, nor what ran before
+        state = torch.get_rng_state()
+        made = client(params, global_prototypes())
+        start = shared(made)
+        if noise:
+            fit(made, ROUND + 1)
+        arrays, _, metrics = made.fit(start, {SERVER_ROUND: ROUND})
+        assert torch.equal(torch.get_rng_state(), state)
+        runs.append((arrays, metrics, made.contribution()))
+    assert same(runs[0][0], runs[1][0])
+    assert runs[0][1] == runs[1][1]
+    assert same(list(runs[0][2].values()), list(runs[1][2].values()))
+
+
+def test_fit_depends_on_the_node_and_on_the_round() -> None:
+    default, _ = fit(client(), 1)
+    assert not same(default, fit(client(index=INDEX + 1), 1)[0])
+    assert not same(default, fit(client(), 2)[0])
+
+
+def fedavg(knowledge: dict[str, NDArray[Any]], **options: Any) -> DomainClient:
+    made = DomainClient(build("cnn", C, 0), setup(**options), Params(), image_set(), lambda domain: image_set())
+    made.knowledge = knowledge
+    return made
+
+
+@pytest.mark.parametrize("params", [OFF, {"lambda1": 0.0, "lambda2": 0.0}, {"use_gpcl": False, "lambda1": 0.0}])
+def test_switched_off_it_is_fedavg_bit_for_bit(params: dict[str, Any]) -> None:
+    mine, plain = client(params, global_prototypes()), fedavg({})
+    for server_round in (1, 2):
+        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
+        assert same(arrays, wanted)
+        assert metrics == expected
+
+
+def test_contrast_alone_is_fedavg_before_there_are_prototypes() -> None:
+    assert same(fit(client({"use_apa": False}), 1)[0], fit(fedavg({}), 1)[0])
+
+
+@pytest.mark.parametrize("params", [{"use_apa": False}, {"use_gpcl": False}, {}])
+def test_switched_on_it_is_not_fedavg(params: dict[str, Any]) -> None:
+    assert not same(fit(client(params, global_prototypes()), 1)[0], fit(fedavg({}), 1)[0])

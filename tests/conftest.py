@@ -1,0 +1,36 @@
+"""What several tests need: short runs in this process, and the real images where they are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from support import ROOT, InlineRun, Run
+
+# server_app: it must know the real InlineGrid before a test puts its own in its place.
+from fedshift_app import inline, runner, server_app  # noqa: F401
+
+settings.register_profile("fedshift", deadline=None)
+settings.load_profile("fedshift")
+
+
+@pytest.fixture
+def run_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
+    """Return a function that runs an experiment inline: ``run_inline("handwritten", nodes=4, rounds=1, set="...")``."""
+
+    def run(experiment: str = "handwritten", *, nodes: int = 4, grid: Any = None, **flat: Any) -> Run:
+        if grid is not None:
+            monkeypatch.setattr(inline, "InlineGrid", grid)
+        given = {"experiment": experiment, "output-dir": str(tmp_path / "runs")}
+        return Run(runner.run_inline(given | {key.replace("_", "-"): value for key, value in flat.items()}, nodes))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def real_digits() -> Path:
+    """Return the folder of the real digits, which is not part of the project."""
+    folder = ROOT.parent / "shared" / "data" / "digits"
+    if not folder.is_dir():
+        pytest.skip("the real digits (mnist, usps, mnistm as npz) are not beside this checkout")
+    return folder

@@ -1,0 +1,112 @@
+"""Who takes part, and in which order: by partition id, else by domain; never by arrival."""
+
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from datasets.errors import FederationError
+from fedshift_app.flower_internals import identify_process
+from strategies.roster import Roster
+
+DOMAINS = ("scan", "texture", "street")
+
+
+class FakeGrid:
+    """Nodes that answer a question about themselves; more may come and go."""
+
+    def __init__(self, **nodes: Any) -> None:
+        identify_process()
+        self.nodes: dict[int, Any] = {int(key[1:]): value for key, value in nodes.items()}
+        self.questions = 0
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        asked = list(messages)
+        self.questions += len(asked)
+        return [self._reply(message) for message in reversed(asked)]
+
+    def _reply(self, asked: Message) -> Message:
+        told = self.nodes[asked.metadata.dst_node_id]
+        if isinstance(told, str):
+            return Message(Error(code=2, reason=told), reply_to=asked)
+        domain, partition_id = told
+        numbers = {
+            "class-counts": [3, 4], "num-test": 5, "shared-test": 0,
+            "partition-id": partition_id, "num-partitions": -1,
+        }  # fmt: skip
+        return Message(
+            RecordDict({"config": ConfigRecord({"domain": domain}), "metrics": MetricRecord(numbers)}), reply_to=asked
+        )
+
+
+def gathered(grid: FakeGrid, at_least: int = 1) -> Roster:
+    roster = Roster(DOMAINS, "deployment", "{}")
+    roster.gather(grid, at_least, timeout=0.05)  # type: ignore[arg-type]
+    return roster
+
+
+def order(roster: Roster) -> list[tuple[int, str, int]]:
+    return [(node.index, node.domain, node.node_id) for node in roster.nodes]
+
+
+def test_partition_ids_are_the_order_whatever_the_node_ids() -> None:
+    roster = gathered(FakeGrid(n7=("scan", 2), n9=("street", 0), n3=("texture", 1)))
+    assert order(roster) == [(0, "street", 9), (1, "texture", 3), (2, "scan", 7)]
+    assert [node.num_examples for node in roster.nodes] == [7, 7, 7]
+
+
+def test_without_partition_ids_domains_are_the_order() -> None:
+    roster = gathered(FakeGrid(n1=("street", -1), n5=("scan", -1), n2=("scan", -1), n8=("texture", -1)))
+    assert order(roster) == [(0, "scan", 2), (1, "scan", 5), (2, "texture", 8), (3, "street", 1)]
+
+
+def test_each_node_is_asked_once_and_newcomers_come_last() -> None:
+    grid = FakeGrid(n5=("street", -1), n6=("texture", -1))
+    roster = gathered(grid)
+    grid.nodes[1] = ("scan", -1)
+    for _ in range(3):
+        online = roster.online(grid, timeout=1)  # type: ignore[arg-type]
+    assert grid.questions == 3
+    assert [(node.index, node.domain) for node in online] == [(0, "texture"), (1, "street"), (2, "scan")]
+
+
+def test_a_node_that_returns_under_a_new_id_takes_its_place() -> None:
+    grid = FakeGrid(n5=("scan", 0), n6=("texture", 1))
+    roster = gathered(grid)
+    del grid.nodes[5]
+    assert [node.index for node in roster.online(grid, timeout=1)] == [1]  # type: ignore[arg-type]
+    grid.nodes[50] = ("scan", 0)
+    assert [(n.index, n.node_id) for n in roster.online(grid, timeout=1)] == [(0, 50), (1, 6)]  # type: ignore[arg-type]
+
+
+def test_two_nodes_with_one_partition_id_are_an_error() -> None:
+    with pytest.raises(FederationError, match="two nodes have partition-id 1: one holds 'scan', the other 'street'"):
+        gathered(FakeGrid(n5=("scan", 1), n6=("street", 1)))
+
+
+def test_too_few_nodes_end_in_an_error_with_the_numbers() -> None:
+    with pytest.raises(FederationError, match="2 of 3 nodes answered within 0 s"):
+        gathered(FakeGrid(n5=("scan", 0), n6=("texture", 1)), at_least=3)
+
+
+def test_problems_before_the_first_round_are_told_each_once() -> None:
+    with pytest.raises(FederationError) as caught:
+        gathered(FakeGrid(n5="no images", n6="no images", n7=("scan", 0), n8="bad labels"))
+    assert str(caught.value) == "bad labels\nno images"
+
+
+def test_a_newcomer_with_a_problem_does_not_stop_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    grid = FakeGrid(n5=("scan", 0))
+    roster = gathered(grid)
+    grid.nodes[6] = "no images"
+    assert [node.node_id for node in roster.online(grid, timeout=1)] == [5]  # type: ignore[arg-type]
+    assert [node.node_id for node in roster.online(grid, timeout=1)] == [5]  # type: ignore[arg-type]
+    assert grid.questions == 2
+
+
+def test_an_unknown_domain_is_refused() -> None:
+    with pytest.raises(FederationError, match="domain is 'photo'; allowed are scan, texture, street"):
+        gathered(FakeGrid(n5=("photo", 0)))
