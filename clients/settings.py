@@ -36,7 +36,7 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     flip: bool = False  # random horizontal flip
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # ImageNet's, as the FPL code family uses
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    eval_batch: int = Field(256, ge=1)  # images per batch in evaluation
+    eval_batch: int = Field(64, ge=1)  # images per batch in evaluation; larger ones fall out of a CPU's cache
 
     @field_validator("std")
     @classmethod

@@ -1,5 +1,6 @@
 """The ``fedshift`` command."""
 
+import os
 import shlex
 import signal
 import sys
@@ -14,6 +15,7 @@ from datasets.errors import ConfigError, FedShiftError
 from datasets.splits import node_share
 from fedshift_app import config as configuration
 from fedshift_app import registry
+from fedshift_app.run_folder import COMMAND
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -221,8 +223,13 @@ def fail(error: FedShiftError) -> NoReturn:
 def main() -> None:
     """Entry point of the ``fedshift`` command."""
     # As Ctrl-C: what the command started is stopped on the way out.
+    os.environ[COMMAND] = shlex.join(["fedshift", *sys.argv[1:]])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app()
     except FedShiftError as error:
         fail(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -79,10 +79,9 @@ def table(results: dict[str, Any]) -> str:
     rule = "  ".join("-" * width for width in widths)
     lines = [_row(head, widths), rule, *(_row(row, widths) for row in rows[:-2]), rule]
     lines += [_row(row, widths) for row in rows[-2:]]
-    bn = f", bn={results['bn']}"
     title = (
-        f"{results['method']} on {results['dataset']}: top-1 accuracy (%) of the global model, "
-        f"{results['model']}{bn}, {len(results['nodes'])} nodes, seed {results['seed']}"
+        f"{results['method']} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
+        f"{results['model']}, bn={results['bn']}, {len(results['nodes'])} nodes, seed {results['seed']}"
     )
     return "\n".join(["", title, *lines, "* chosen on test images", ""])
 

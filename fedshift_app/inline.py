@@ -53,15 +53,3 @@ class InlineGrid(Grid):
     def run(self) -> Any:
         """Not supported: an inline run is not registered anywhere."""
         raise RuntimeError("the inline engine has no Run")
-
-
-def run_inline(run_config: dict[str, Any], num_nodes: int) -> None:
-    """Run the app in this process.
-
-    Raises:
-        FedShiftError: If the run cannot start or cannot go on.
-    """
-    from fedshift_app import client_app, server_app  # torch: only when a run starts
-
-    grid = InlineGrid(client_app.app, num_nodes)
-    server_app.app(grid, make_context(0, {}, run_config))

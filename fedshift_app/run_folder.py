@@ -3,10 +3,8 @@
 import hashlib
 import json
 import math
-import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -26,6 +24,8 @@ from strategies.roster import Node
 
 #: Environment variable: the file where ``fedshift run`` wants to be told what became of the run.
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"
+#: Environment variable: the command that was typed.
+COMMAND = "FEDSHIFT_COMMAND"
 LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
 KEEP_CHECKPOINTS = 2
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
@@ -35,13 +35,20 @@ VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "
 class RunFolder:
     """Writes a run's files as the run goes on."""
 
-    def __init__(self, output_dir: Path, config: RunConfig, engine: str) -> None:
+    def __init__(self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, command: str) -> None:
         """Make the folder and write ``config.yaml``.
+
+        Args:
+            output_dir: Where run folders are made.
+            config: The resolved configuration.
+            engine: ``simulation``, ``deployment`` or ``inline``.
+            personal: Nodes are scored with models of their own, not with the global one.
+            command: What was typed.
 
         Raises:
             ConfigError: If the folder cannot be made.
         """
-        self.config, self.engine = config, engine
+        self.config, self.engine, self.personal = config, engine, personal
         self.history: list[RoundResult] = []
         self._weights = ArrayRecord()
         stem = f"{config.experiment}-{config.method['name']}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -50,7 +57,7 @@ class RunFolder:
             "resolved": config.model_dump(mode="json"),
             "engine": engine,
             "versions": _versions(),
-            "command": os.environ.get("FEDSHIFT_COMMAND", " ".join(sys.argv)),
+            "command": command,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
         write_atomically(self.path / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
@@ -83,6 +90,7 @@ class RunFolder:
             "dataset": self.config.dataset.name,
             "model": self.config.model.name,
             "bn": self.config.model.bn,
+            "evaluated": "personal models" if self.personal else "global model",
             "seed": self.config.seed,
             "engine": self.engine,
             "seconds": round(seconds, 3),

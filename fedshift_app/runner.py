@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from typing import Any
 from datasets.errors import ConfigError, FederationError
 from fedshift_app import inline, processes
 from fedshift_app.config import RunConfig
+from fedshift_app.flower_internals import make_context
 from fedshift_app.run_folder import STATUS_FILE
 
 APP = Path(__file__).resolve().parent.parent  # the folder with pyproject.toml, which `flwr run` takes
@@ -85,12 +85,18 @@ def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> P
 
 
 def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
-    """Run the app in this process and return the run folder."""
+    """Run the app in this process and return the run folder.
+
+    Raises:
+        FedShiftError: If the run cannot start or cannot go on.
+    """
+    from fedshift_app import client_app, server_app  # torch: only when a run starts
+
     with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
         status = Path(name) / "status.json"
         os.environ[STATUS_FILE] = str(status)
         try:
-            inline.run_inline(run_config, nodes)
+            server_app.app(inline.InlineGrid(client_app.app, nodes), make_context(0, {}, run_config))
         finally:
             del os.environ[STATUS_FILE]
         return Path(json.loads(status.read_text())["run_folder"])
@@ -137,16 +143,12 @@ def empty_folder(home: Path) -> Path:
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's processes: own home, no installation at run time."""
-    return (
-        os.environ
-        | {
-            "FLWR_HOME": str(home),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
-            STATUS_FILE: str(home / "status.json"),
-            "FEDSHIFT_COMMAND": shlex.join(["fedshift", *sys.argv[1:]]),
-            # Flower looks for its commands on PATH.
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        }
-    )
+    return os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
+        STATUS_FILE: str(home / "status.json"),
+        # Flower looks for its commands on PATH.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fedshift_app import console, node, registry
 from fedshift_app.config import RunConfig
 from fedshift_app.flower_internals import is_simulation_grid
 from fedshift_app.inline import InlineGrid
-from fedshift_app.run_folder import STATUS_FILE, RunFolder, write_atomically
+from fedshift_app.run_folder import COMMAND, STATUS_FILE, RunFolder, write_atomically
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Federation, RoundResult
 from strategies.roster import Node
@@ -60,7 +61,10 @@ def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> None:
     strategy.gather(grid)
     console.log.info("%s", describe(config, engine, strategy.roster.nodes))
     # Only now: a run that cannot start leaves no folder behind.
-    progress.folder = RunFolder(Path(str(run_config.get("output-dir", "runs"))), config, engine)
+    progress.folder = RunFolder(
+        Path(str(run_config.get("output-dir") or "runs")), config,
+        engine=engine, personal=federation.personal, command=_command(run_config),
+    )  # fmt: skip
     status["run_folder"] = str(progress.folder.path)
     started = time.perf_counter()
     with console.quiet_flower():
@@ -84,6 +88,13 @@ class Progress:
         self._seconds += result.seconds
         left = self._seconds / result.server_round * (self._rounds - result.server_round)
         console.log.info("%s", console.round_line(result, self._rounds, left))
+
+
+def _command(run_config: Any) -> str:
+    """Return what was typed; of a plain ``flwr run`` only the run-config is known."""
+    changed = {k: v for k, v in run_config.items() if v != configuration.FLAT_KEYS.get(k)}
+    told = " ".join(f"{key}={json.dumps(value)}" for key, value in changed.items())
+    return os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", told])
 
 
 def _engine(grid: Grid) -> str:
@@ -124,6 +135,9 @@ def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:
         f"{config.experiment}: {config.method['name']} on {config.dataset.name}, {config.model.name}, "
         f"bn={config.model.bn}, {len(nodes)} nodes, {config.rounds} rounds of {config.train.epochs} local epochs, "
         f"seed {config.seed}, engine {engine}",
-        *(f"  {domain}: node {', '.join(who)}" if who else f"  {domain}: held out" for domain, who in held.items()),
+        *(
+            f"  {domain}: node {', '.join(who)}" if who else f"  {domain}: held by no node"
+            for domain, who in held.items()
+        ),
     ]
     return "\n".join(lines)

@@ -545,14 +545,16 @@ def test_a_section_that_lacks_much_is_still_told_in_two_lines(tmp_path: Path) ->
 )
 def test_the_config_of_a_run_folder_repeats_the_run(flat: dict[str, Any], tmp_path: Path) -> None:
     config = resolve(flat)
-    folder = RunFolder(tmp_path, config, "inline")
+    folder = RunFolder(tmp_path, config, engine="inline", personal=False, command="")
     again = resolve({"experiment": str(folder.path / CONFIG_FILE)})
     assert again == config
     assert again.model_dump_json() == config.model_dump_json()
 
 
 def test_the_config_of_a_run_folder_takes_overrides(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, resolve({"method": "i2pfl", "set": "method.tau=0.5"}), "inline")
+    folder = RunFolder(
+        tmp_path, resolve({"method": "i2pfl", "set": "method.tau=0.5"}), engine="inline", personal=False, command=""
+    )
     path = str(folder.path / CONFIG_FILE)
     config = resolve({"experiment": path, "rounds": 3, "set": "method.alpha=0.1"})
     assert (config.rounds, config.method["alpha"], config.method["tau"]) == (3, 0.1, 0.5)

@@ -60,7 +60,7 @@ def node(index: int, domain: str) -> Node:
 
 
 def opened(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path, CONFIG, "inline")
+    return RunFolder(tmp_path, CONFIG, engine="inline", personal=False, command="fedshift run")
 
 
 # --- summary ----------------------------------------------------------------------------------------------
