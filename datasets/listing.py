@@ -1,0 +1,63 @@
+"""What a domain consists of before anything is decoded: image files, pieces of archives, labels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.base import ImageSet
+
+
+@dataclass(frozen=True)
+class Item:
+    """One encoded image: a file, or a piece of an uncompressed tar.
+
+    Attributes:
+        path: The image file, or the tar.
+        name: The name by which errors speak of it (its path, or its name inside the tar).
+        offset: Where the image begins in ``path``, in bytes.
+        length: Its length in bytes; -1 for the whole file.
+    """
+
+    path: Path
+    name: str
+    offset: int = 0
+    length: int = -1
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All images of one domain (or of one split of it), in a fixed order.
+
+    Attributes:
+        items: The encoded images.
+        labels: Their labels, shape (N,), int64.
+    """
+
+    items: tuple[Item, ...]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def select(self, index: NDArray[np.int64]) -> "Listing":
+        """Return the images at ``index`` (shape (n,)), in that order."""
+        return Listing(tuple(self.items[i] for i in index), self.labels[index])
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Images that come as arrays (npz, idx, mat, pickled batches), not as encoded files.
+
+    Attributes:
+        files: The files that decide the content.
+        read: Reads them at their own size; resizing is done by the caller.
+    """
+
+    files: tuple[Path, ...]
+    read: Callable[[], ImageSet]
+
+
+Found = Listing | Arrays
