@@ -1,11 +1,112 @@
 """Augmentation and normalisation of whole batches, on the device that holds the images.
 
-Every random number comes from the generator that is passed in, one draw per sample.
+Every random number comes from the generator that is passed in, one draw per sample. Crop, flip and
+normalisation work on uint8 here; what needs real numbers (colours, stretching) is in ``clients.transforms``.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from clients.settings import ImageConfig
+
+#: Values of a batch that a CPU works on at a time, so that they stay in its cache: bytes and float32.
+BYTES_IN_CACHE = 3 << 19
+FLOATS_IN_CACHE = 3 << 17
+
+
+class Pipeline:
+    """From uint8 images to what the network sees, as configured.
+
+    Order: random crop, flip, random resized crop, colour jitter, grayscale, normalisation. What is switched
+    off draws no random number.
+    """
+
+    def __init__(self, config: ImageConfig, device: torch.device) -> None:
+        self._config = config
+        self._mean = torch.tensor(config.mean, device=device)
+        self._std = torch.tensor(config.std, device=device)
+        self._transforms = _real_valued(config)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Normalise images (B, H, W, 3), uint8, without augmentation; shape and memory as in :meth:`train`."""
+        return to_float(x, self._mean, self._std)
+
+    def train(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        """Augment and normalise a batch.
+
+        Args:
+            x: Images (B, H, W, 3), uint8, on the pipeline's device.
+            rng: CPU generator of all that is drawn.
+
+        Returns:
+            Images (B, 3, H, W), float32, channels last in memory.
+        """
+        moves = draw_moves(len(x), self._config, rng)
+        if self._transforms is None:
+            result = x.new_empty(x.shape, dtype=torch.float32)
+            size = _part(x, BYTES_IN_CACHE)
+            for part, moved, out in zip(torch.split(x, size), moves.cut(size), torch.split(result, size), strict=True):
+                _normalise_into(out, moved.apply_to(part), self._mean, self._std)
+            return result.permute(0, 3, 1, 2)
+        # Colours are blended per channel, which is fast where each channel is one block of memory.
+        real: Tensor = moves.apply_to(x).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+        real, _ = self._transforms(real.div_(255.0), rng)
+        real.sub_(self._mean[:, None, None]).div_(self._std[:, None, None])
+        return real.contiguous(memory_format=torch.channels_last)
+
+    def two_views(self, x: Tensor, first: torch.Generator, second: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Augment the same images twice, each view from its own generator as by :meth:`train`."""
+        return self.train(x, first), self.train(x, second)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Which window of each padded image is taken, and which images are mirrored.
+
+    Attributes:
+        padding: Zeros on each side, in pixels.
+        corner: Top and left of each window (2, B), int64, on the CPU.
+        flip: Whether the window is mirrored left to right (B,), bool, on the CPU.
+    """
+
+    padding: int
+    corner: Tensor
+    flip: Tensor
+
+    def cut(self, size: int) -> list["Moves"]:
+        """Cut into parts of ``size`` images."""
+        parts = zip(torch.split(self.corner, size, dim=1), torch.split(self.flip, size), strict=True)
+        return [Moves(self.padding, corner, flip) for corner, flip in parts]
+
+    def apply_to(self, x: Tensor) -> Tensor:
+        """Return the windows (B, H, W, 3) of images of that shape, uint8; ``x`` itself if nothing moves."""
+        flipped = torch.nonzero(self.flip).flatten()
+        if self.padding == 0 and len(flipped) == 0:
+            return x
+        (b, h, w, _), p = x.shape, self.padding
+        # All images, then the mirrored ones again: a flipped window is a window of the mirrored image.
+        padded = x.new_zeros(b + len(flipped), h + 2 * p, w + 2 * p, 3)
+        padded[:b, p : p + h, p : p + w] = x
+        padded[b:, p : p + h, p : p + w] = x.index_select(0, flipped.to(x.device)).flip(2)
+        image = torch.arange(b)
+        image[flipped] = torch.arange(b, len(padded))
+        top, left = self.corner
+        left = torch.where(self.flip, 2 * p - left, left)
+        # Where each row of each window starts if all pixels stand in one line: B x H.
+        starts = ((image * (h + 2 * p) + top)[:, None] + torch.arange(h)) * (w + 2 * p) + left[:, None]
+        rows = padded.view(-1).unfold(0, 3 * w, 3)  # a view of every run of w pixels
+        return rows.index_select(0, starts.view(-1).to(x.device)).view(x.shape)
+
+
+def draw_moves(b: int, config: ImageConfig, rng: torch.Generator) -> Moves:
+    """Draw the random crop and flip of ``b`` images; nothing is drawn for what is off."""
+    p = config.crop_padding
+    corner = torch.randint(0, 2 * p + 1, (2, b), generator=rng) if p > 0 else torch.zeros(2, b, dtype=torch.int64)
+    flip = torch.rand(b, generator=rng) < 0.5 if config.flip else torch.zeros(b, dtype=torch.bool)
+    return Moves(p, corner, flip)
 
 
 def random_crop(x: Tensor, padding: int, rng: torch.Generator) -> Tensor:
@@ -16,21 +117,12 @@ def random_crop(x: Tensor, padding: int, rng: torch.Generator) -> Tensor:
         padding: Pixels; 0 returns ``x``.
         rng: CPU generator, two integers per sample.
     """
-    if padding == 0:
-        return x
-    b, h, w, _ = x.shape
-    padded = F.pad(x, (0, 0, padding, padding, padding, padding))
-    top, left = torch.randint(0, 2 * padding + 1, (2, b), generator=rng).to(x.device)
-    rows = top[:, None] + torch.arange(h, device=x.device)  # B x H
-    columns = left[:, None] + torch.arange(w, device=x.device)  # B x W
-    sample = torch.arange(b, device=x.device)
-    return padded[sample[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return draw_moves(len(x), ImageConfig(crop_padding=padding), rng).apply_to(x)
 
 
 def random_flip(x: Tensor, rng: torch.Generator) -> Tensor:
     """Flip each image (B, H, W, 3) left to right with probability one half."""
-    flip = (torch.rand(len(x), generator=rng) < 0.5).to(x.device)
-    return torch.where(flip[:, None, None, None], x.flip(2), x)
+    return draw_moves(len(x), ImageConfig(flip=True), rng).apply_to(x)
 
 
 def to_float(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -41,5 +133,35 @@ def to_float(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         mean: Per channel, shape (3,), on the scale 0 to 1.
         std: Per channel, shape (3,).
     """
+    result = x.new_empty(x.shape, dtype=torch.float32)
+    _normalise_into(result, x, mean, std)
     # The permuted view of an NHWC tensor *is* NCHW in channels_last memory: no copy.
-    return ((x.float() / 255.0 - mean) / std).permute(0, 3, 1, 2)
+    return result.permute(0, 3, 1, 2)
+
+
+def _normalise_into(out: Tensor, x: Tensor, mean: Tensor, std: Tensor) -> None:
+    """Write (x / 255 - mean) / std into ``out``, float32, of the shape (B, H, W, 3) of ``x``."""
+    b, h, w, _ = x.shape
+    size = _part(x, FLOATS_IN_CACHE)
+    # By whole rows of pixels: loops over three channels at a time would be many times slower.
+    mean, std = mean.repeat(w), std.repeat(w)
+    scratch = out.new_empty(min(size, b), h, 3 * w)
+    for part, result in zip(
+        torch.split(x.reshape(b, h, 3 * w), size), torch.split(out.view(b, h, 3 * w), size), strict=True
+    ):
+        real = scratch[: len(part)]
+        torch.div(real.copy_(part).div_(255.0).sub_(mean), std, out=result)
+
+
+def _part(x: Tensor, values: int) -> int:
+    """Return how many images of a batch a CPU takes at a time; an accelerator takes all."""
+    return max(1, values // x[0].numel()) if x.device.type == "cpu" else len(x)
+
+
+def _real_valued(config: ImageConfig) -> Any:
+    """Return the configured transforms of ``clients.transforms`` as one, None if there are none."""
+    if not config.draws_real_values:
+        return None
+    from clients import transforms  # with torchvision, which takes a second to import
+
+    return transforms.compose(config)

@@ -16,7 +16,8 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients import augment, losses, precision
+from clients import losses, precision
+from clients.augment import Pipeline
 from clients.models import SplitModel, batchnorm_names, set_training
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
@@ -48,11 +49,15 @@ class ClientSetup:
 
 @dataclass(frozen=True)
 class Batch:
-    """One mini-batch on the device: images x (B, 3, H, W), float32, normalised; labels y (B,)."""
+    """One mini-batch on the device: images x (B, 3, H, W), float32, normalised; labels y (B,).
+
+    With ``views = 2``, ``second`` is another augmentation of the same images.
+    """
 
     x: Tensor
     y: Tensor
     epoch: int
+    second: Tensor | None = None
 
 
 class DomainClient(NumPyClient):
@@ -81,6 +86,7 @@ class DomainClient(NumPyClient):
         self.knowledge: Arrays = {}
         self.memory: Arrays = {}
         self._contribution: Arrays = {}
+        self._pipeline = Pipeline(setup.images, setup.device)
         self._private = self.private(model, setup.model, params)
         #: Names of the arrays that travel, in the order of the model's state dict.
         self.shared_names = [name for name in model.state_dict() if name not in self._private]
@@ -209,11 +215,11 @@ class DomainClient(NumPyClient):
             lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
         )  # fmt: skip
         order = self.torch_rng("order", server_round)
-        crops = self.torch_rng("augment", server_round)
+        views = self.torch_rng("augment", server_round), self.torch_rng("augment-second", server_round)
         totals: dict[str, Tensor] = {}
         for epoch in range(cfg.epochs):
             self.start_epoch(epoch)
-            for batch in self._batches(epoch, order, crops):
+            for batch in self._batches(epoch, order, views):
                 terms = self.loss(batch)
                 optimizer.zero_grad(set_to_none=True)
                 torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
@@ -224,33 +230,30 @@ class DomainClient(NumPyClient):
         seen = cfg.epochs * len(self.train_set)
         return {name: float(total) / seen for name, total in totals.items()}
 
-    def _batches(self, epoch: int, order: torch.Generator, crops: torch.Generator) -> Iterator[Batch]:
-        cfg = self.setup.images
+    def _batches(
+        self, epoch: int, order: torch.Generator, views: tuple[torch.Generator, torch.Generator]
+    ) -> Iterator[Batch]:
         images, labels = self._on_device(self.train_set)
-        mean, std = self._normalisation()
         permutation = torch.randperm(len(labels), generator=order).to(self.setup.device)
         for index in _cut(permutation, self.setup.train.batch_size):
-            x = augment.random_crop(images[index], cfg.crop_padding, crops)
-            if cfg.flip:
-                x = augment.random_flip(x, crops)
-            yield Batch(augment.to_float(x, mean, std), labels[index], epoch)
+            x, y = images.index_select(0, index), labels[index]  # index_select copies whole images
+            if self.setup.images.views == 1:
+                yield Batch(self._pipeline.train(x, views[0]), y, epoch)
+            else:
+                first, second = self._pipeline.two_views(x, *views)
+                yield Batch(first, y, epoch, second)
 
     def _in_order(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalised images and labels, in their order, not augmented."""
-        mean, std = self._normalisation()
         size = self.setup.images.eval_batch
         for start in range(0, len(images), size):
             part = ImageSet(images.x[start : start + size], images.y[start : start + size])
             x, y = self._on_device(part)
-            yield augment.to_float(x, mean, std), y
+            yield self._pipeline.plain(x), y
 
     def _on_device(self, images: ImageSet) -> tuple[Tensor, Tensor]:
         device = self.setup.device
         return torch.from_numpy(images.x).to(device), torch.from_numpy(images.y).to(device)
-
-    def _normalisation(self) -> tuple[Tensor, Tensor]:
-        cfg, device = self.setup.images, self.setup.device
-        return torch.tensor(cfg.mean, device=device), torch.tensor(cfg.std, device=device)
 
     # --- weights in and out ------------------------------------------------------------------------
 

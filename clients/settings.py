@@ -1,11 +1,15 @@
 """What a node is told about models and training. Pydantic only: the command line reads it without torch."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze"]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Strength = Annotated[float, Field(ge=0)]
+Turn = Annotated[float, Field(ge=0, le=0.5)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -34,9 +38,28 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     crop_padding: int = Field(0, ge=0, le=16)  # random crop after padding by so many pixels; 0: off
     flip: bool = False  # random horizontal flip
+    #: Random resized crop: area of the window, from and to, as a share of the image; null: off.
+    resized_crop: tuple[Share, Share] | None = None
+    #: Random brightness, contrast, saturation and hue as in torchvision's ColorJitter; 0: off.
+    jitter: tuple[Strength, Strength, Strength, Turn] = (0.0, 0.0, 0.0, 0.0)
+    jitter_p: Probability = 0.8  # probability that an image is jittered, as in SimCLR
+    grayscale: Probability = 0.0  # probability that an image loses its colour
+    views: Literal[1, 2] = 1  # augmented views of each training image; 2 for contrastive methods
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # ImageNet's, as the FPL code family uses
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     eval_batch: int = Field(64, ge=1)  # images per batch in evaluation; larger ones fall out of a CPU's cache
+
+    @property
+    def draws_real_values(self) -> bool:
+        """Whether an augmentation is on that changes values, not only places, of pixels."""
+        return self.resized_crop is not None or any(self.jitter) or self.grayscale > 0
+
+    @field_validator("resized_crop")
+    @classmethod
+    def _in_order(cls, scale: tuple[float, float] | None) -> tuple[float, float] | None:
+        if scale is not None and scale[0] > scale[1]:
+            raise ValueError(f"the first must not exceed the second, found {list(scale)}")
+        return scale
 
     @field_validator("std")
     @classmethod

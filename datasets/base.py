@@ -70,13 +70,13 @@ class Dataset:
     load: Callable[[str, Split, Source], ImageSet]
 
 
-def checked(images: ImageSet, *, classes: int, size: int, where: str) -> ImageSet:
+def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> ImageSet:
     """Return ``images`` unchanged if they keep the promise of :class:`ImageSet`.
 
     Args:
         images: What a loader read.
         classes: Number of classes.
-        size: Height and width in pixels.
+        size: Height and width in pixels; None allows any.
         where: The file or folder they came from, for the message.
 
     Raises:
@@ -85,10 +85,9 @@ def checked(images: ImageSet, *, classes: int, size: int, where: str) -> ImageSe
     x, y = images.x, images.y
     if len(y) == 0:
         raise DataError(f"{where}: no images found")
-    if x.dtype != np.uint8 or x.shape != (len(y), size, size, 3):
-        raise DataError(
-            f"{where}: images of shape {x.shape} and type {x.dtype}, expected ({len(y)}, {size}, {size}, 3) and uint8"
-        )
+    shape = (len(y), size or x.shape[1], size or x.shape[2], 3)
+    if x.dtype != np.uint8 or x.shape != shape:
+        raise DataError(f"{where}: images of shape {x.shape} and type {x.dtype}, expected {shape} and uint8")
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         raise DataError(f"{where}: labels from {low} to {high}, allowed are 0 to {classes - 1}")

@@ -15,25 +15,43 @@ Each domain is taken from the first layout that is there; `<split>` is `train` o
 Split folders of mnistm and syn are `train`, `imgs_train` or `training`, and `test`,
 `imgs_valid`, `testing` or `val`. A domain's own folder may be in any letter case in the lower
 five rows.
+
+| domain | published counts (train, test) | licence |
+|---|---|---|
+| mnist | 60,000 and 10,000 | CC BY-SA 3.0 |
+| usps | 7,291 and 2,007 | none given; research use |
+| svhn | 73,257 and 26,032 | none given; non-commercial use |
+| mnistm | 59,001 and 9,001 | none given; research use |
+| syn | differ between the packages in which it is found | none given; research use |
 """
 
 import gzip
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files
+from datasets import files, trees
 from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
 from datasets.errors import DataError
+from datasets.listing import Arrays, Found
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
 CLASSES = tuple("0123456789")
 SIZE = 32
+TITLE = "Digits of five kinds (MNIST, USPS, MNIST-M, SVHN, SYN), 10 classes, 32x32"
+#: Published number of images by domain and split.
+SPLIT_COUNTS: dict[str, dict[Split, int]] = {
+    "mnist": {"train": 60000, "test": 10000},
+    "usps": {"train": 7291, "test": 2007},
+    "mnistm": {"train": 59001, "test": 9001},
+    "svhn": {"train": 73257, "test": 26032},
+}
+COUNTS = {domain: sum(counts.values()) for domain, counts in SPLIT_COUNTS.items()}
 
 _FOLDERS = {
     "mnist": ("mnist",),
@@ -46,7 +64,39 @@ _SPLIT_FOLDERS = {"train": ("train", "imgs_train", "training"), "test": ("test",
 _MNIST_STEM = {"train": "train", "test": "t10k"}
 _USPS_FILE = {"train": "usps.bz2", "test": "usps.t.bz2"}
 
-_Reader = Callable[[], ImageSet]
+
+class _Reader(Protocol):
+    """Reads images; at their own size if ``size`` is None."""
+
+    def __call__(self, *, size: int | None) -> ImageSet: ...
+
+
+@dataclass(frozen=True)
+class _Files:
+    """One domain and split that is not an image folder."""
+
+    paths: tuple[Path, ...]
+    read: _Reader
+
+
+def find(domain: str, split: Split, source: Source) -> Found:
+    """Find one domain and split of the digits; nothing is decoded.
+
+    Args:
+        domain: One of :data:`DOMAINS`.
+        split: Which split.
+        source: As for :func:`load`.
+
+    Returns:
+        A listing of an image folder, else what reads arrays at their own size.
+
+    Raises:
+        DataError: If the domain is unknown or absent, or its download fails; when read, if it is broken.
+    """
+    place = _place(domain, split, source)
+    if isinstance(place, Path):
+        return trees.list_folders(place, CLASSES, complete=False)
+    return Arrays(place.paths, partial(place.read, size=None))
 
 
 def load(domain: str, split: Split, source: Source) -> ImageSet:
@@ -63,6 +113,14 @@ def load(domain: str, split: Split, source: Source) -> ImageSet:
     Raises:
         DataError: If the domain is unknown, absent or broken, or its download fails.
     """
+    place = _place(domain, split, source)
+    if isinstance(place, Path):
+        return files.read_folder(place, classes=CLASSES, size=SIZE)
+    return place.read(size=SIZE)
+
+
+def _place(domain: str, split: Split, source: Source) -> Path | _Files:
+    """Return where a domain is, after its download if there is one; see :func:`load`."""
     if domain not in DOMAINS:
         raise DataError(f"digits has no domain {domain}; allowed are {', '.join(DOMAINS)}")
     if source.data_dir is None:
@@ -73,23 +131,25 @@ def load(domain: str, split: Split, source: Source) -> ImageSet:
     root = source.data_dir
     if root.exists() or not source.download:
         files.check_data_dir(root)
-    read = _find(root, domain, split)
-    if read is None and source.download:
+    place = _find(root, domain, split)
+    if place is None and source.download:
         _download(domain, split, root)
-        read = _find(root, domain, split)
-    if read is None:
+        place = _find(root, domain, split)
+    if place is None:
         raise _missing(domain, split, root)
-    return read()
+    return place
 
 
-def _find(root: Path, domain: str, split: Split) -> _Reader | None:
-    """Return what reads the first layout of a domain that is there, None if none is."""
+def _find(root: Path, domain: str, split: Split) -> Path | _Files | None:
+    """Return the image folder or the files of the first layout of a domain that is there, None if none is."""
     with files.reading(root.absolute()):
         path = files.find_domain(root, domain, split)
         if path is None and domain in ("mnistm", "syn"):
             path = _field_folder(root, domain, split)
+        if path is not None and path.is_file():
+            return _Files((path,), partial(files.read_npz, path, classes=CLASSES))
         if path is not None:
-            return partial(files.read_path, path, classes=CLASSES, size=SIZE)
+            return path
         finder = {"mnist": _find_mnist, "usps": _find_usps, "svhn": _find_svhn}.get(domain)
         return finder(root, split) if finder else None
 
@@ -108,14 +168,14 @@ def _field_folder(root: Path, domain: str, split: Split) -> Path | None:
     return next((path for path in candidates if path.is_dir()), None)
 
 
-def _find_mnist(root: Path, split: Split) -> _Reader | None:
+def _find_mnist(root: Path, split: Split) -> _Files | None:
     stem = _MNIST_STEM[split]
     for base in (root, *_own_folders(root, "mnist")):
         raw = base / "MNIST" / "raw"
         images = _plain_or_gzip(raw / f"{stem}-images-idx3-ubyte")
         labels = _plain_or_gzip(raw / f"{stem}-labels-idx1-ubyte")
         if images and labels:
-            return partial(_read_mnist, images, labels)
+            return _Files((images, labels), partial(_read_mnist, images, labels))
     return None
 
 
@@ -128,19 +188,19 @@ def _find_file(root: Path, domain: str, name: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _find_usps(root: Path, split: Split) -> _Reader | None:
+def _find_usps(root: Path, split: Split) -> _Files | None:
     path = _find_file(root, "usps", _USPS_FILE[split])
-    return partial(_read_usps, path, split) if path else None
+    return _Files((path,), partial(_read_usps, path, split)) if path else None
 
 
-def _find_svhn(root: Path, split: Split) -> _Reader | None:
+def _find_svhn(root: Path, split: Split) -> _Files | None:
     path = _find_file(root, "svhn", f"{split}_32x32.mat")
-    return partial(_read_svhn, path) if path else None
+    return _Files((path,), partial(_read_svhn, path)) if path else None
 
 
-def _read_mnist(images: Path, labels: Path) -> ImageSet:
+def _read_mnist(images: Path, labels: Path, *, size: int | None) -> ImageSet:
     x, y = _read_idx(images, ndim=3), _read_idx(labels, ndim=1)
-    return files.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES, size=SIZE)
+    return files.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES, size=size)
 
 
 def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
@@ -157,16 +217,16 @@ def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 
-def _read_usps(path: Path, split: Split) -> ImageSet:
+def _read_usps(path: Path, split: Split, *, size: int | None) -> ImageSet:
     import torchvision  # type: ignore[import-untyped]  # slow to import, and USPS alone needs it
 
     with files.reading(path.absolute()):
         usps = torchvision.datasets.USPS(path.parent, train=split == "train")
         y = np.array(usps.targets, np.int64)  # torchvision has already taken 1 off the file's 1 to 10
-    return files.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES, size=SIZE)
+    return files.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES, size=size)
 
 
-def _read_svhn(path: Path) -> ImageSet:
+def _read_svhn(path: Path, *, size: int | None) -> ImageSet:
     """Read a mat file directly: torchvision would refuse any file but the two published ones."""
     where = path.absolute()
     with files.reading(where):
@@ -177,7 +237,7 @@ def _read_svhn(path: Path) -> ImageSet:
             raise DataError(f"{where}: it must hold the variables X of shape (32, 32, 3, N) and y of shape (N, 1)")
         x, y = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2)), content["y"].reshape(-1)
         y = np.where(y == 10, y.dtype.type(0), y)  # SVHN calls the digit 0 class 10
-    return files.as_images(x, y, where=str(where), classes=CLASSES, size=SIZE)
+    return files.as_images(x, y, where=str(where), classes=CLASSES, size=size)
 
 
 def _download(domain: str, split: Split, root: Path) -> None:
@@ -225,7 +285,7 @@ def _missing(domain: str, split: Split, root: Path) -> DataError:
 
 DATASET = Dataset(
     name="digits",
-    title="Digits of five kinds (MNIST, USPS, MNIST-M, SVHN, SYN), 10 classes, 32x32",
+    title=TITLE,
     domains=DOMAINS,
     classes=CLASSES,
     size=SIZE,

@@ -10,7 +10,7 @@ Where both are there, the npz is read. Images of any height and width become RGB
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,11 @@ def read_path(path: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
     return read_folder(path, classes=classes, size=size)
 
 
-def read_npz(path: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
+def read_npz(path: Path, *, classes: tuple[str, ...], size: int | None) -> ImageSet:
     """Read an npz file with the keys ``x`` and ``y``; other keys are left alone.
 
     Returns:
-        Images of shape (N, size, size, 3), in the file's order.
+        Images of shape (N, size, size, 3), in the file's order; of their own size if that is None.
 
     Raises:
         DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
@@ -150,7 +150,7 @@ def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
     return value
 
 
-def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...], size: int) -> ImageSet:
+def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...], size: int | None) -> ImageSet:
     """Check raw arrays and turn them into an :class:`ImageSet`.
 
     Args:
@@ -158,10 +158,10 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
         y: Labels, any integer type, shape (N,).
         where: The file they came from, for the messages.
         classes: Class names.
-        size: Height and width of the result in pixels.
+        size: Height and width of the result in pixels; None leaves both as they are.
 
     Returns:
-        Images of shape (N, size, size, 3).
+        Images of shape (N, size, size, 3), or (N, H, W, 3).
 
     Raises:
         DataError: If a type, a shape or a label is not allowed, or there are no images.
@@ -176,8 +176,14 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
         raise DataError(f"{where}: y has type {y.dtype} and shape {y.shape}; allowed are integers and (N,)")
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} images (x) but {len(y)} labels (y); the numbers must be equal")
-    result = ImageSet(resize(x, size), y.astype(np.int64))
+    result = ImageSet(_rgb(x) if size is None else resize(x, size), y.astype(np.int64))
     return checked(result, classes=len(classes), size=size, where=where)
+
+
+def _rgb(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return images as (N, H, W, 3); grey ones as a view that cannot be written."""
+    x = x[..., np.newaxis] if x.ndim == 3 else x
+    return np.broadcast_to(x, (*x.shape[:3], 3))
 
 
 def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
@@ -194,9 +200,7 @@ def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSe
     """
     where = folder.absolute()
     with reading(where):
-        labelled = [
-            (file, label) for label, sub in _class_folders(folder, classes) for file in _visible(sub) if _is_image(file)
-        ]
+        labelled = [(file, label) for label, sub in class_folders(folder, classes) for file in images_in(sub)]
     if not labelled:
         raise DataError(f"{where}: no images found; expected <class>/*{{{','.join(SUFFIXES)}}}")
     x = np.empty((len(labelled), size, size, 3), np.uint8)
@@ -211,16 +215,39 @@ def _visible(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.is_file()
+def is_image_name(name: str) -> bool:
+    """Tell whether a file of this name is taken for an image: a known suffix, and not hidden."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
-def _class_folders(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Path]]:
+def images_in(folder: Path) -> list[Path]:
+    """Return the image files right in ``folder``, sorted by name."""
+    return [path for path in _visible(folder) if is_image_name(path.name) and path.is_file()]
+
+
+def class_folders(
+    folder: Path,
+    classes: tuple[str, ...],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    others: Collection[str] = (),
+) -> list[tuple[int, Path]]:
+    """Return the class folders in ``folder`` with their labels, in the order of the labels.
+
+    Args:
+        folder: Where they are.
+        classes: Class names; matched exactly, else without regard to case.
+        aliases: Class name by a further, lower-case name of its folder.
+        others: Lower-case names of folders to pass over.
+
+    Raises:
+        DataError: If a folder is no class, or two are the same.
+    """
     found: dict[int, Path] = {}
     for sub in _visible(folder):
-        if not sub.is_dir():
+        if not sub.is_dir() or sub.name.lower() in others:
             continue
-        label = _label(sub.name, classes)
+        label = label_of(sub.name, classes, aliases or {})
         if label is None:
             raise DataError(f"{sub.absolute()}: no class of that name; allowed are {', '.join(classes)}")
         if label in found:
@@ -232,11 +259,13 @@ def _class_folders(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Pa
     return sorted(found.items())
 
 
-def _label(name: str, classes: tuple[str, ...]) -> int | None:
+def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) -> int | None:
+    """Return the label that a folder's name stands for, None if it is no class; see :func:`class_folders`."""
     if name in classes:
         return classes.index(name)
     folded = [known.casefold() for known in classes]
-    return folded.index(name.casefold()) if name.casefold() in folded else None
+    wanted = aliases.get(name.lower(), name).casefold()
+    return folded.index(wanted) if wanted in folded else None
 
 
 def _decode(path: Path) -> NDArray[np.uint8]:

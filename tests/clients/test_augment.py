@@ -150,3 +150,50 @@ def test_to_float_is_channels_last_in_memory() -> None:
     out = to_float(images(2, 4, 7), torch.zeros(3), torch.ones(3))
     assert out.is_contiguous(memory_format=torch.channels_last)
     assert out.stride() == (4 * 7 * 3, 1, 7 * 3, 3)
+
+
+# --- as ever ---------------------------------------------------------------------------------------
+
+
+def crop_as_first_written(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
+    b, h, w, _ = x.shape
+    padded = torch.nn.functional.pad(x, (0, 0, padding, padding, padding, padding))
+    top, left = torch.randint(0, 2 * padding + 1, (2, b), generator=generator)
+    rows = top[:, None] + torch.arange(h)
+    columns = left[:, None] + torch.arange(w)
+    return padded[torch.arange(b)[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+@pytest.mark.parametrize(("b", "h", "w", "padding"), [(1, 1, 1, 1), (7, 6, 5, 2), (64, 32, 32, 4), (5, 8, 8, 16)])
+def test_crop_repeats_the_windows_of_earlier_runs(b: int, h: int, w: int, padding: int) -> None:
+    x, new, old = images(b, h, w), rng(3), rng(3)
+    out = random_crop(x, padding, new)
+    assert torch.equal(out, crop_as_first_written(x, padding, old))
+    assert out.is_contiguous()
+    assert torch.equal(new.get_state(), old.get_state())
+
+
+def test_flip_repeats_the_choices_of_earlier_runs() -> None:
+    x, new, old = images(64, 8, 8), rng(3), rng(3)
+    flip = torch.rand(64, generator=old) < 0.5
+    assert torch.equal(random_flip(x, new), torch.where(flip[:, None, None, None], x.flip(2), x))
+    assert torch.equal(new.get_state(), old.get_state())
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))]
+)
+def test_to_float_repeats_the_bits_of_earlier_runs(
+    mean: tuple[float, float, float], std: tuple[float, float, float]
+) -> None:
+    x = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3)  # every value in every channel
+    m, s = torch.tensor(mean), torch.tensor(std)
+    assert torch.equal(to_float(x, m, s), ((x.float() / 255.0 - m) / s).permute(0, 3, 1, 2))
+
+
+def test_to_float_takes_a_view_and_leaves_it_alone() -> None:
+    x = images(3, 6, 6)
+    kept, mean, std = x.clone(), torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 0.7])
+    turned = x.transpose(1, 2)
+    assert torch.equal(to_float(turned, mean, std), to_float(turned.contiguous(), mean, std))
+    assert torch.equal(x, kept)

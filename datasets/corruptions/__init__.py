@@ -1,0 +1,127 @@
+"""The 15 common corruptions of Hendrycks & Dietterich, for test images of 28 to 224 pixels.
+
+Paper: Dan Hendrycks, Thomas Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
+Perturbations", ICLR 2019, https://arxiv.org/abs/1903.12261
+Reference code: hendrycks/robustness, ``make_imagenet_c.py`` (224 pixels) and ``make_cifar_c.py`` (32 pixels)
+
+The result for an image depends on its pixels, the corruption, the severity, the seed and its key, and on nothing
+else: not on the batch it comes in, nor on the order. One seed and key give the same noise, flakes or direction at
+every severity, so severities differ in strength alone.
+
+Deviations, each told where it is made:
+
+1. Constants of sizes between 32 and 224 are interpolated (:mod:`datasets.corruptions.levels`).
+2. Frost is drawn, not photographed.
+3. Elastic transform has constants of its own; glass blur has three at 32 pixels and two at 224, motion blur and frost
+   one at 32. With theirs, a severity does no more than the one before it.
+4. Defocus blur weighs pixels by the disk's cover of them; zoom blur enlarges about the exact centre.
+5. Values are rounded to 8 bits once, at the end; theirs are cut off, and in places twice.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from datasets.corruptions import blur, digital, noise, weather
+from datasets.corruptions.arrays import Constants, Draws, Indices, Pixels
+from datasets.corruptions.levels import constants
+from datasets.errors import ConfigError, DataError
+from datasets.seeding import generator
+
+_Corruption = Callable[[Pixels, Constants, Draws], Pixels]
+
+_FUNCTIONS: dict[str, _Corruption] = {
+    "gaussian_noise": noise.gaussian_noise,
+    "shot_noise": noise.shot_noise,
+    "impulse_noise": noise.impulse_noise,
+    "defocus_blur": blur.defocus_blur,
+    "glass_blur": blur.glass_blur,
+    "motion_blur": blur.motion_blur,
+    "zoom_blur": blur.zoom_blur,
+    "snow": weather.snow,
+    "frost": weather.frost,
+    "fog": weather.fog,
+    "brightness": weather.brightness,
+    "contrast": digital.contrast,
+    "elastic_transform": digital.elastic_transform,
+    "pixelate": digital.pixelate,
+    "jpeg_compression": digital.jpeg_compression,
+}
+
+#: Names of the corruptions, in the paper's order.
+CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)
+HIGHEST_SEVERITY = 5
+SMALLEST_SIDE, LARGEST_SIDE = 28, 224
+
+#: Values that are worked on at a time: what fits a CPU's cache, but a few images at least.
+_CHUNK = 1 << 18
+_LEAST_CHUNK = 8
+
+
+def corrupt(x: Pixels, name: str, severity: int, keys: Indices, seed: int = 0) -> Pixels:
+    """Corrupt test images.
+
+    Args:
+        x: Images, shape (N, H, W, 3), uint8, RGB, H = W from 28 to 224.
+        name: One of :data:`CORRUPTIONS`.
+        severity: 1 to 5; 0 returns ``x`` itself.
+        keys: What sets each image's random numbers apart, shape (N,), int64, not negative: its number in
+            the test set.
+        seed: Seed of all random numbers, not negative.
+
+    Returns:
+        Corrupted images, shape (N, H, W, 3), uint8.
+
+    Raises:
+        ConfigError: If there is no such corruption, severity or seed.
+        DataError: If the images or keys are not as above.
+    """
+    if name not in _FUNCTIONS:
+        raise ConfigError(f"corruption: {name!r} is not known; allowed are {', '.join(CORRUPTIONS)}")
+    _check(x, severity, keys, seed)
+    if severity == 0:
+        return x
+    level = constants(name, severity, x.shape[1])
+    out = np.empty_like(x)
+    step = max(_LEAST_CHUNK, _CHUNK // x[0].size) if len(x) else 1
+    for start in range(0, len(x), step):
+        part = slice(start, start + step)
+        out[part] = _FUNCTIONS[name](x[part], level, Draws(seed, f"corruption-{name}", keys[part]))
+    return out
+
+
+def random_corruption(x: Pixels, severity: int, keys: Indices, seed: int = 0) -> Pixels:
+    """Corrupt each image in one of the 15 ways, drawn by the seed and its key: FedICON's covariate shift.
+
+    Args and result are those of :func:`corrupt`.
+
+    Raises:
+        ConfigError: If there is no such severity or seed.
+        DataError: If the images or keys are not as there.
+    """
+    _check(x, severity, keys, seed)
+    drawn = [int(generator(seed, "corruption-choice", int(key)).integers(len(CORRUPTIONS))) for key in keys]
+    out = x.copy()
+    for number, name in enumerate(CORRUPTIONS):
+        own = np.flatnonzero(np.array(drawn, np.int64) == number)
+        out[own] = corrupt(x[own], name, severity, keys[own], seed)
+    return out
+
+
+def _check(x: Pixels, severity: int, keys: Indices, seed: int) -> None:
+    if severity not in range(HIGHEST_SEVERITY + 1):
+        raise ConfigError(f"corruption severity: {severity!r} is not allowed; allowed are 0 to {HIGHEST_SEVERITY}")
+    if seed < 0:
+        raise ConfigError(f"corruption seed: {seed} is not allowed; allowed are 0 and above")
+    square = x.ndim == 4 and x.shape[1] == x.shape[2] and x.shape[3] == 3
+    if x.dtype != np.uint8 or not square or not SMALLEST_SIDE <= x.shape[1] <= LARGEST_SIDE:
+        raise DataError(
+            f"images to corrupt: shape {x.shape} and type {x.dtype}; allowed are (N, H, H, 3) with H from "
+            f"{SMALLEST_SIDE} to {LARGEST_SIDE}, and uint8"
+        )
+    if keys.shape != (len(x),) or keys.dtype.kind not in "iu":
+        raise DataError(
+            f"keys of images to corrupt: shape {keys.shape} and type {keys.dtype}; allowed are ({len(x)},) and int64"
+        )
+    if len(keys) and keys.min() < 0:
+        raise DataError(f"keys of images to corrupt: {keys.min()} is not allowed; allowed are 0 and above")

@@ -1,0 +1,66 @@
+"""Decoding images, once per machine: in parallel, straight into the array that is kept."""
+
+import io
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from datasets import files
+from datasets.errors import DataError
+from datasets.listing import Item, Listing
+
+#: Called with the number of images that have just been finished.
+Progress = Callable[[int], None]
+
+
+def no_progress(finished: int) -> None:
+    """Show nothing."""
+
+
+def decode_into(listing: Listing, out: NDArray[np.uint8], *, workers: int, progress: Progress = no_progress) -> None:
+    """Decode all images of a listing, resized to squares, into ``out``.
+
+    Args:
+        listing: The encoded images.
+        out: Where they go, shape (N, size, size, 3), uint8.
+        workers: Threads; Pillow decodes outside of Python's lock.
+        progress: Told of finished images.
+
+    Raises:
+        DataError: If an image cannot be read, with its name.
+    """
+
+    def one(number: int) -> None:
+        out[number] = decode(listing.items[number], out.shape[1])
+        progress(1)
+
+    with ThreadPoolExecutor(workers) as pool:
+        # list(): the first error of any image ends it.
+        list(pool.map(one, range(len(listing))))
+
+
+def decode(item: Item, size: int) -> NDArray[np.uint8]:
+    """Return one image as (size, size, 3) uint8: bilinear with antialias, as torchvision's Resize on PIL images.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    with files.reading(item.name), Image.open(io.BytesIO(_encoded(item))) as image:
+        if image.mode.startswith(("I", "F")):
+            raise DataError(f"{item.name}: pixels of mode {image.mode}; allowed are 8 bits a channel")
+        rgb = image.convert("RGB")
+        if rgb.size != (size, size):
+            rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
+        return np.asarray(rgb)
+
+
+def _encoded(item: Item) -> bytes:
+    if item.length < 0:
+        return Path(item.path).read_bytes()
+    with item.path.open("rb") as file:
+        file.seek(item.offset)
+        return file.read(item.length)

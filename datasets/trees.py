@@ -1,0 +1,193 @@
+"""Listing a domain without decoding it: class folders, uncompressed tars, and what is missing from them."""
+
+import tarfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets import files
+from datasets.base import Source, Split
+from datasets.errors import DataError
+from datasets.listing import Item, Listing
+
+#: How compressed files begin.
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+Finder = Callable[[Path, str], Path | None]
+
+
+def locate(dataset: str, domain: str, source: Source, *, domains: Sequence[str], finder: Finder, layouts: str) -> Path:
+    """Return the place of a domain.
+
+    Args:
+        dataset: The data set's name, for messages.
+        domain: The domain that is asked for.
+        source: Names the data-dir.
+        domains: All domains.
+        finder: Returns the place of a domain below a folder, None if it is not there.
+        layouts: What is looked for, for messages; ``<domain>`` stands for the domain.
+
+    Returns:
+        An absolute path.
+
+    Raises:
+        DataError: If the domain is unknown or absent, or there is no data-dir.
+    """
+    if domain not in domains:
+        raise DataError(f"{dataset} has no domain {domain}; allowed are {', '.join(domains)}")
+    if source.data_dir is None:
+        raise DataError(f"{dataset} needs the key data-dir: a folder with {layouts}")
+    root = source.data_dir.absolute()
+    files.check_data_dir(root)
+    with files.reading(root):
+        place = finder(root, domain)
+        there = [] if place else [known for known in domains if finder(root, known)]
+    if place is None:
+        raise DataError(
+            f"{domain} not found in {root}; looked for {layouts.replace('<domain>', domain)}\n"
+            f"Domains of {dataset} there: {', '.join(there) or 'none'}"
+        )
+    return place
+
+
+def children(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Return what ``folder`` holds of the given lower-case names, in their order, whatever the letter case."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if path.name.lower() in names]
+    return sorted(found, key=lambda path: (names.index(path.name.lower()), path.name))
+
+
+def places(root: Path, *levels: Sequence[str]) -> list[Path]:
+    """Return ``root`` and the folders below it along ``levels`` of lower-case names, each of which may be left out."""
+    found = [root]
+    for names in levels:
+        found += [path for base in found for path in children(base, names) if path.is_dir()]
+    return found
+
+
+def list_folders(
+    folder: Path,
+    classes: tuple[str, ...],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    others: Collection[str] = (),
+    complete: bool = True,
+) -> Listing:
+    """List ``<folder>/<class>/*``, by class as in ``classes``, then by file name.
+
+    Args:
+        folder: The folder of one domain, or of one split of it.
+        classes: Class names; a label is an index into them.
+        aliases: Class name by a further, lower-case name of its folder.
+        others: Lower-case names of folders to pass over.
+        complete: Every class must have an image; otherwise at least one of them.
+
+    Raises:
+        DataError: If a folder is no class, or images are missing.
+    """
+    where = folder.absolute()
+    with files.reading(where):
+        labelled = [
+            (path, label)
+            for label, sub in files.class_folders(where, classes, aliases=aliases, others=others)
+            for path in files.images_in(sub)
+        ]
+    labels = np.array([label for _, label in labelled], np.int64)
+    _check_classes(labels, classes, where, "<class>", complete=complete)
+    return Listing(tuple(Item(path, str(path)) for path, _ in labelled), labels)
+
+
+def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]) -> Listing:
+    """List the members ``<domain>/<class>/<file>`` of an uncompressed tar, by class, then by file name.
+
+    Only the headers are read. Where a member is there twice, the later one counts, as in unpacking.
+
+    Args:
+        path: The tar.
+        domain_names: Lower-case names that the domain's folder may bear.
+        classes: Class names; a label is an index into them.
+
+    Raises:
+        DataError: If the tar is compressed, cut short or damaged, a member is out of place, or a class has no image.
+    """
+    where = path.absolute()
+    items: dict[tuple[int, str], Item] = {}
+    for member in _members(where):
+        name = PurePosixPath(member.name)
+        if not member.isfile() or not files.is_image_name(name.name):
+            continue
+        if len(name.parts) < 3 or name.parts[-3].lower() not in domain_names or member.issparse():
+            raise DataError(f"{where}: member {member.name}; allowed are <domain>/<class>/<file> of this domain")
+        label = files.label_of(name.parts[-2], classes, {})
+        if label is None:
+            raise DataError(f"{where}: member {member.name} is of no class; allowed are {', '.join(classes)}")
+        items[label, name.name] = Item(where, member.name, member.offset_data, member.size)
+    ordered = sorted(items)
+    labels = np.array([label for label, _ in ordered], np.int64)
+    _check_classes(labels, classes, where, "<domain>/<class>", complete=True)
+    return Listing(tuple(items[key] for key in ordered), labels)
+
+
+def _members(path: Path) -> list[tarfile.TarInfo]:
+    """Return the headers of a tar; tarfile itself takes one that was cut short, or damaged inside, for complete."""
+    with files.reading(path), path.open("rb") as file:
+        start = file.read(6)
+        kind = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
+        if kind:
+            raise DataError(f"{path}: compressed with {kind}; allowed is an uncompressed tar, or its folders")
+        file.seek(0)
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            members = archive.getmembers()
+            file.seek(archive.offset)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise DataError(f"{path}: cut short or damaged after {len(members)} members")
+    return members
+
+
+def _check_classes(
+    labels: NDArray[np.int64], classes: tuple[str, ...], where: Path, pattern: str, *, complete: bool
+) -> None:
+    empty = [name for name, count in class_counts(labels, classes).items() if count == 0]
+    if len(empty) == len(classes):
+        raise DataError(f"{where}: no images found; expected {pattern}/*{{{','.join(files.SUFFIXES)}}}")
+    if complete and empty:
+        raise DataError(
+            f"{where}: images of {len(classes) - len(empty)} classes, expected {len(classes)}; "
+            f"none of {', '.join(empty)} in {pattern}/"
+        )
+
+
+def class_counts(labels: NDArray[np.int64], classes: tuple[str, ...]) -> dict[str, int]:
+    """Return the number of labels of every class, by its name."""
+    counts = np.bincount(labels, minlength=len(classes))
+    return {name: int(count) for name, count in zip(classes, counts, strict=True)}
+
+
+def compare_counts(found: Mapping[str, int], published: Mapping[str, int]) -> str | None:
+    """Report where numbers of images differ from the published ones.
+
+    Args:
+        found: Number of images by name (of a domain, a split or a class); a name left out has none.
+        published: The same as published; names that are not in it are not compared.
+
+    Returns:
+        One line, for example ``dog: 180 of 189 images, 9 missing; horse: 201 of 199 images, 2 too many``;
+        None if all agree.
+    """
+    notes = []
+    for name, wanted in published.items():
+        count = found.get(name, 0)
+        if count < wanted:
+            notes.append(f"{name}: {count} of {wanted} images, {wanted - count} missing")
+        elif count > wanted:
+            notes.append(f"{name}: {count} of {wanted} images, {count - wanted} too many")
+    return "; ".join(notes) or None
+
+
+def split_by_tens(whole: Listing, split: Split) -> Listing:
+    """Return one split of a domain by the rule of F2DC's code: the last two of every ten images are test."""
+    test = np.arange(len(whole)) % 10 >= 8
+    return whole.select(np.flatnonzero(test if split == "test" else ~test))

@@ -1,0 +1,215 @@
+"""From uint8 to what the network sees: the configured steps, their random numbers, two views."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from support import ROOT
+from torch import Tensor
+
+from clients import augment, transforms
+from clients.augment import Pipeline
+from clients.base import Batch, ClientSetup, DomainClient
+from clients.models import build
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.base import ImageSet
+from fedshift_wire import SERVER_ROUND, Params
+
+CPU = torch.device("cpu")
+#: What FedICON trains with, and each of its parts alone.
+FULL: dict[str, Any] = {
+    "crop_padding": 2, "flip": True, "resized_crop": (0.5, 1.0), "jitter": (0.4, 0.4, 0.4, 0.1), "grayscale": 0.2,
+}  # fmt: skip
+CONFIGS: list[dict[str, Any]] = [{}, {"crop_padding": 2, "flip": True}, FULL] + [
+    {key: value} for key, value in FULL.items()
+]
+configs = pytest.mark.parametrize("given", CONFIGS, ids=lambda given: "+".join(given) or "off")
+
+
+def images(b: int = 16, size: int = 12, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (b, size, size, 3), dtype=np.uint8))
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def pipeline(**given: Any) -> Pipeline:
+    return Pipeline(ImageConfig(**given), CPU)
+
+
+def moments() -> tuple[Tensor, Tensor]:
+    config = ImageConfig()
+    return torch.tensor(config.mean), torch.tensor(config.std)
+
+
+# --- what comes out --------------------------------------------------------------------------------
+
+
+@configs
+@pytest.mark.parametrize("b", [1, 5])
+def test_result_is_float32_channels_last_and_in_the_range_of_the_images(given: dict[str, Any], b: int) -> None:
+    x = images(b)
+    kept = x.clone()
+    made = pipeline(**given)
+    lowest, highest = made.plain(torch.zeros_like(x)), made.plain(torch.full_like(x, 255))
+    for out in (made.train(x, rng()), made.plain(x)):
+        assert out.shape == (b, 3, 12, 12)
+        assert out.dtype == torch.float32
+        assert out.stride() == (12 * 12 * 3, 1, 12 * 3, 3)
+        assert (out >= lowest).all()
+        assert (out <= highest).all()
+    assert torch.equal(x, kept)
+
+
+def test_identity_when_off() -> None:
+    x, generator = images(), rng()
+    before = generator.get_state()
+    mean, std = moments()
+    out = pipeline().train(x, generator)
+    assert torch.equal(generator.get_state(), before)
+    assert torch.equal(out, pipeline().plain(x))
+    assert torch.equal(out, ((x.float() / 255.0 - mean) / std).permute(0, 3, 1, 2))
+
+
+def test_strengths_of_zero_are_off() -> None:
+    x, generator = images(), rng()
+    before = generator.get_state()
+    out = pipeline(jitter=(0, 0, 0, 0), jitter_p=1.0, grayscale=0.0, resized_crop=None).train(x, generator)
+    assert torch.equal(out, pipeline().plain(x))
+    assert torch.equal(generator.get_state(), before)
+
+
+@pytest.mark.parametrize("padding", [0, 4])
+@pytest.mark.parametrize("flip", [False, True])
+def test_crop_and_flip_repeat_earlier_runs(padding: int, flip: bool) -> None:
+    x, new, old = images(32), rng(7), rng(7)
+    wanted = augment.random_crop(x, padding, old)
+    wanted = augment.random_flip(wanted, old) if flip else wanted
+    mean, std = moments()
+    out = pipeline(crop_padding=padding, flip=flip).train(x, new)
+    assert torch.equal(out, ((wanted.float() / 255.0 - mean) / std).permute(0, 3, 1, 2))
+    assert torch.equal(new.get_state(), old.get_state())
+
+
+def test_full_chain_is_its_steps_one_after_the_other() -> None:
+    x, generator = images(), rng(9)
+    steps = augment.random_flip(augment.random_crop(x, 2, generator), generator).permute(0, 3, 1, 2).contiguous() / 255
+    for step in transforms.compose(ImageConfig(**FULL)).transforms:
+        steps, _ = step(steps, generator)
+    mean, std = (values.view(3, 1, 1) for values in moments())
+    assert torch.equal(pipeline(**FULL).train(x, rng(9)), (steps - mean) / std)
+
+
+# --- random numbers --------------------------------------------------------------------------------
+
+
+@configs
+def test_train_repeats_with_its_generator(given: dict[str, Any]) -> None:
+    x, made = images(), pipeline(**given)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    first = made.train(x, rng(1))
+    made.train(x, rng(2))
+    assert torch.equal(made.train(x, rng(1)), first)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(made.train(x, rng(2)), first) == (not given)
+
+
+@configs
+def test_two_views_are_independent(given: dict[str, Any]) -> None:
+    x, made = images(), pipeline(**given)
+    first, second = made.two_views(x, rng(1), rng(2))
+    assert torch.equal(first, made.train(x, rng(1)))
+    assert torch.equal(second, made.train(x, rng(2)))
+    assert torch.equal(first, second) == (not given)
+    assert torch.equal(made.two_views(x, rng(1), rng(8))[0], first)
+    assert torch.equal(made.two_views(x, rng(8), rng(2))[1], second)
+
+
+# --- in the client ---------------------------------------------------------------------------------
+
+
+class Watching(DomainClient):
+    """Keeps the batches that its loss saw."""
+
+    def start_round(self, server_round: int) -> None:
+        self.seen: list[Batch] = []
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        self.seen.append(batch)
+        return super().loss(batch)
+
+
+def trained(**given: Any) -> tuple[Watching, list[Any]]:
+    x = images(20, 32).numpy()
+    train_set = ImageSet(x, np.arange(20, dtype=np.int64) % 4)
+    setup = ClientSetup(
+        seed=3,
+        index=1,
+        device=CPU,
+        model=ModelConfig(name="cnn"),
+        train=TrainConfig(epochs=1, batch_size=8, lr=0.05, precision="float32"),
+        images=ImageConfig(**given),
+    )
+    client = Watching(build("cnn", 4, 0), setup, Params(), train_set, lambda domain: train_set)
+    state = client.model.state_dict()
+    arrays, _, _ = client.fit([state[name].numpy().copy() for name in client.shared_names], {SERVER_ROUND: 2})
+    return client, arrays
+
+
+def test_client_trains_on_one_view_by_default() -> None:
+    client, _ = trained(crop_padding=2)
+    assert [len(batch.y) for batch in client.seen] == [8, 8, 4]
+    assert all(batch.second is None for batch in client.seen)
+
+
+def test_second_view_changes_nothing_for_a_method_that_ignores_it() -> None:
+    (one, arrays), (two, wanted) = trained(**FULL), trained(**FULL, views=2)
+    assert all(np.array_equal(a, b) for a, b in zip(arrays, wanted, strict=True))
+    for single, double in zip(one.seen, two.seen, strict=True):
+        assert torch.equal(single.x, double.x)
+        assert double.second is not None
+        assert double.second.shape == double.x.shape
+        assert not torch.equal(double.second, double.x)
+
+
+def test_importing_and_building_a_client_leaves_torchvision_out() -> None:
+    code = (
+        "import sys, torch; from clients import base; from clients.augment import Pipeline; "
+        "from clients.settings import ImageConfig; cpu = torch.device('cpu'); "
+        "Pipeline(ImageConfig(crop_padding=4, flip=True), cpu); assert 'torchvision' not in sys.modules; "
+        "Pipeline(ImageConfig(grayscale=0.2), cpu); assert 'torchvision' in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- configuration ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"jitter": (0.4, 0.4, 0.4)}, "jitter"),
+        ({"jitter": (-0.1, 0, 0, 0)}, "greater than or equal to 0"),
+        ({"jitter": (0, 0, 0, 0.6)}, "less than or equal to 0.5"),
+        ({"jitter": (float("inf"), 0, 0, 0)}, "finite"),
+        ({"jitter_p": 1.1}, "less than or equal to 1"),
+        ({"grayscale": -0.1}, "greater than or equal to 0"),
+        ({"resized_crop": (0.0, 1.0)}, "greater than 0"),
+        ({"resized_crop": (0.5, 1.1)}, "less than or equal to 1"),
+        ({"resized_crop": (0.9, 0.5)}, "must not exceed"),
+        ({"resized_crop": 0.5}, "tuple"),
+        ({"views": 3}, "1 or 2"),
+        ({"views": 0}, "1 or 2"),
+    ],
+    ids=str,
+)
+def test_values_outside_their_range_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        ImageConfig(**given)

@@ -1,0 +1,469 @@
+"""The 15 corruptions: each does what the paper says, more of it with severity, and to each image alone."""
+
+import colorsys
+import io
+import math
+import tarfile
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+from sklearn.datasets import load_digits
+from support import ROOT
+
+from datasets.corruptions import CORRUPTIONS, blur, corrupt, digital, levels, random_corruption, weather
+from datasets.corruptions.arrays import Draws, convolved, sampled, trailed, zoomed
+from datasets.corruptions.frost_texture import frost_textures
+from datasets.errors import ConfigError, DataError
+
+Pixels = NDArray[np.uint8]
+Reals = NDArray[np.float64]
+
+SEVERITIES = range(1, 6)
+SIZES = (28, 32, 64, 128, 224)
+WITHOUT_CHANCE = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression")
+#: What only moves or mixes colours of an image has nothing to do where there is one colour.
+KEEP_FLAT = (*CORRUPTIONS[3:7], *CORRUPTIONS[11:])
+#: How many images the growth of a distance is averaged over, by size.
+COUNTS = {28: 40, 32: 40, 64: 24, 128: 10, 224: 6}
+
+
+def resized(images: Pixels, size: int) -> Pixels:
+    """Images of shape (N, H, W, 3) at another size."""
+    pictures = (Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC) for image in images)
+    return np.stack([np.asarray(picture) for picture in pictures])
+
+
+def digits(count: int, size: int) -> Pixels:
+    """Real handwritten digits, light on dark, with a margin."""
+    ink = np.pad(load_digits().images[:count], ((0, 0), (1, 1), (1, 1))) * (255 / 16)
+    return resized(ink.astype(np.uint8)[..., None].repeat(3, axis=-1), size)
+
+
+def textures(count: int, size: int) -> Pixels:
+    """Clouds of colour with the spectrum of photographs (amplitude 1 / frequency), and an edge through the middle."""
+    rng = np.random.default_rng(7)
+    frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.fftfreq(size)) + 1 / size
+    waves = np.fft.fft2(rng.standard_normal((count, 3, size, size))) / frequency
+    field = np.fft.ifft2(waves).real
+    field = 0.5 + 0.18 * field / field.std(axis=(2, 3), keepdims=True)
+    field[:, :, :, size // 2 :] += 0.2
+    return np.moveaxis(field.clip(0, 1) * 255, 1, -1).astype(np.uint8)
+
+
+def gradients(count: int, size: int) -> Pixels:
+    """Ramps of colour in several directions."""
+    line = np.linspace(0, 1, size)
+    turns = np.linspace(0, np.pi / 2, count)[:, None, None]
+    ramp = (line[:, None] * np.sin(turns) + line * np.cos(turns)) / math.sqrt(2)
+    return (np.stack([ramp, 1 - ramp, ramp**2], axis=-1) * 255).astype(np.uint8)
+
+
+@cache
+def mixture(size: int) -> Pixels:
+    """Half digits, a few ramps, the rest textures."""
+    count = COUNTS[size]
+    kinds = [digits(count // 2, size), gradients(2, size), textures(count - count // 2 - 2, size)]
+    return np.concatenate(kinds)
+
+
+@cache
+def photos() -> Pixels:
+    """Ten photographs of PACS of 128 x 128 pixels, spread over its classes."""
+    path = ROOT.parent / "shared" / "data" / "PACS" / "photo.tar"
+    if not path.is_file():
+        pytest.skip("the real PACS photographs are not beside this checkout")
+    with tarfile.open(path) as tar:
+        members = [member for member in tar.getmembers() if member.isfile()]
+        files = [tar.extractfile(member) for member in members[:: len(members) // 9]]
+        return np.stack([np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB")) for file in files if file])
+
+
+def keys_of(x: Pixels) -> NDArray[np.int64]:
+    return np.arange(len(x))
+
+
+def difference(x: Pixels, y: Pixels) -> float:
+    """Mean over images of the root of the mean squared difference."""
+    return float(np.sqrt(np.mean((x.astype(float) - y) ** 2, axis=(1, 2, 3))).mean())
+
+
+def dissimilarity(x: Pixels, y: Pixels) -> float:
+    """1 - SSIM (Wang et al. 2004) of the grey images, mean over images."""
+
+    def window(values: Reals) -> Reals:
+        smooth: Reals = ndimage.gaussian_filter(values, 1.5, axes=(1, 2))
+        return smooth
+
+    a, b = x.mean(axis=-1) / 255, y.mean(axis=-1) / 255
+    mean_a, mean_b = window(a), window(b)
+    var_a, var_b = window(a * a) - mean_a**2, window(b * b) - mean_b**2
+    both = window(a * b) - mean_a * mean_b
+    same = (2 * mean_a * mean_b + 1e-4) * (2 * both + 9e-4)
+    return float(1 - (same / ((mean_a**2 + mean_b**2 + 1e-4) * (var_a + var_b + 9e-4))).mean())
+
+
+def check_growth(x: Pixels, name: str) -> None:
+    # More frost covers the image but darkens it too: squares of differences see the light, similarity the cover.
+    distance = dissimilarity if name == "frost" else difference
+    grown = [distance(x, corrupt(x, name, severity, keys_of(x))) for severity in SEVERITIES]
+    assert grown[0] > 0
+    assert all(less < more for less, more in pairwise(grown)), grown
+
+
+def test_names_are_the_papers_in_its_order() -> None:
+    assert len(CORRUPTIONS) == 15
+    assert CORRUPTIONS[:3] == ("gaussian_noise", "shot_noise", "impulse_noise")
+    assert CORRUPTIONS[3:7] == ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
+    assert CORRUPTIONS[7:11] == ("snow", "frost", "fog", "brightness")
+    assert CORRUPTIONS[11:] == ("contrast", "elastic_transform", "pixelate", "jpeg_compression")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_distance_grows_with_severity(name: str, size: int) -> None:
+    check_growth(mixture(size), name)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("size", [32, 128])
+def test_distance_grows_with_severity_on_photographs(name: str, size: int) -> None:
+    check_growth(resized(photos(), size), name)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_every_image_is_changed_and_the_argument_is_not(name: str, severity: int) -> None:
+    for size in (28, 45, 224):
+        x = textures(2, size)
+        before = x.copy()
+        y = corrupt(x, name, severity, keys_of(x))
+        assert y.shape == x.shape
+        assert y.dtype == np.uint8
+        assert np.array_equal(x, before)
+        assert all(not np.array_equal(a, b) for a, b in zip(x, y, strict=True))
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize(("size", "count"), [(28, 130), (40, 70), (128, 9)])
+def test_an_image_does_not_depend_on_its_batch(name: str, size: int, count: int) -> None:
+    # More images than are worked on at a time, so that the pieces are other ones in another order.
+    x = textures(count, size)
+    keys = 3 * keys_of(x) + 5
+    for severity in (1, 4, 5):
+        y = corrupt(x, name, severity, keys)
+        order = np.random.default_rng(0).permutation(count)
+        assert np.array_equal(corrupt(x[order], name, severity, keys[order]), y[order])
+        for one in (0, count - 1):
+            part = slice(one, one + 1)
+            assert np.array_equal(corrupt(x[part], name, severity, keys[part]), y[part])
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_memory_layout_does_not_matter(name: str) -> None:
+    x = textures(5, 32)
+    turned = np.ascontiguousarray(x.transpose(3, 2, 1, 0)).transpose(3, 2, 1, 0)
+    x.flags.writeable = False
+    assert not turned.flags.c_contiguous
+    assert np.array_equal(corrupt(turned, name, 3, keys_of(x)), corrupt(x, name, 3, keys_of(x)))
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_seed_and_key_choose_the_random_numbers(name: str) -> None:
+    x = textures(1, 32).repeat(2, axis=0)
+    first = corrupt(x, name, 4, np.array([0, 1]), seed=0)
+    other = corrupt(x, name, 4, np.array([0, 1]), seed=1)
+    chance = name not in WITHOUT_CHANCE
+    assert np.array_equal(first[0], first[1]) != chance
+    assert np.array_equal(first, other) != chance
+    assert np.array_equal(first, corrupt(x, name, 4, np.array([0, 1]), seed=0))
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("value", [0, 255])
+def test_black_and_white_images_raise_no_warnings(name: str, value: int) -> None:
+    # Black has no hue, and nothing to divide by; white has no room.
+    x = np.full((2, 32, 32, 3), value, np.uint8)
+    with np.errstate(all="raise", under="ignore"):
+        y = corrupt(x, name, 5, keys_of(x))
+    if name in KEEP_FLAT:
+        assert np.abs(y.astype(int) - value).max() <= 1
+
+
+def test_no_images_give_none() -> None:
+    x = np.zeros((0, 32, 32, 3), np.uint8)
+    for name in CORRUPTIONS:
+        assert corrupt(x, name, 3, keys_of(x)).shape == x.shape
+    assert random_corruption(x, 3, keys_of(x)).shape == x.shape
+
+
+def test_severity_0_changes_nothing() -> None:
+    x = textures(3, 32)
+    for name in CORRUPTIONS:
+        assert np.array_equal(corrupt(x, name, 0, keys_of(x)), x)
+    assert np.array_equal(random_corruption(x, 0, keys_of(x)), x)
+
+
+# Random corruptions.
+
+
+def test_random_corruption_is_one_of_the_15_for_each_image() -> None:
+    x = textures(1, 32).repeat(150, axis=0)
+    y = random_corruption(x, 5, keys_of(x), seed=3)
+    all_ways = np.stack([corrupt(x, name, 5, keys_of(x), seed=3) for name in CORRUPTIONS])
+    same = (all_ways == y).all(axis=(2, 3, 4))
+    assert np.all(same.sum(axis=0) == 1)
+    assert np.all(same.sum(axis=1) > 0)
+    # 150 images, 15 ways: 10 each, with a deviation of 3.06.
+    assert same.sum(axis=1).max() <= 22
+
+
+def test_random_corruption_goes_by_seed_and_key() -> None:
+    x = textures(40, 32)
+    y = random_corruption(x, 5, keys_of(x), seed=0)
+    order = np.random.default_rng(1).permutation(40)
+    assert np.array_equal(random_corruption(x[order], 5, order, seed=0), y[order])
+    assert np.array_equal(random_corruption(x[7:9], 5, np.array([7, 8]), seed=0), y[7:9])
+    assert not np.array_equal(random_corruption(x, 5, keys_of(x), seed=1), y)
+
+
+# What is not allowed.
+
+
+def test_errors_name_what_is_wrong_and_what_is_allowed() -> None:
+    x = textures(2, 32)
+    keys = keys_of(x)
+    with pytest.raises(ConfigError, match=r"'rain'.*gaussian_noise, .*, jpeg_compression"):
+        corrupt(x, "rain", 3, keys)
+    for severity in (-1, 6):
+        with pytest.raises(ConfigError, match=rf"severity: {severity} .*0 to 5"):
+            corrupt(x, "fog", severity, keys)
+        with pytest.raises(ConfigError, match=rf"severity: {severity} .*0 to 5"):
+            random_corruption(x, severity, keys)
+    with pytest.raises(ConfigError, match=r"seed: -1 .*0 and above"):
+        corrupt(x, "fog", 3, keys, seed=-1)
+
+
+@pytest.mark.parametrize("shape", [(2, 27, 27, 3), (2, 225, 225, 3), (2, 32, 31, 3), (2, 32, 32), (2, 32, 32, 1)])
+def test_images_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=rf"{shape[1]}.*28 to 224".replace("(", r"\(")):
+        corrupt(np.zeros(shape, np.uint8), "fog", 3, np.arange(2))
+
+
+def test_images_of_other_types_are_refused() -> None:
+    with pytest.raises(DataError, match=r"float32.*uint8"):
+        corrupt(np.zeros((2, 32, 32, 3), np.float32), "fog", 3, np.arange(2))  # type: ignore[arg-type]
+
+
+def test_other_keys_are_refused() -> None:
+    x = textures(2, 32)
+    with pytest.raises(DataError, match=r"keys.*\(3,\).*\(2,\)"):
+        corrupt(x, "fog", 3, np.arange(3))
+    with pytest.raises(DataError, match=r"keys.*float64.*int64"):
+        random_corruption(x, 3, np.zeros(2))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"keys.*-1.*0 and above"):
+        corrupt(x, "fog", 3, np.array([0, -1]))
+
+
+# Constants.
+
+
+def test_tables_have_five_rows_of_each_corruption() -> None:
+    for table in (levels.SMALL, levels.LARGE):
+        assert tuple(table) == CORRUPTIONS
+        assert all(len(rows) == 5 for rows in table.values())
+        assert all(value > 0 for rows in table.values() for row in rows for value in row)
+
+
+def test_constants_are_the_papers_at_32_and_224_and_between_them_elsewhere() -> None:
+    assert levels.constants("shot_noise", 5, 32) == (50,)
+    assert levels.constants("shot_noise", 5, 28) == (50,)
+    assert levels.constants("shot_noise", 5, 224) == (3,)
+    # Halfway on a logarithmic scale: sqrt(32 * 224) = 84.66 pixels, sqrt(50 * 3) = 12.25 photons.
+    assert levels.constants("shot_noise", 5, 85)[0] == pytest.approx(12.25, rel=0.01)
+    # What both ends share stays as it is: a turn more or less would not be the same glass.
+    assert all(levels.constants("glass_blur", 5, size)[2] == 2 for size in range(28, 225))
+
+
+# Each corruption does what its paper says.
+
+
+def grey(size: int, value: int, count: int = 4) -> Pixels:
+    return np.full((count, size, size, 3), value, np.uint8)
+
+
+def test_gaussian_noise_has_its_deviation() -> None:
+    x = grey(64, 128)
+    sigma = levels.constants("gaussian_noise", 1, 64)[0]
+    change = corrupt(x, "gaussian_noise", 1, keys_of(x)).astype(float) - 128
+    assert change.std() / 255 == pytest.approx(sigma, rel=0.02)
+    assert abs(change.mean()) < 0.3
+
+
+def test_shot_noise_has_the_variance_of_photons() -> None:
+    x = grey(32, 51, count=40)
+    # A fifth of white, of 50 photons: 10 on average, with a deviation of sqrt(10), in units of 255 / 50.
+    y = corrupt(x, "shot_noise", 5, keys_of(x)).astype(float)
+    assert y.mean() == pytest.approx(51, rel=0.01)
+    assert y.std() == pytest.approx(math.sqrt(10) * 255 / 50, rel=0.02)
+
+
+def test_impulse_noise_strikes_its_share_black_and_white() -> None:
+    x = grey(32, 128, count=60)
+    y = corrupt(x, "impulse_noise", 5, keys_of(x))
+    assert set(np.unique(y)) == {0, 128, 255}
+    assert np.mean(y == 0) == pytest.approx(0.035, rel=0.05)
+    assert np.mean(y == 255) == pytest.approx(0.035, rel=0.05)
+
+
+def test_disk_is_round_and_keeps_light() -> None:
+    kernel = blur._disk(3.0, 0.5)
+    assert kernel.sum() == pytest.approx(1, abs=1e-6)
+    assert np.allclose(kernel, kernel.T)
+    assert np.allclose(kernel, kernel[::-1])
+    # The disk has a radius of 3 pixels, so its middle has about 1 / (9 pi) of the light.
+    assert kernel[4, 4] == pytest.approx(1 / (9 * math.pi), rel=0.02)
+    image = np.zeros((1, 32, 32, 1), np.float32)
+    image[0, 16, 16] = 1
+    assert np.allclose(convolved(image, kernel)[0, 12:21, 12:21, 0], kernel)
+
+
+@pytest.mark.parametrize(("delta", "turns"), [(1.0, 2.0), (2.0, 1.0), (4.0, 2.0)])
+def test_glass_moves_pixels_as_the_papers_loop_does(delta: float, turns: float) -> None:
+    size, reach = 28, int(delta)
+    inner = size - 2 * reach
+    places = blur._shuffled(size, delta, turns, Draws(0, "test", np.arange(3)))
+    # The same random numbers, one pixel after the other.
+    moves = np.floor(Draws(0, "test", np.arange(3)).uniform(-delta, delta, int(turns), inner, inner, 2)).astype(int)
+    for image in range(3):
+        expected = np.arange(image * size * size, (image + 1) * size * size).reshape(size, size)
+        for turn in range(int(turns)):
+            for row in range(size - reach, reach, -1):
+                for column in range(size - reach, reach, -1):
+                    down, right = moves[image, turn, row - reach - 1, column - reach - 1]
+                    expected[row, column] = expected[row + down, column + right]
+        assert np.array_equal(places[image], expected)
+
+
+def test_glass_moves_a_share_of_pixels_in_a_broken_turn() -> None:
+    whole = blur._shuffled(64, 1.0, 1.0, Draws(0, "test", np.arange(4)))
+    part = blur._shuffled(64, 1.0, 0.5, Draws(0, "test", np.arange(4)))
+    start = np.arange(whole.size).reshape(whole.shape)
+    # Three of four moves lead elsewhere (both steps are 0 or -1).
+    assert np.mean(whole != start) == pytest.approx(0.75 * (62 / 64) ** 2, abs=0.03)
+    assert np.mean(part != start) == pytest.approx(0.375 * (62 / 64) ** 2, abs=0.03)
+
+
+def test_motion_draws_a_fading_line() -> None:
+    image = np.zeros((2, 32, 32, 1), np.float32)
+    image[:, 16, 16] = 1
+    trail = trailed(image, 6, 2.0, np.array([0, 90], np.float32))
+    weights = np.exp(-((np.arange(9) / 2.0) ** 2) / 2)
+    assert np.allclose(trail[0, 16, 8:17, 0], (weights / weights.sum())[::-1], atol=1e-3)
+    assert np.allclose(trail[1, 8:17, 16, 0], (weights / weights.sum())[::-1], atol=1e-3)
+    assert trail.sum(axis=(1, 2, 3)) == pytest.approx(1, abs=1e-5)
+
+
+def test_zoom_keeps_the_middle_and_enlarges_about_it() -> None:
+    line = np.arange(33, dtype=np.float32)
+    image = np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1)[None]
+    assert np.allclose(zoomed(image, 1.0), image)
+    # Bilinear sampling of a ramp is exact: at half the distance from the middle stands what was there.
+    assert np.allclose(zoomed(image, 2.0), 16 + (image - 16) / 2)
+
+
+def test_snow_and_frost_lighten_and_fog_keeps_the_brightest_value() -> None:
+    x = textures(6, 32) // 2
+    for name in ("snow", "frost"):
+        assert corrupt(x, name, 3, keys_of(x)).mean() > x.mean() + 10
+    most = corrupt(x, "fog", 5, keys_of(x)).max(axis=(1, 2, 3)).astype(int)
+    assert np.all(most <= x.max(axis=(1, 2, 3)))
+    assert np.all(most > x.max(axis=(1, 2, 3)) * 0.7)
+
+
+def test_plasma_fills_0_to_1_and_is_rougher_with_less_decay() -> None:
+    smooth = weather._plasma(64, 3.0, Draws(0, "test", np.arange(5)))
+    rough = weather._plasma(64, 1.5, Draws(0, "test", np.arange(5)))
+    for clouds in (smooth, rough):
+        assert clouds.shape == (5, 64, 64, 1)
+        assert np.all(clouds.min(axis=(1, 2)) == 0)
+        assert np.all(clouds.max(axis=(1, 2)) == 1)
+    assert np.abs(np.diff(rough, axis=1)).mean() > 2 * np.abs(np.diff(smooth, axis=1)).mean()
+
+
+def test_frost_pictures_differ_and_have_bright_needles_on_a_darker_ground() -> None:
+    pictures = frost_textures(0.5).astype(float)
+    assert len(np.unique(pictures.mean(axis=(1, 2, 3)))) == len(pictures)
+    assert np.all(pictures[..., 2].mean(axis=(1, 2)) > pictures[..., 0].mean(axis=(1, 2)))
+    low, high = np.percentile(pictures, [5, 95])
+    assert low < 90
+    assert high > 190
+
+
+def test_brightness_is_the_value_of_hsv() -> None:
+    x = textures(1, 32)
+    x[0, 0, 0] = 0
+    y = corrupt(x, "brightness", 5, keys_of(x))
+    for row, column in [(0, 0), (3, 4), (20, 30), (31, 7)]:
+        hue, saturation, value = colorsys.rgb_to_hsv(*(x[0, row, column] / 255))
+        expected = np.array(colorsys.hsv_to_rgb(hue, saturation, min(value + 0.3, 1))) * 255
+        assert np.abs(y[0, row, column] - expected).max() <= 0.51
+
+
+def test_contrast_draws_each_channel_to_its_mean() -> None:
+    x = textures(2, 32)
+    mean = x.mean(axis=(1, 2), keepdims=True)
+    y = corrupt(x, "contrast", 5, keys_of(x))
+    assert np.abs(y - (mean + (x - mean) * 0.15)).max() <= 0.51
+
+
+def test_tilt_moves_three_points_as_drawn() -> None:
+    size = 31
+    moves = Draws(0, "test", np.arange(2)).uniform(-2, 2, 3, 2, 1, 1)[..., 0, 0]
+    tilt = digital._tilt(size, Draws(0, "test", np.arange(2)), 2.0)
+    middle, arm = 15, size // 3
+    for point, (row, column) in enumerate([(1, 1), (1, -1), (-1, -1)]):
+        at = tilt[:, :, middle + row * arm, middle + column * arm]
+        assert np.allclose(at, moves[:, point], atol=1e-4)
+
+
+def test_elastic_displacements_have_their_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    real = digital.sampled
+
+    def spy(x: NDArray[np.float32], rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
+        seen.append(rows - np.arange(x.shape[1], dtype=np.float32)[:, None])
+        return real(x, rows, columns)
+
+    monkeypatch.setattr(digital, "sampled", spy)
+    monkeypatch.setattr(digital, "_tilt", lambda size, draws, longest: np.float32(0))
+    digital.elastic_transform(textures(6, 128), (0.02, 0.03, 0.01), Draws(0, "test", np.arange(6)))
+    assert np.std(seen[0]) == pytest.approx(0.02 * 128, rel=0.05)
+
+
+def test_sampling_is_bilinear_and_mirrored() -> None:
+    image = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
+    rows = np.array([[[0.0, 1.5, 3.0, -1.0]]], np.float32)
+    columns = np.array([[[0.0, 2.25, 3.0, 4.0]]], np.float32)
+    # The last: row -1 is row 1, column 4 is column 2.
+    assert sampled(image, rows, columns)[0, 0, :, 0].tolist() == [0, 8.25, 15, 6]
+
+
+def test_pixelate_leaves_few_pixels() -> None:
+    x = textures(1, 224)
+    y = corrupt(x, "pixelate", 5, keys_of(x))
+    # A quarter of 224: squares of 4 x 4 pixels of the mean colour.
+    blocks = x[0].reshape(56, 4, 56, 4, 3).mean(axis=(1, 3))
+    assert np.abs(y[0, ::4, ::4] - blocks).max() <= 1
+    assert np.array_equal(y[0, ::4, ::4], y[0, 3::4, 3::4])
+
+
+def test_jpeg_is_pillows() -> None:
+    x = textures(1, 32)
+    file = io.BytesIO()
+    Image.fromarray(x[0]).save(file, "JPEG", quality=40)
+    assert np.array_equal(corrupt(x, "jpeg_compression", 5, keys_of(x))[0], np.asarray(Image.open(file)))

@@ -1,0 +1,69 @@
+"""What the tests of listings share: small trees of files that are only listed, never decoded."""
+
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasets.base import Source, Split
+from datasets.errors import DataError
+from datasets.listing import Listing
+
+SPLITS: tuple[Split, Split] = ("train", "test")
+#: The real images, which are no part of the project.
+REAL = Path(os.environ.get("FEDSHIFT_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+
+Find = Callable[[str, Split, Source], Any]
+
+
+def fill(folder: Path, counts: Mapping[str, int], *, first: int = 0) -> None:
+    """Write ``counts[class]`` files into each class folder."""
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(first, first + count):
+            (folder / name / f"{number:04}.jpg").write_bytes(b"x")
+
+
+def write_tar(path: Path, names: Iterable[str], *, mode: str = "w") -> None:
+    """Write a tar whose members hold their own names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name in names:
+            header = tarfile.TarInfo(name)
+            header.size = len(name)
+            archive.addfile(header, BytesIO(name.encode()))
+
+
+def refusal(find: Find, root: Path | None, domain: str, split: Split = "train") -> str:
+    """Return the message with which a domain is refused: two lines at most."""
+    with pytest.raises(DataError) as caught:
+        find(domain, split, Source(root))
+    assert str(caught.value).count("\n") <= 1
+    return str(caught.value)
+
+
+def check_split(find: Find, root: Path, domain: str, *, train: int, test: int) -> dict[Split, Listing]:
+    """Check that the splits of a domain have these sizes, share nothing and are the same each time."""
+    found = {split: find(domain, split, Source(root)) for split in SPLITS}
+    assert [len(found[split]) for split in SPLITS] == [train, test]
+    names = [{item.name for item in found[split].items} for split in SPLITS]
+    assert not names[0] & names[1] and [len(each) for each in names] == [train, test]
+    for split in SPLITS:
+        again = find(domain, split, Source(root))
+        assert again.items == found[split].items and again.labels.tolist() == found[split].labels.tolist()
+    return found
+
+
+def check_usual_refusals(find: Find, root: Path, domains: tuple[str, ...]) -> None:
+    """Check what every data set refuses; ``root`` is an empty folder."""
+    assert "needs the key data-dir" in refusal(find, None, domains[0])
+    assert f"allowed are {', '.join(domains)}" in refusal(find, root, "elsewhere")
+    assert f"{root}/no does not exist" in refusal(find, root / "no", domains[0])
+    (root / "file").write_bytes(b"")
+    assert "is a file" in refusal(find, root / "file", domains[0])
+    message = refusal(find, root, domains[0], "test")
+    assert message.startswith(f"{domains[0]} not found in {root}; looked for ") and message.endswith("there: none")
