@@ -15,6 +15,7 @@ def results(**changes: Any) -> dict[str, Any]:
         "dataset": "digits",
         "model": "resnet10",
         "bn": "average",
+        "evaluated": "global model",
         "seed": 3,
         "nodes": [{}] * 6,
         "averaged_rounds": 5,
