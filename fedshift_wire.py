@@ -25,6 +25,8 @@ RUN = "run"  # the resolved configuration as JSON
 ENGINE = "engine"  # "simulation" or "deployment": whether the node is told its domain or works it out
 NODE_INDEX = "node-index"  # int, the node's place in the order of the federation
 DOMAINS = "domains"  # list of str: the domains to evaluate
+LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
+VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---
 DOMAIN = "domain"  # config: the node's domain
@@ -41,6 +43,13 @@ LOSS_TERM = "loss/"  # + name of the term
 CORRECT = "correct/"  # + domain
 COUNT = "count/"  # + domain
 LOSS_SUM = "loss-sum/"  # + domain: cross-entropy summed over the images
+LOCAL = "local-"  # so start all scores of the node's own model right after local training
+LOCAL_CORRECT = "local-correct/"  # + domain
+LOCAL_COUNT = "local-count/"  # + domain
+LOCAL_OWN_CORRECT = "local-own-correct"  # on the node's own test set, where that is a part of its domain's
+LOCAL_OWN_COUNT = "local-own-count"
+VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; absent where it has none
+VALIDATION_COUNT = "validation-count"
 
 
 class Params(BaseModel):

@@ -83,8 +83,9 @@ def ours(case: Case, repeat: int) -> Iterator[tuple[Tensor, Tensor]]:
     pipeline = Pipeline(CONFIG, torch.device("cpu"))
     rng = torch.Generator().manual_seed(repeat)
     images, labels = torch.from_numpy(case.images), torch.zeros(len(case.images), dtype=torch.int64)
+    room = torch.empty(BATCH, *images.shape[1:])
     for index in torch.split(torch.randperm(len(labels), generator=rng), BATCH):
-        yield pipeline.train(images.index_select(0, index), rng), labels[index]
+        yield pipeline.train(images.index_select(0, index), rng, room), labels[index]
 
 
 def theirs(case: Case, repeat: int) -> Batches:

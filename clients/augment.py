@@ -30,23 +30,27 @@ class Pipeline:
         self._std = torch.tensor(config.std, device=device)
         self._transforms = _real_valued(config)
 
-    def plain(self, x: Tensor) -> Tensor:
-        """Normalise images (B, H, W, 3), uint8, without augmentation; shape and memory as in :meth:`train`."""
-        return to_float(x, self._mean, self._std)
+    def plain(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Normalise images (B, H, W, 3), uint8, without augmentation; ``out`` and the result as in :meth:`train`."""
+        result = _room(x, out)
+        _normalise_into(result, x, self._mean, self._std)
+        return result.permute(0, 3, 1, 2)
 
-    def train(self, x: Tensor, rng: torch.Generator) -> Tensor:
+    def train(self, x: Tensor, rng: torch.Generator, out: Tensor | None = None) -> Tensor:
         """Augment and normalise a batch.
 
         Args:
             x: Images (B, H, W, 3), uint8, on the pipeline's device.
             rng: CPU generator of all that is drawn.
+            out: Where the result may lie, float32, (at least B, H, W, 3): fresh memory for every batch costs
+                as much as the arithmetic. Not used where colours or sizes change.
 
         Returns:
-            Images (B, 3, H, W), float32, channels last in memory.
+            Images (B, 3, H, W), float32, channels last in memory; with ``out``, until it is used again.
         """
         moves = draw_moves(len(x), self._config, rng)
         if self._transforms is None:
-            result = x.new_empty(x.shape, dtype=torch.float32)
+            result = _room(x, out)
             size = _part(x, BYTES_IN_CACHE)
             for part, moved, out in zip(torch.split(x, size), moves.cut(size), torch.split(result, size), strict=True):
                 _normalise_into(out, moved.apply_to(part), self._mean, self._std)
@@ -137,6 +141,11 @@ def to_float(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     _normalise_into(result, x, mean, std)
     # The permuted view of an NHWC tensor *is* NCHW in channels_last memory: no copy.
     return result.permute(0, 3, 1, 2)
+
+
+def _room(x: Tensor, out: Tensor | None) -> Tensor:
+    """Return float32 memory for a batch of the shape of ``x``: the first rows of ``out``, or new."""
+    return x.new_empty(x.shape, dtype=torch.float32) if out is None else out[: len(x)]
 
 
 def _normalise_into(out: Tensor, x: Tensor, mean: Tensor, std: Tensor) -> None:

@@ -7,7 +7,7 @@ A method subclasses :class:`DomainClient` and overrides a few hooks: ``private``
 ``start_round`` and ``start_epoch``, ``loss`` (named terms) and ``finish_round`` (what it contributes).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +22,24 @@ from clients.models import SplitModel, batchnorm_names, set_training
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from datasets.seeding import torch_seed
-from fedshift_wire import CORRECT, COUNT, DOMAINS, LOSS, LOSS_SUM, LOSS_TERM, SERVER_ROUND, Params
+from fedshift_wire import (
+    CORRECT,
+    COUNT,
+    DOMAINS,
+    LOCAL_CORRECT,
+    LOCAL_COUNT,
+    LOCAL_DOMAINS,
+    LOCAL_OWN_CORRECT,
+    LOCAL_OWN_COUNT,
+    LOSS,
+    LOSS_SUM,
+    LOSS_TERM,
+    SERVER_ROUND,
+    VALIDATION,
+    VALIDATION_CORRECT,
+    VALIDATION_COUNT,
+    Params,
+)  # fmt: skip
 
 #: Arrays by name, as they travel or are kept on the node.
 Arrays = dict[str, NDArray[Any]]
@@ -66,6 +83,8 @@ class DomainClient(NumPyClient):
     Attributes:
         knowledge: What the server sent besides weights; set before each call of ``fit`` or ``evaluate``.
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
+        validation_set: Labelled images of the node that it does not train on, or None.
+        own_test: The node's own test set where it is only a part of its domain's (simulation), else None.
     """
 
     params_model: ClassVar[type[Params]] = Params
@@ -77,16 +96,21 @@ class DomainClient(NumPyClient):
         params: Params,
         train_set: ImageSet,
         test_set: Callable[[str], ImageSet],
+        validation_set: ImageSet | None = None,
+        own_test: ImageSet | None = None,
     ) -> None:
         self.model = model
         self.setup = setup
         self.params = params
         self.train_set = train_set
         self.test_set = test_set
+        self.validation_set = validation_set
+        self.own_test = own_test
         self.knowledge: Arrays = {}
         self.memory: Arrays = {}
         self._contribution: Arrays = {}
         self._pipeline = Pipeline(setup.images, setup.device)
+        self._buffer = self._room_for_a_batch()
         self._private = self.private(model, setup.model, params)
         #: Names of the arrays that travel, in the order of the model's state dict.
         self.shared_names = [name for name in model.state_dict() if name not in self._private]
@@ -123,10 +147,11 @@ class DomainClient(NumPyClient):
 
         Args:
             parameters: Shared arrays in the order of :attr:`shared_names`.
-            config: Holds ``server-round``.
+            config: Holds ``server-round`` and, in rounds in which client models are scored, ``local-domains``.
 
         Returns:
-            The shared arrays after training, the number of training images, and the mean loss terms.
+            The shared arrays after training, the number of training images, and the mean loss terms with,
+            if asked for, the numbers of :meth:`local_scores`.
         """
         server_round = int(config[SERVER_ROUND])
         self._load(parameters)
@@ -134,14 +159,18 @@ class DomainClient(NumPyClient):
         terms = self._train(server_round)
         self._contribution = self.finish_round(server_round)
         self._keep_private()
-        metrics = {LOSS: sum(terms.values())} | {LOSS_TERM + name: value for name, value in terms.items()}
+        metrics: dict[str, Any] = {LOSS: sum(terms.values())}
+        metrics |= {LOSS_TERM + name: value for name, value in terms.items()}
+        metrics |= self.local_scores(config.get(LOCAL_DOMAINS, ()))
         return self._shared(), len(self.train_set), metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Score the given weights on the test images of ``config["domains"]``.
 
+        Where ``config["validation"]`` is set, a node with a validation part scores them on it as well.
+
         Returns:
-            Mean cross-entropy, number of images, and correct, count and summed loss of each domain.
+            Mean cross-entropy, number of test images, and correct, count and summed loss of each domain.
         """
         self._load(parameters)
         metrics: dict[str, Any] = {}
@@ -151,7 +180,28 @@ class DomainClient(NumPyClient):
             correct, loss_sum = self.score(test)
             metrics |= {CORRECT + domain: correct, COUNT + domain: len(test), LOSS_SUM + domain: loss_sum}
             loss, images = loss + loss_sum, images + len(test)
+        if config.get(VALIDATION) and self.validation_set is not None:
+            correct, _ = self.score(self.validation_set)
+            metrics |= {VALIDATION_CORRECT: correct, VALIDATION_COUNT: len(self.validation_set)}
         return loss / max(images, 1), images, metrics
+
+    def local_scores(self, domains: Sequence[str]) -> dict[str, int]:
+        """Score the model as local training left it, private parts included: a client model of FedCode.
+
+        Args:
+            domains: Whose test images; each costs one pass over them. Unless there is none, the node's own
+                test set is scored too, if it has one apart from its domain's.
+
+        Returns:
+            Correct predictions and images by domain, under their names on the wire.
+        """
+        found: dict[str, int] = {}
+        for domain in domains:
+            test = self.test_set(domain)
+            found |= {LOCAL_CORRECT + domain: self.score(test)[0], LOCAL_COUNT + domain: len(test)}
+        if domains and self.own_test is not None:
+            found |= {LOCAL_OWN_CORRECT: self.score(self.own_test)[0], LOCAL_OWN_COUNT: len(self.own_test)}
+        return found
 
     def contribution(self) -> Arrays:
         """Return what the last ``fit`` contributes besides weights."""
@@ -238,10 +288,15 @@ class DomainClient(NumPyClient):
         for index in _cut(permutation, self.setup.train.batch_size):
             x, y = images.index_select(0, index), labels[index]  # index_select copies whole images
             if self.setup.images.views == 1:
-                yield Batch(self._pipeline.train(x, views[0]), y, epoch)
+                yield Batch(self._pipeline.train(x, views[0], self._buffer), y, epoch)
             else:
                 first, second = self._pipeline.two_views(x, *views)
                 yield Batch(first, y, epoch, second)
+
+    def _room_for_a_batch(self) -> Tensor:
+        """Return memory for the largest normalised batch, which all batches use in turn."""
+        rows = max(self.setup.train.batch_size + 1, self.setup.images.eval_batch)
+        return torch.empty(rows, *self.train_set.x.shape[1:], device=self.setup.device)
 
     def _in_order(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalised images and labels, in their order, not augmented."""
@@ -249,7 +304,7 @@ class DomainClient(NumPyClient):
         for start in range(0, len(images), size):
             part = ImageSet(images.x[start : start + size], images.y[start : start + size])
             x, y = self._on_device(part)
-            yield self._pipeline.plain(x), y
+            yield self._pipeline.plain(x, self._buffer), y
 
     def _on_device(self, images: ImageSet) -> tuple[Tensor, Tensor]:
         device = self.setup.device

@@ -1,14 +1,17 @@
 """What a data set is: named domains of labelled uint8 images with one class list."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets.listing import Found
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
@@ -58,8 +61,10 @@ class Dataset:
         title: One line for lists.
         domains: All domains, in their fixed order.
         classes: Class names; a label is an index into them.
-        size: Height and width of the images in pixels.
-        load: Reads one domain and split: ``load(domain, split, source)``.
+        size: Height and width of the images in pixels, unless a configuration asks for another.
+        find: Finds one domain and split without decoding it: ``find(domain, split, source)``.
+        counts: Published number of images by domain, both splits together; a domain may be left out.
+        test_only: Domains that are a test set and nothing else: no node can train on them.
     """
 
     name: str
@@ -67,7 +72,13 @@ class Dataset:
     domains: tuple[str, ...]
     classes: tuple[str, ...]
     size: int
-    load: Callable[[str, Split, Source], ImageSet]
+    find: "Callable[[str, Split, Source], Found]"
+    counts: Mapping[str, int] = field(default_factory=dict)
+    test_only: frozenset[str] = frozenset()
+
+    def splits(self, domain: str) -> tuple[Split, ...]:
+        """Return the splits that a domain has."""
+        return ("test",) if domain in self.test_only else SPLITS
 
 
 def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> ImageSet:

@@ -159,8 +159,8 @@ def _checksums(x: NDArray[np.uint8], y: NDArray[np.int64]) -> dict[str, int]:
     probes = np.linspace(0, len(y) - 1, min(PROBES, len(y))).astype(int)
     crc = 0
     for number in probes:
-        crc = zlib.crc32(np.ascontiguousarray(x[number]), crc)
-    return {"count": len(y), "labels": zlib.crc32(np.ascontiguousarray(y)), "probes": crc}
+        crc = zlib.crc32(x[number].tobytes(), crc)
+    return {"count": len(y), "labels": zlib.crc32(y.tobytes()), "probes": crc}
 
 
 def _meta(folder: Path) -> dict[str, Any]:

@@ -1,12 +1,39 @@
-"""All data sets by name, and reading them through a cache of this process."""
+"""All data sets by name, and reading them through the cache of decoded images."""
 
 import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
 
-from datasets import digits, handwritten
-from datasets.base import Dataset, ImageSet, Source, Split
+from datasets import cache, cifar, digits, domainnet, files, handwritten, office, pacs, trees, vlcs
+from datasets.base import Dataset, ImageSet, Source, Split, checked
+from datasets.decode import Progress, no_progress
 from datasets.errors import ConfigError
+from datasets.listing import Arrays, Found, Listing
 
-DATASETS: dict[str, Dataset] = {d.name: d for d in (handwritten.DATASET, digits.DATASET)}
+_D = digits
+_DIGIT5 = f"{_D.TITLE}; MNIST-M among them"
+_CIFAR_TESTS = frozenset({"cifar10.1"})
+
+DATASETS: dict[str, Dataset] = {
+    d.name: d
+    for d in (
+        Dataset("handwritten", handwritten.TITLE, handwritten.DOMAINS, handwritten.CLASSES, 32, handwritten.find),
+        Dataset("digits", _D.TITLE, _D.DOMAINS, _D.CLASSES, 32, _D.find, _D.COUNTS),
+        Dataset("digit5", _DIGIT5, _D.DOMAINS, _D.CLASSES, 32, _D.find, _D.COUNTS),
+        Dataset(pacs.NAME, pacs.TITLE, pacs.DOMAINS, pacs.CLASSES, 128, pacs.find, pacs.COUNTS),
+        Dataset(office.NAME, office.TITLE, office.DOMAINS, office.CLASSES, 32, office.find, office.COUNTS),
+        Dataset(vlcs.NAME, vlcs.TITLE, vlcs.DOMAINS, vlcs.CLASSES, 32, vlcs.find, vlcs.COUNTS),
+        Dataset(
+            domainnet.NAME, domainnet.TITLE, domainnet.DOMAINS, domainnet.CLASSES, 64, domainnet.find, domainnet.COUNTS
+        ),
+        Dataset(
+            domainnet.NAME10, domainnet.TITLE10, domainnet.DOMAINS, domainnet.CLASSES10, 64,
+            domainnet.find10, domainnet.COUNTS10,
+        ),
+        Dataset(cifar.NAME, cifar.TITLE, cifar.DOMAINS, cifar.CLASSES, 32, cifar.find, cifar.COUNTS, _CIFAR_TESTS),
+    )
+}  # fmt: skip
 
 
 def get(name: str) -> Dataset:
@@ -21,10 +48,65 @@ def get(name: str) -> Dataset:
 
 
 @functools.cache
-def load(name: str, domain: str, split: Split, source: Source) -> ImageSet:
-    """Read one domain and split, once per process.
+def load(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> ImageSet:
+    """Return one domain and split, decoded once per machine and mapped once per process.
+
+    Args:
+        name: The data set.
+        domain: One of its domains.
+        split: Which split.
+        source: Where the images are.
+        size: Height and width in pixels; None for the data set's own.
 
     Raises:
-        DataError: If the images are missing or broken.
+        DataError: If the images are missing or broken, or the cache cannot be written.
     """
-    return get(name).load(domain, split, source)
+    dataset = get(name)
+    found = dataset.find(domain, split, source)
+    return _images(dataset, name, domain, split, size or dataset.size, found)
+
+
+@functools.cache
+def load_own(name: str, domain: str, split: Split, data_dir: Path, size: int | None = None) -> ImageSet:
+    """Return the images in a real node's own folder, in the plain layouts that any data set may have.
+
+    Raises:
+        DataError: If the images are missing or broken, or the cache cannot be written.
+    """
+    dataset = get(name)
+    found = trees.find_plain(data_dir, domain, split, dataset.classes)
+    return _images(dataset, f"{name}-own", domain, split, size or dataset.size, found)
+
+
+def prepare(
+    name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress]
+) -> ImageSet:
+    """Decode one domain and split into the cache, all cores at work, unless a good copy is kept.
+
+    Args:
+        name: The data set.
+        domain: One of its domains.
+        split: Which split.
+        source: Where the images are.
+        size: Height and width in pixels.
+        show: Given the number of images to decode, returns what is told of finished ones.
+
+    Raises:
+        DataError: As for :func:`load`.
+    """
+    dataset = get(name)
+    found = dataset.find(domain, split, source)
+    total = len(found) if isinstance(found, Listing) else 0
+    return _images(dataset, name, domain, split, size, found, workers=os.cpu_count() or 1, progress=show(total))
+
+
+def _images(
+    dataset: Dataset, label: str, domain: str, split: Split, size: int, found: Found,
+    *, workers: int = 1, progress: Progress = no_progress,
+) -> ImageSet:  # fmt: skip
+    if isinstance(found, Arrays) and not found.files:  # drawn, not read
+        images = found.read()
+        images = ImageSet(files.resize(images.x, size), images.y)
+    else:
+        images = cache.load(cache.Part(label, domain, split, size), found, workers=workers, progress=progress)
+    return checked(images, classes=len(dataset.classes), size=size, where=f"{label} {domain} {split}")

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets import files, trees
-from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
+from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.errors import DataError
 from datasets.listing import Arrays, Found
 
@@ -281,13 +281,3 @@ def _missing(domain: str, split: Split, root: Path) -> DataError:
         f"{domain} {split} not found in {root.absolute()}; looked for {_layouts(domain, split)}\n"
         f"Domains of digits there: {', '.join(there) or 'none'}"
     )
-
-
-DATASET = Dataset(
-    name="digits",
-    title=TITLE,
-    domains=DOMAINS,
-    classes=CLASSES,
-    size=SIZE,
-    load=load,
-)

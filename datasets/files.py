@@ -96,13 +96,18 @@ def read_domain(data_dir: Path, domain: str, split: Split, *, classes: tuple[str
     with reading(data_dir.absolute()):
         path = find_domain(data_dir, domain, split)
     if path is None:
-        there = ", ".join(domains_in(data_dir, split)) or "none"
-        raise DataError(
-            f"{domain} {split} not found in {data_dir.absolute()}: "
-            f"neither {domain}_{split}.npz nor {domain}/{split}/<class>/\n"
-            f"Domains with a {split} split there: {there}"
-        )
+        raise absent(data_dir, domain, split)
     return read_path(path, classes=classes, size=size)
+
+
+def absent(data_dir: Path, domain: str, split: Split) -> DataError:
+    """Return the error that says what was looked for in ``data_dir``, and which domains are there."""
+    there = ", ".join(domains_in(data_dir, split)) or "none"
+    return DataError(
+        f"{domain} {split} not found in {data_dir.absolute()}: "
+        f"neither {domain}_{split}.npz nor {domain}/{split}/<class>/\n"
+        f"Domains with a {split} split there: {there}"
+    )
 
 
 def read_path(path: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:

@@ -5,22 +5,25 @@ digit is used twice; each domain then draws its own digits in its own style.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
-from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
+from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.errors import DataError
 from datasets.files import read_domain
+from datasets.listing import Arrays, Found
 from datasets.seeding import generator
+from datasets.trees import find_plain
 
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 Indices = NDArray[np.int64]
 Renderer = Callable[[Floats, np.random.Generator], Pixels]
 
+TITLE = "1,797 real handwritten digits in four styles (scan, texture, street, sketch), embedded"
 SIZE = 32
 CLASSES = tuple("0123456789")
 TEST_SHARE = 0.2
@@ -376,11 +379,12 @@ def load(domain: str, split: Split, source: Source) -> ImageSet:
     return ImageSet(images, labels[index])
 
 
-DATASET = Dataset(
-    name="handwritten",
-    title="1,797 real handwritten digits in four styles (scan, texture, street, sketch), embedded",
-    domains=DOMAINS,
-    classes=CLASSES,
-    size=SIZE,
-    load=load,
-)
+def find(domain: str, split: Split, source: Source) -> Found:
+    """Find one domain and split: what draws it, or the files in ``source.data_dir``; see :func:`load`.
+
+    Raises:
+        DataError: If there is no such domain, or the folder does not have it.
+    """
+    if source.data_dir is None:
+        return Arrays((), partial(load, domain, split, source))
+    return find_plain(source.data_dir, domain, split, CLASSES)

@@ -1,24 +1,41 @@
-"""Which node holds which domain, and which of its training images."""
+"""Which node holds which domain, and which of its images it trains, validates and tests on."""
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
+from datasets import dividing
+from datasets.base import SPLITS, Split
+from datasets.dividing import Indices
 from datasets.errors import ConfigError, DataError
 from datasets.seeding import generator
 
+#: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
+RANDOM = "random"
 
-class Allocation(BaseModel, frozen=True, extra="forbid"):
+
+class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How nodes and images are dealt in simulation. A real node brings its own images instead."""
 
     #: Nodes per domain, in the order of the domains; or "any": the domains are dealt in turn to as many
-    #: nodes as there are.
+    #: nodes as there are; or {random: N}: N nodes, at least one per domain, the rest by the run's seed.
     counts: Literal["any"] | dict[str, int] = "any"
-    #: Each node's share of its domain's training images, drawn without replacement: one number, one per
-    #: domain, or "equal" to divide all of them among the domain's nodes.
+    #: Each node's share of its domain's training images (see ``pool``), drawn without replacement: one
+    #: number, one per domain, or "equal" to divide all of them among the domain's nodes.
     share: Literal["equal"] | float | dict[str, float] = "equal"
+    #: Each node draws its share from the whole domain: no image twice on a node, but on several nodes.
+    with_replacement: bool = False
+    #: Images are swapped until every node holds each class at least once (FPL's and F2DC's code).
+    class_coverage: bool = False
+    #: Label skew: each class of a domain is spread over its nodes by Dirichlet(label_skew); None: off.
+    label_skew: float | None = Field(None, gt=0, le=1e6)
+    #: Part of a node's images that is its own test set, the classes in proportion. Above 0, nodes divide all
+    #: images of a domain, those of its test split too (FedCode); 0: the domain's test split is the test.
+    test_fraction: float = Field(0.0, ge=0, lt=1)
+    #: Part of a node's training images that is set aside to choose a round by, the classes in proportion.
+    validation_fraction: float = Field(0.0, ge=0, lt=1)
     #: Domains that no node holds; they are evaluated all the same (leave-one-domain-out).
     held_out: tuple[str, ...] = Field(())
 
@@ -27,7 +44,12 @@ class Allocation(BaseModel, frozen=True, extra="forbid"):
     def _any_or_counts(cls, counts: Any) -> Any:
         numbers = counts.values() if isinstance(counts, dict) else ()
         if counts != "any" and not (numbers and all(type(n) is int and n >= 0 for n in numbers) and any(numbers)):
-            raise ValueError(f"expected any, or nodes per domain such as {{photo: 2, sketch: 3}}, found {counts!r}")
+            raise ValueError(
+                "expected any, or nodes per domain such as {photo: 2, sketch: 3}, or {random: 10} for 10 nodes in all, "
+                f"found {counts!r}"
+            )
+        if isinstance(counts, dict) and RANDOM in counts and len(counts) > 1:
+            raise ValueError(f"{RANDOM} is the number of all nodes and stands alone, found {counts!r}")
         return counts
 
     @field_validator("share", mode="before")
@@ -42,6 +64,14 @@ class Allocation(BaseModel, frozen=True, extra="forbid"):
             )
         return share
 
+    @model_validator(mode="after")
+    def _replacement_needs_a_share(self) -> "Allocation":
+        if self.with_replacement and self.share == "equal":
+            raise ValueError("with_replacement needs a number under share; equal divides every image once")
+        if self.with_replacement and self.label_skew is not None:
+            raise ValueError("with_replacement and label_skew exclude each other: skewed parts are disjoint")
+        return self
+
     def check(self, domains: tuple[str, ...]) -> None:
         """Check the allocation against the domains of the run.
 
@@ -49,23 +79,47 @@ class Allocation(BaseModel, frozen=True, extra="forbid"):
             ConfigError: For an unknown domain, or one that is asked for more than it has.
         """
         shares = tuple(self.share) if isinstance(self.share, dict) else ()
-        counts = tuple(self.counts) if isinstance(self.counts, dict) else ()
-        for key, names in (("held_out", self.held_out), ("counts", counts), ("share", shares)):
+        for key, names in (("held_out", self.held_out), ("counts", tuple(self._by_domain)), ("share", shares)):
             for name in names:
                 if name not in domains:
                     raise ConfigError(f"allocation.{key} names {name!r}; the domains are {', '.join(domains)}")
-        if not self.training_domains(domains):
+        trained = self.training_domains(domains)
+        if not trained:
             raise ConfigError("allocation.held_out leaves no domain to train on")
-        for name in self.held_out:
-            if name in counts and isinstance(self.counts, dict) and self.counts[name] > 0:
-                raise ConfigError(f"allocation: {name!r} is held out, but counts gives it {self.counts[name]} nodes")
-        for domain, count in (self.counts if isinstance(self.counts, dict) else {}).items():
+        total = self._random_total
+        if total is not None and total < len(trained):
+            raise ConfigError(
+                f"allocation.counts: {total} nodes are too few for one on each of the {len(trained)} domains "
+                f"{', '.join(trained)}"
+            )
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        """Refuse nodes of a domain that is held out, or that has not enough for them."""
+        for domain, count in self._by_domain.items():
+            if domain in self.held_out and count > 0:
+                raise ConfigError(f"allocation: {domain!r} is held out, but counts gives it {count} nodes")
             share = self.share_of(domain)
-            if share is not None and share * count > 1 + 1e-9:
+            if share is not None and not self.with_replacement and share * count > 1 + 1e-9:
                 raise ConfigError(
                     f"allocation: {count} nodes of {domain!r} ask for {100 * share:g} % of its training images each, "
-                    f"{100 * share * count:g} % together; allowed is 100 %"
+                    f"{100 * share * count:g} % together; allowed is 100 %, or with_replacement"
                 )
+
+    @property
+    def _by_domain(self) -> dict[str, int]:
+        """The configured nodes per domain; empty where none are."""
+        return self.counts if isinstance(self.counts, dict) and RANDOM not in self.counts else {}
+
+    @property
+    def _random_total(self) -> int | None:
+        """The number of nodes whose domains are drawn, or None where they are not."""
+        return self.counts.get(RANDOM) if isinstance(self.counts, dict) else None
+
+    @property
+    def pool(self) -> tuple[Split, ...]:
+        """The splits of a domain, one after the other, whose images its nodes divide."""
+        return SPLITS if self.test_fraction > 0 else ("train",)
 
     def training_domains(self, domains: tuple[str, ...]) -> tuple[str, ...]:
         """Return the domains that nodes may hold, in the order of ``domains``."""
@@ -80,66 +134,132 @@ class Allocation(BaseModel, frozen=True, extra="forbid"):
         """Return the number of nodes that the allocation needs, or None where any number will do."""
         return sum(self.counts.values()) if isinstance(self.counts, dict) else None
 
-    def deal(self, domains: tuple[str, ...], num_nodes: int) -> tuple[str, ...]:
+    def deal(self, domains: tuple[str, ...], num_nodes: int, seed: int) -> tuple[str, ...]:
         """Return the domain of each node.
 
         Args:
             domains: All domains of the run, in their order.
             num_nodes: Number of nodes of the federation.
+            seed: The run's seed.
 
         Raises:
             ConfigError: If the number of nodes does not fit.
         """
         trained = self.training_domains(domains)
-        if isinstance(self.counts, dict):
-            dealt = tuple(domain for domain in trained for _ in range(self.counts.get(domain, 0)))
-            if num_nodes != len(dealt):
-                listed = ", ".join(f"{domain} {self.counts.get(domain, 0)}" for domain in trained)
-                raise ConfigError(
-                    f"the allocation needs {len(dealt)} nodes ({listed}), this federation has {num_nodes}; run\n"
-                    f'flwr run . --stream --federation-config "num-supernodes={len(dealt)} client-resources-num-cpus=1"'
-                )
-            return dealt
-        if num_nodes < 2:
-            raise ConfigError(f"a federation needs at least 2 nodes, found {num_nodes}")
-        return tuple(trained[i % len(trained)] for i in range(num_nodes))
+        if self.counts == "any":
+            if num_nodes < 2:
+                raise ConfigError(f"a federation needs at least 2 nodes, found {num_nodes}")
+            return tuple(trained[i % len(trained)] for i in range(num_nodes))
+        counts = self._drawn_counts(trained, seed)
+        dealt = tuple(domain for domain in trained for _ in range(counts.get(domain, 0)))
+        if num_nodes != len(dealt):
+            listed = ", ".join(f"{domain} {counts.get(domain, 0)}" for domain in trained)
+            raise ConfigError(
+                f"the allocation needs {len(dealt)} nodes ({listed}), this federation has {num_nodes}; run\n"
+                f'flwr run . --stream --federation-config "num-supernodes={len(dealt)} client-resources-num-cpus=1"'
+            )
+        return dealt
+
+    def _drawn_counts(self, trained: tuple[str, ...], seed: int) -> dict[str, int]:
+        """Return the nodes of each domain: as configured, or one each and the others drawn."""
+        if self._random_total is None:
+            return self._by_domain
+        others = self._random_total - len(trained)
+        drawn = generator(seed, "node-counts").multinomial(others, np.full(len(trained), 1 / len(trained)))
+        return {domain: 1 + int(more) for domain, more in zip(trained, drawn, strict=True)}
 
 
-def node_share(
-    allocation: Allocation, dealt: tuple[str, ...], index: int, num_examples: int, seed: int
-) -> NDArray[np.int64]:
-    """Return which of its domain's training images a node holds.
+@dataclass(frozen=True)
+class Parts:
+    """Which images of its domain a node holds: indices (n,), int64, ascending; no image is in two parts.
 
-    The images of a domain are shuffled once, by ``seed``, and cut: no two nodes hold the same image.
+    Attributes:
+        train: Images to train on, at least one.
+        validation: Images to choose a round by; empty if ``validation_fraction`` is 0.
+        test: The node's own test set; empty if ``test_fraction`` is 0: it is tested on its domain's test split.
+    """
+
+    train: Indices
+    validation: Indices
+    test: Indices
+
+
+def node_parts(
+    allocation: Allocation, dealt: tuple[str, ...], index: int, labels: Indices, num_classes: int, seed: int
+) -> Parts:
+    """Return which of its domain's images a node holds.
+
+    The images of a domain are shuffled once, by ``seed``, and cut: no two nodes hold the same image,
+    unless they draw with replacement.
 
     Args:
         allocation: The shares.
         dealt: The domain of each node, from :meth:`Allocation.deal`.
         index: The node.
-        num_examples: Number of training images of its domain.
+        labels: Labels of the images that the domain's nodes divide, shape (N,): of its training split, or,
+            where :attr:`Allocation.pool` says so, of its training and then its test split.
+        num_classes: Number of classes of the data set.
         seed: The run's seed.
-
-    Returns:
-        Indices into the domain's training images, shape (n,), ascending.
 
     Raises:
         DataError: If the domain has too few images.
     """
     domain = dealt[index]
-    parts, part = dealt.count(domain), dealt[:index].count(domain)
-    order = generator(seed, f"share-{domain}").permutation(num_examples)
+    nodes = dealt.count(domain)
+    held = _holdings(allocation, domain, nodes, labels, num_classes, seed)[dealt[:index].count(domain)]
+    if len(held) == 0:
+        raise DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {nodes} nodes")
+    train, test = _cut(allocation, "test", held, index, labels, seed)
+    train, validation = _cut(allocation, "validation", train, index, labels, seed)
+    return Parts(train, validation, test)
+
+
+def _holdings(
+    allocation: Allocation, domain: str, nodes: int, labels: Indices, num_classes: int, seed: int
+) -> list[Indices]:
+    """Return what each node of a domain holds."""
     share = allocation.share_of(domain)
-    if share is None:
-        chosen = np.array_split(order, parts)[part]
+    if share is not None and allocation.with_replacement:
+        draws = [generator(seed, f"own-share-{domain}", part).permutation(len(labels)) for part in range(nodes)]
+        size = round(share * len(labels))
+        if not allocation.class_coverage:
+            return [order[:size] for order in draws]
+        return [dividing.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in draws]
+    order = generator(seed, f"share-{domain}").permutation(len(labels))
+    size = len(labels) if share is None else nodes * _size(domain, share, nodes, len(labels))
+    chosen, spare = order[:size], order[size:]
+    if allocation.label_skew is None:
+        parts = np.array_split(chosen, nodes)
     else:
-        size = round(share * num_examples)
-        if share * parts > 1 + 1e-9:
-            raise DataError(
-                f"{parts} nodes of {domain!r} ask for {size} training images each, {size * parts} together; "
-                f"it has {num_examples}"
-            )
-        size = min(size, num_examples // parts)  # rounding up must not ask for more than all
-        chosen = order[part * size : (part + 1) * size]
-    if len(chosen) == 0:
-        raise DataError(f"node {index} gets no image: domain {domain!r} has {num_examples} for {parts} nodes")
-    return np.sort(chosen).astype(np.int64)
+        rng = generator(seed, f"label-skew-{domain}")
+        parts = dividing.skew_labels(chosen, labels, nodes, allocation.label_skew, rng)
+    return dividing.cover_classes(parts, spare, labels, num_classes, domain) if allocation.class_coverage else parts
+
+
+def _size(domain: str, share: float, nodes: int, num_examples: int) -> int:
+    """Return how many of a domain's images each of its nodes gets, all of them different."""
+    size = round(share * num_examples)
+    if share * nodes > 1 + 1e-9:
+        raise DataError(
+            f"{nodes} nodes of {domain!r} ask for {size} training images each, {size * nodes} together; "
+            f"it has {num_examples}; allowed is less, or allocation.with_replacement"
+        )
+    return min(size, num_examples // nodes)  # rounding up must not ask for more than all
+
+
+def _cut(
+    allocation: Allocation, part: Literal["test", "validation"], images: Indices, index: int, labels: Indices, seed: int
+) -> tuple[Indices, Indices]:
+    """Cut the configured part from a node's images.
+
+    Raises:
+        DataError: If nothing can be cut off that should be.
+    """
+    fraction = allocation.test_fraction if part == "test" else allocation.validation_fraction
+    rest, off = dividing.cut(images, labels, fraction, generator(seed, f"{part}-part", index))
+    if fraction > 0 and len(off) == 0:
+        raise DataError(
+            f"allocation.{part}_fraction: node {index} holds {len(images)} images with no class twice, "
+            f"so none can be set aside for {part}"
+        )
+    return rest, off

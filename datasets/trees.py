@@ -2,6 +2,7 @@
 
 import tarfile
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from datasets import files
 from datasets.base import Source, Split
 from datasets.errors import DataError
-from datasets.listing import Item, Listing
+from datasets.listing import Arrays, Found, Item, Listing
 
 #: How compressed files begin.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -66,6 +67,28 @@ def places(root: Path, *levels: Sequence[str]) -> list[Path]:
     for names in levels:
         found += [path for base in found for path in children(base, names) if path.is_dir()]
     return found
+
+
+def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ...]) -> Found:
+    """Find one domain and split in the layouts that any data set may have, and a real node's folder has.
+
+    Args:
+        data_dir: Holds ``<domain>_<split>.npz``, or ``<domain>/<split>/<class>/*``.
+        domain: Name of the domain.
+        split: Which split.
+        classes: Class names; a label is an index into them.
+
+    Raises:
+        DataError: If neither is there.
+    """
+    files.check_data_dir(data_dir)
+    with files.reading(data_dir.absolute()):
+        place = files.find_domain(data_dir, domain, split)
+    if place is None:
+        raise files.absent(data_dir, domain, split)
+    if place.is_dir():
+        return list_folders(place, classes, complete=False)
+    return Arrays((place,), partial(files.read_npz, place, classes=classes, size=None))
 
 
 def list_folders(

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import numpy as np
 import typer
 
 from datasets import catalog
-from datasets.base import SPLITS, Source
+from datasets.base import SPLITS, Source, Split
 from datasets.errors import ConfigError, FedShiftError
-from datasets.splits import node_share
+from datasets.splits import node_parts
 from fedshift_app import config as configuration
 from fedshift_app import registry
 from fedshift_app.run_folder import COMMAND
@@ -71,11 +72,26 @@ def list_datasets() -> None:
 
 @app.command("experiments")
 def list_experiments() -> None:
-    """List the experiments, one line each, with the number of nodes they need."""
+    """List the experiments, one line each: the nodes they need, and the table of a paper that they stand for."""
     for name in configuration.names("experiments"):
-        title = configuration.read_yaml(configuration.experiment_file(name)).get("title", "")
+        told = configuration.read_yaml(configuration.experiment_file(name))
         nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
-        typer.echo(f"{name:<20} {'any' if nodes is None else nodes:>4} nodes  {title}")
+        table = f" [{told['paper']}]" if told.get("paper") else ""
+        typer.echo(f"{name:<26} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")
+
+
+@app.command()
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
+) -> None:
+    """Check a data set, decode it once with all cores, and keep it in the cache of images.
+
+    Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.download=true.
+    """
+    from fedshift_app import preparing
+
+    preparing.prepare(catalog.get(dataset).name, arguments or [])
 
 
 @app.command()
@@ -86,21 +102,20 @@ def preview(
     domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
+    corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",
 ) -> None:
-    """Draw samples of every domain of a data set on one contact sheet."""
-    from datasets.preview import contact_sheet
+    """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
+    from fedshift_app import preparing
 
-    chosen = catalog.get(dataset)
+    chosen = preparing.chosen_domains(dataset, domains)
     source = Source(data_dir.expanduser().resolve() if data_dir else None)
-    wanted = tuple(domains.split(",")) if domains else chosen.domains
-    for name in wanted:
-        if name not in chosen.domains:
-            raise ConfigError(f"{dataset} has no domain {name!r}; it has {', '.join(chosen.domains)}")
-    if split not in ("train", "test"):
-        raise ConfigError(f"--split is {split!r}; allowed are train and test")
-    sets = {name: catalog.load(dataset, name, "train" if split == "train" else "test", source) for name in wanted}
+    if split not in SPLITS:
+        raise ConfigError(f"--split is {split!r}; allowed are {' and '.join(SPLITS)}")
+    part: Split = "train" if split == "train" else "test"
+    sets = {name: catalog.load(dataset, name, part, source) for name in chosen}
+    sheet = preparing.sheet(dataset, sets, per_class, corruptions)
     try:
-        contact_sheet(sets, chosen.classes, per_class=per_class).save(output)
+        sheet.save(output)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {output}: {error}") from None
     typer.echo(f"wrote {output.resolve()}")
@@ -203,14 +218,17 @@ def check_data(config: configuration.RunConfig, nodes: int) -> None:
     Raises:
         DataError: With the file or folder.
     """
-    sizes = {}
-    for domain in config.dataset.domains:
+    labels = {}
+    cfg, trained = config.dataset, config.allocation.training_domains(config.dataset.domains)
+    for domain in cfg.domains:
         for split in SPLITS:
-            images = catalog.load(config.dataset.name, domain, split, config.dataset.source())
-            sizes[domain, split] = len(images)
-    dealt = config.allocation.deal(config.dataset.domains, nodes)
+            if split == "test" or domain in trained:
+                labels[domain, split] = catalog.load(cfg.name, domain, split, cfg.source(), cfg.size).y
+    dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
+    classes = len(catalog.get(cfg.name).classes)
     for index, domain in enumerate(dealt):
-        node_share(config.allocation, dealt, index, sizes[domain, "train"], config.seed)
+        pool = np.concatenate([labels[domain, split] for split in config.allocation.pool])
+        node_parts(config.allocation, dealt, index, pool, classes, config.seed)
     catalog.load.cache_clear()  # the nodes read for themselves
 
 

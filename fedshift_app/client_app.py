@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from clients.base import Arrays, DomainClient
 from datasets import catalog
 from datasets.errors import FedShiftError
-from fedshift_app import node
+from fedshift_app import holdings, node
 from fedshift_wire import (
     ARRAYS,
     CLASS_COUNTS,
@@ -19,6 +19,7 @@ from fedshift_wire import (
     DOMAIN,
     DOMAINS,
     KNOWLEDGE,
+    LOCAL_DOMAINS,
     METRICS,
     NODE_INDEX,
     NUM_EXAMPLES,
@@ -27,6 +28,7 @@ from fedshift_wire import (
     PARTITION_ID,
     SERVER_ROUND,
     SHARED_TEST,
+    VALIDATION,
 )  # fmt: skip
 
 log = logging.getLogger("fedshift")
@@ -73,7 +75,7 @@ def _train(msg: Message, context: Context) -> RecordDict:
     client = _client(msg, context)
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
-    weights, num_examples, metrics = client.fit(parameters, {SERVER_ROUND: config[SERVER_ROUND]})
+    weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS))
     context.state[MEMORY] = _record(client.memory)
     return RecordDict({
         ARRAYS: _record(dict(zip(client.shared_names, weights, strict=True))),
@@ -85,19 +87,23 @@ def _train(msg: Message, context: Context) -> RecordDict:
 def _evaluate(msg: Message, context: Context) -> RecordDict:
     client = _client(msg, context)
     config = msg.content.config_records[CONFIG]
-    asked = {SERVER_ROUND: config[SERVER_ROUND], DOMAINS: config[DOMAINS]}
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
-    _, num_examples, metrics = client.evaluate(parameters, asked)
+    _, num_examples, metrics = client.evaluate(parameters, _asked(config, SERVER_ROUND, DOMAINS, VALIDATION))
     return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics)})
+
+
+def _asked(config: ConfigRecord, *keys: str) -> dict[str, Any]:
+    """Return what the server says to the client, without what it does not say."""
+    return {key: config[key] for key in keys if key in config}
 
 
 def _introduce(msg: Message, context: Context) -> RecordDict:
     config, where = node.open_message(msg.content.config_records[CONFIG], context)
     classes = len(catalog.get(config.dataset.name).classes)
-    counts = np.bincount(node.training_images(config, where).y, minlength=classes)
+    counts = np.bincount(holdings.own_images(config, where).train.y, minlength=classes)
     metrics = MetricRecord({
         CLASS_COUNTS: counts.tolist(),
-        NUM_TEST: node.num_test(config, where),
+        NUM_TEST: holdings.num_test(config, where),
         SHARED_TEST: int(where.shared),
         PARTITION_ID: where.partition_id,
         NUM_PARTITIONS: where.num_partitions,

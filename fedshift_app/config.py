@@ -9,18 +9,20 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
 from datasets.base import Source
+from datasets.corruptions import CORRUPTIONS
 from datasets.errors import ConfigError
 from datasets.splits import Allocation
 from fedshift_app import registry
 from fedshift_wire import Params
+from strategies.schedule import EvaluateConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -46,10 +48,28 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     data_dir: str = ""  # where the images are; empty: the data set makes its own
     download: bool = False  # let torchvision fetch what it can
     seed: int = Field(0, ge=0)  # of generated images
+    size: int | None = Field(None, ge=16, le=512)  # height and width in pixels; null: the data set's own
 
     def source(self) -> Source:
         """Return where the images come from on this machine."""
         return Source(Path(self.data_dir) if self.data_dir else None, self.download, self.seed)
+
+
+class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """How test images differ from training images (FedICON, section 5). Training images are never touched."""
+
+    #: none; corruption: the test images of every domain are corrupted; domain: a held-out domain is the
+    #: test; attribute: a later test set of the same classes (cifar10.1) is the test.
+    name: Literal["none", "corruption", "domain", "attribute"] = "none"
+    corruption: str = "random"  # one of the 15 of Hendrycks & Dietterich, or one drawn for each image
+    severity: int = Field(5, ge=0, le=5)  # 0 leaves the images as they are
+
+    @field_validator("corruption")
+    @classmethod
+    def _known(cls, corruption: str) -> str:
+        if corruption not in ("random", *CORRUPTIONS):
+            raise ValueError(f"{corruption!r} is unknown; there are random, {', '.join(CORRUPTIONS)}")
+        return corruption
 
 
 class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -72,6 +92,8 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     train: TrainConfig
     method: dict[str, Any]  # ``name`` and the method's parameters
     federation: FederationConfig = FederationConfig()
+    shift: ShiftConfig = ShiftConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
     rounds: int = Field(ge=1)
     seed: int = Field(0, ge=0)
 
@@ -148,7 +170,9 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     if "resolved" in experiment:  # the config.yaml of a run folder
         layers = _section(experiment, "resolved")
     else:
-        layers = {"experiment": path.stem} | {k: v for k, v in experiment.items() if k not in ("title", "methods")}
+        layers = {"experiment": path.stem} | {
+            k: v for k, v in experiment.items() if k not in ("title", "paper", "methods")
+        }
     for name in specials:
         registry.get(str(name))
         _section(specials, name)
@@ -158,6 +182,25 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     for dotted, value in overrides.items():
         _set_dotted(layers, dotted, value)
     return validate(layers)
+
+
+def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfig:
+    """Build and check only the section ``dataset``, for commands that need no experiment.
+
+    Raises:
+        ConfigError: For anything unknown, of the wrong type, or out of range.
+    """
+    overrides = parse_set(shlex.join(dotted))
+    layers = _with_dataset({}, name, overrides)
+    _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
+    for key, value in overrides.items():
+        _set_dotted(layers, key, value)
+    try:
+        config = DatasetConfig.model_validate(layers["dataset"])
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+    _check_dataset(config)
+    return config
 
 
 def validate(layers: dict[str, Any]) -> RunConfig:
@@ -170,6 +213,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
         config = RunConfig.model_validate(layers)
         _check_dataset(config.dataset)
         config.allocation.check(config.dataset.domains)
+        _check_together(config)
         server, node = config._params()
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
@@ -300,6 +344,22 @@ def _check_dataset(config: DatasetConfig) -> None:
             raise ConfigError(f"dataset.domains: {config.name} has no domain {domain!r}; it has {', '.join(known)}")
     if len(set(config.domains)) != len(config.domains) or not config.domains:
         raise ConfigError(f"dataset.domains: expected different domains, found {', '.join(config.domains) or 'none'}")
+
+
+def _check_together(config: RunConfig) -> None:
+    """Refuse combinations that make no sense."""
+    size = config.dataset.size or catalog.get(config.dataset.name).size
+    if config.model.name == "cnn" and size != 32:
+        raise ConfigError(f"model.name=cnn needs dataset.size=32, found {size}; resnet10 and resnet18 take any size")
+    for domain in config.allocation.training_domains(config.dataset.domains):
+        if domain in catalog.get(config.dataset.name).test_only:
+            raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")
+    if config.shift.name in ("domain", "attribute") and not config.allocation.held_out:
+        raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
+    if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
+        raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
+    if config.shift.name == "attribute" and config.dataset.name != "cifar10":
+        raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
 
 
 def _explain(error: ValidationError) -> str:

@@ -1,11 +1,12 @@
 """What a person sees of a run: one line per round, a table at the end."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from datasets.errors import FedShiftError
+from fedshift_app.scores import mean
 from strategies.base import RoundResult
 
 log = logging.getLogger("fedshift")
@@ -52,11 +53,14 @@ def quiet_flower() -> Iterator[None]:
 
 
 def round_line(result: RoundResult, rounds: int, left: float) -> str:
-    """Return the line of a round: accuracy per domain, average, training loss, seconds, time left."""
-    told = [value for value in result.accuracy.values() if value is not None]
+    """Return the line of a round: accuracy per domain, average, training loss, seconds, time left.
+
+    A round in which the global model was not scored says nothing of accuracy.
+    """
     parts = [f"round {result.server_round:>{len(str(rounds))}}/{rounds}"]
     parts += [f"{name} {percent(value)}" for name, value in result.accuracy.items()]
-    parts.append(f"avg {percent(sum(told) / len(told) if told else None)}")
+    if result.accuracy:
+        parts.append(f"avg {percent(mean(result.accuracy.values()))}")
     parts.append(f"loss {result.losses.get('loss', float('nan')):.3f}")
     parts.append(f"{result.seconds:.1f} s")
     parts.append(f"left {duration(left)}")
@@ -64,26 +68,42 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the final table: top-1 accuracy in percent per domain."""
-    best = results["best_test"]
-    head = ("domain", f"last {results['averaged_rounds']} rounds", "final", f"best round ({best['round']})*")
-    rows = [
-        (name, percent(results["domains"][name]), percent(results["final"][name]), percent(best["domains"][name]))
-        for name in results["domains"]
-    ]
-    told = [value for value in results["final"].values() if value is not None]
-    final = sum(told) / len(told) if told else None
-    rows.append(("AVG", percent(results["avg"]), percent(final), percent(best["avg"])))
-    rows.append(("STD", percent(results["std"]), "", ""))
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    rule = "  ".join("-" * width for width in widths)
-    lines = [_row(head, widths), rule, *(_row(row, widths) for row in rows[:-2]), rule]
-    lines += [_row(row, widths) for row in rows[-2:]]
+    """Return the final table: top-1 accuracy in percent per domain, then scores of client models if there are any."""
+    columns = {
+        f"last {results['averaged_rounds']} rounds": (results["domains"], results["avg"], percent(results["std"])),
+        "final": (results["final"], mean(results["final"].values()), ""),
+    }
+    notes = []
+    for mark, key, on in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
+        if best := results.get(key):
+            columns[f"best round ({best['round']}){mark}"] = (best["domains"], best["avg"], "")
+            notes.append(f"{mark} chosen on {on}")
+    rows = [(name, *(percent(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
+    rows.append(("AVG", *(percent(avg) for _, avg, _ in columns.values())))
+    rows.append(("STD", *(std for _, _, std in columns.values())))
     title = (
         f"{results['method']} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
         f"{results['model']}, bn={results['bn']}, {len(results['nodes'])} nodes, seed {results['seed']}"
     )
-    return "\n".join(["", title, *lines, "* chosen on test images", ""])
+    lines = ["", title, *_columns(("domain", *columns), rows, below=2), *notes, ""]
+    return "\n".join(lines + client_table(results["client_models"]) if "client_models" in results else lines)
+
+
+def client_table(scores: dict[str, Any]) -> list[str]:
+    """Return the lines that show how the nodes' own models did right after local training."""
+    rows = [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
+    rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
+    head = ("client models (%)", f"last {scores['averaged_rounds']} rounds")
+    why = [f"missing: {scores['why_missing']}"] if "why_missing" in scores else []
+    return [*_columns(head, rows, below=4), *why, ""]
+
+
+def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], below: int) -> list[str]:
+    """Return aligned lines, the last ``below`` of them under a second rule."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    rule = "  ".join("-" * width for width in widths)
+    lines = [_row(row, widths) for row in rows]
+    return [_row(head, widths), rule, *lines[:-below], rule, *lines[-below:]]
 
 
 def _row(cells: tuple[str, ...], widths: list[int]) -> str:

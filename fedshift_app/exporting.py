@@ -9,9 +9,9 @@ import numpy as np
 from datasets import catalog, files
 from datasets.base import ImageSet
 from datasets.errors import ConfigError
-from datasets.splits import node_share
 from fedshift_app import runner
 from fedshift_app.config import RunConfig
+from fedshift_app.holdings import Place, own_images
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another folder, or remove it")
     number = runner.num_nodes(config, asked_nodes)
-    dealt = config.allocation.deal(config.dataset.domains, number)
+    dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
     folders = [NodeFolder(output / f"node-{i}-{domain}", domain, i) for i, domain in enumerate(dealt)]
     # All or nothing: a folder that exists is complete.
     part = output.with_name(f".{output.name}.part")
@@ -63,10 +63,14 @@ def supernode_command(folder: NodeFolder) -> str:
 
 
 def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[ImageSet, ImageSet]:
-    """Return the training and test images of one node."""
-    domain, source = dealt[index], config.dataset.source()
-    train = catalog.load(config.dataset.name, domain, "train", source)
-    test = catalog.load(config.dataset.name, domain, "test", source)
-    share = node_share(config.allocation, dealt, index, len(train), config.seed)
+    """Return the training and test images of one node; it cuts its validation part itself."""
+    domain = dealt[index]
+    allocation = config.allocation.model_copy(update={"validation_fraction": 0.0})
+    where = Place(domain, index, len(dealt), config.dataset.source(), shared=True, threads=0)
+    own = own_images(config.model_copy(update={"allocation": allocation}), where)
+    if own.test is not None:
+        return own.train, own.test
+    cfg = config.dataset
+    test = catalog.load(cfg.name, domain, "test", cfg.source(), cfg.size)
     parts = np.array_split(np.arange(len(test)), dealt.count(domain))
-    return train.select(share), test.select(parts[dealt[:index].count(domain)])
+    return own.train, test.select(parts[dealt[:index].count(domain)])

@@ -2,7 +2,6 @@
 
 import functools
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +10,17 @@ from flwr.app import Context
 
 from clients import models, precision
 from clients.base import ClientSetup, DomainClient
-from datasets import catalog, files
-from datasets.base import ImageSet, Source
+from datasets import catalog
+from datasets.base import Source
 from datasets.errors import ConfigError
 from datasets.seeding import torch_seed
-from datasets.splits import node_share
 from fedshift_app import registry
 from fedshift_app.config import RunConfig, from_json
+from fedshift_app.holdings import Place, own_images, test_images
 from fedshift_wire import ENGINE, RUN
 
 SIMULATION = "simulation"
 DEPLOYMENT = "deployment"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a node stands.
-
-    Attributes:
-        domain: The domain of its training images.
-        partition_id: Its number, or -1 if it was given none.
-        num_partitions: How many nodes there are, or -1 if it was not told.
-        source: Where its images are.
-        shared: It sees whole domains and takes its share of them (simulation).
-        threads: CPU threads; 0 leaves torch's choice.
-    """
-
-    domain: str
-    partition_id: int
-    num_partitions: int
-    source: Source
-    shared: bool
-    threads: int
 
 
 def place(config: RunConfig, context: Context, engine: str) -> Place:
@@ -54,7 +32,7 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
     if engine == SIMULATION:
-        dealt = config.allocation.deal(config.dataset.domains, num_partitions)
+        dealt = config.allocation.deal(config.dataset.domains, num_partitions, config.seed)
         threads = config.train.threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
         return Place(dealt[partition_id], partition_id, num_partitions, config.dataset.source(), True, threads)
     for key in ("domain", "data-dir"):
@@ -79,51 +57,6 @@ def _integer(given: Any, key: str) -> int:
     return value
 
 
-def training_images(config: RunConfig, where: Place) -> ImageSet:
-    """Return the node's own training images.
-
-    Raises:
-        DataError: If they are missing or broken, or the domain has too few.
-    """
-    everything = _load(config, where, "train", where.domain)
-    if not where.shared:
-        return everything
-    dealt = config.allocation.deal(config.dataset.domains, where.num_partitions)
-    return everything.select(node_share(config.allocation, dealt, where.partition_id, len(everything), config.seed))
-
-
-def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
-    """Return the test images of a domain that this node can see.
-
-    Raises:
-        DataError: If they are missing or broken.
-        ConfigError: If a real node is asked for a domain that is not its own.
-    """
-    if not where.shared and domain != where.domain:
-        raise ConfigError(f"this node holds {where.domain!r}, it has no test images of {domain!r}")
-    return _load(config, where, "test", domain)
-
-
-def num_test(config: RunConfig, where: Place) -> int:
-    """Return how many test images of its own domain the node sees; a real node may have none."""
-    data_dir = where.source.data_dir
-    if not where.shared and data_dir is not None and files.find_domain(data_dir, where.domain, "test") is None:
-        return 0
-    return len(test_images(config, where, where.domain))
-
-
-def _load(config: RunConfig, where: Place, split: Any, domain: str) -> ImageSet:
-    if where.shared or where.source.data_dir is None:
-        return catalog.load(config.dataset.name, domain, split, where.source)
-    dataset = catalog.get(config.dataset.name)
-    return _own_files(where.source.data_dir, domain, split, dataset.classes, dataset.size)
-
-
-@functools.cache
-def _own_files(data_dir: Path, domain: str, split: Any, classes: tuple[str, ...], size: int) -> ImageSet:
-    return files.read_domain(data_dir, domain, split, classes=classes, size=size)
-
-
 def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     """Build the method's client for this node around a model with the run's initial weights."""
     device = precision.default_device()
@@ -131,12 +64,15 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
         torch.set_num_threads(where.threads)
     setup = ClientSetup(config.seed, index, device, config.model, config.train, config.images)
     client_class = registry.get(config.method["name"]).client_class()
+    own = own_images(config, where)
     client: DomainClient = client_class(
         model=initial_model(config).to(device).to(memory_format=torch.channels_last),
         setup=setup,
         params=config.node_params(),
-        train_set=training_images(config, where),
+        train_set=own.train,
         test_set=lambda domain: test_images(config, where, domain),
+        validation_set=own.validation,
+        own_test=own.test,
     )
     return client
 

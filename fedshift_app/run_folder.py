@@ -18,15 +18,16 @@ from safetensors.numpy import save_file
 from datasets.errors import ConfigError
 from fedshift_app import __version__
 from fedshift_app.config import RunConfig
+from fedshift_app.scores import client_models, mean, mean_client_models
 from strategies.averaging import Arrays
 from strategies.base import RoundResult, decode
 from strategies.roster import Node
+from strategies.schedule import LAST_ROUNDS
 
 #: Environment variable: the file where ``fedshift run`` wants to be told what became of the run.
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 #: Environment variable: the command that was typed.
 COMMAND = "FEDSHIFT_COMMAND"
-LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
 KEEP_CHECKPOINTS = 2
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
@@ -69,9 +70,9 @@ class RunFolder:
         self._save_checkpoint(result.server_round, decode(weights), knowledge)
         line = {
             "round": result.server_round,
-            "accuracy": result.accuracy,
+            "accuracy": result.accuracy or None,
             "avg": mean(result.accuracy.values()),
-            "test_loss": result.test_loss,
+            "test_loss": result.test_loss or None,
             "losses": result.losses,
             "nodes": result.nodes,
             "left_out": result.left_out,
@@ -79,6 +80,10 @@ class RunFolder:
             "bytes_down": result.bytes_down,
             "seconds": round(result.seconds, 3),
         }
+        if result.validation:
+            line["validation"] = result.validation
+        if result.clients is not None:
+            line["client_models"] = client_models(result.clients)
         with (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite(line)) + "\n")
 
@@ -117,13 +122,18 @@ class RunFolder:
 
 
 def summary(history: list[RoundResult]) -> dict[str, Any]:
-    """Summarise all rounds, in percent: last-five mean, final and best round by domain, totals."""
-    accuracies = [result.accuracy for result in history]
+    """Summarise all rounds, in percent: last-five mean, final and best round by domain, totals.
+
+    Rounds in which the global model was not scored count in the totals only. Where there are validation
+    parts, ``best_validation`` is the first of the rounds with the highest average over the domains on them.
+    """
+    scored = [result for result in history if result.accuracy]
+    accuracies = [result.accuracy for result in scored]
     names = list(accuracies[-1])
     last = accuracies[-LAST_ROUNDS:]
     domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
     known = [value for value in domains.values() if value is not None]
-    best = max(history, key=_rank)
+    best = max(scored, key=lambda result: _rank(result.accuracy))
     worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
     return {
         "rounds": len(history),
@@ -134,28 +144,41 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         "worst": None if worst is None else domains[worst],
         "worst_domain": worst,
         "final": accuracies[-1],
-        "best_test": {
-            "round": best.server_round,
-            "chosen_on": "test images",
-            "domains": best.accuracy,
-            "avg": mean(best.accuracy.values()),
-        },
+        "best_test": _chosen(best, "test images"),
+        **_where_asked(history),
         "missing": [name for name in names if domains[name] is None],
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
     }
 
 
-def _rank(result: RoundResult) -> tuple[int, float]:
+def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
+    """Return what only some runs have: the round chosen on validation parts, scores of client models."""
+    found: dict[str, Any] = {}
+    validated = [result for result in history if mean(result.validation.values()) is not None]
+    if validated:
+        best = max(validated, key=lambda result: _rank(result.validation))
+        found["best_validation"] = _chosen(best, "validation images")
+    clients = [result.clients for result in history if result.clients is not None]
+    if clients:
+        found["client_models"] = mean_client_models(clients)
+    return found
+
+
+def _chosen(result: RoundResult, on: str) -> dict[str, Any]:
+    """Return a chosen round with its accuracy on the test images."""
+    return {
+        "round": result.server_round,
+        "chosen_on": on,
+        "domains": result.accuracy,
+        "avg": mean(result.accuracy.values()),
+    }
+
+
+def _rank(accuracy: Mapping[str, float | None]) -> tuple[int, float]:
     """Order rounds by average accuracy; a round that lacks a domain comes below one that does not."""
-    known = [value for value in result.accuracy.values() if value is not None]
+    known = [value for value in accuracy.values() if value is not None]
     return len(known), sum(known)
-
-
-def mean(values: Any) -> float | None:
-    """Return the mean of the values that are not None, or None if there is none."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 def finite(value: Any) -> Any:

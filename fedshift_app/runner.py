@@ -49,7 +49,7 @@ def num_nodes(config: RunConfig, asked: int | None) -> int:
     needed = config.allocation.num_nodes()
     domains = config.allocation.training_domains(config.dataset.domains)
     number = asked or needed or DEFAULT_NODES_PER_DOMAIN * len(domains)
-    config.allocation.deal(config.dataset.domains, number)
+    config.allocation.deal(config.dataset.domains, number, config.seed)
     return number
 
 

@@ -122,6 +122,9 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         node_timeout=config.federation.node_timeout,
         engine=node.DEPLOYMENT if deployed else node.SIMULATION,
         run_json=config.model_dump_json(),
+        rounds=config.rounds,
+        evaluate=config.evaluate,
+        validation=config.allocation.validation_fraction > 0,
     )
     return ArrayRecord(shared), federation
 

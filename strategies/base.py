@@ -10,7 +10,7 @@ A method subclasses :class:`DomainStrategy` and overrides ``weights`` (how node 
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -27,17 +27,21 @@ from fedshift_wire import (
     DOMAINS,
     ENGINE,
     KNOWLEDGE,
+    LOCAL,
+    LOCAL_DOMAINS,
     METRICS,
     NODE_INDEX,
     NUM_EXAMPLES,
     RUN,
     SERVER_ROUND,
+    VALIDATION,
     Params,
 )  # fmt: skip
 from strategies.averaging import Arrays, RunningAverage, shares
-from strategies.evaluation import Evaluation, Tally
+from strategies.evaluation import ClientScores, Evaluation, Tally, local_accuracy, own_accuracy
 from strategies.prototypes import Refused
 from strategies.roster import Node, Roster
+from strategies.schedule import EvaluateConfig
 
 log = logging.getLogger("fedshift")
 
@@ -57,6 +61,9 @@ class Federation:
         node_timeout: Seconds to wait for nodes and for their answer to the first question.
         engine: ``simulation`` or ``deployment``.
         run_json: The resolved configuration, for the nodes.
+        rounds: Rounds of the run.
+        evaluate: Which of them are scored.
+        validation: Nodes keep a validation part, on which the global model is scored as well.
     """
 
     domains: tuple[str, ...]
@@ -69,6 +76,9 @@ class Federation:
     node_timeout: float
     engine: str
     run_json: str
+    rounds: int = 1
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    validation: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,13 +101,16 @@ class RoundResult:
     """One full round, as written to ``metrics.jsonl``.
 
     Attributes:
-        accuracy: Top-1 accuracy in percent by domain; None where no node could tell.
+        accuracy: Top-1 accuracy in percent by domain; None where no node could tell; empty in a round
+            in which the global model was not scored.
         test_loss: Mean cross-entropy by domain.
         losses: Training loss and its named terms, averaged over nodes by number of examples.
         nodes: Indices of the nodes whose weights were averaged.
         left_out: Why a node was left out, one line each.
         bytes_down: Array bytes sent for training (weights and knowledge); evaluation is not counted.
         bytes_up: Array bytes received for training.
+        validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
+        clients: What the nodes' own models scored, in a round that asks for it.
     """
 
     server_round: int
@@ -109,6 +122,8 @@ class RoundResult:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
+    validation: dict[str, float | None] = field(default_factory=dict)
+    clients: ClientScores | None = None
 
 
 Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
@@ -129,6 +144,7 @@ class DomainStrategy(FedAvg):
         self._result = RoundResult(0)
         self._asked: dict[int, Node] = {}
         self._global = ArrayRecord()
+        self._evaluation: Evaluation | None = None
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -169,7 +185,10 @@ class DomainStrategy(FedAvg):
         if not nodes:
             raise FederationError(f"round {server_round}: no node is connected")
         self._asked = {node.node_id: node for node in nodes}
-        messages = [self._message(MessageType.TRAIN, node, arrays, server_round) for node in nodes]
+        messages = [
+            self._message(MessageType.TRAIN, node, arrays, server_round, self._local_domains(node, server_round))
+            for node in nodes
+        ]
         self._result.bytes_down = sum(_num_bytes(message.content) for message in messages)
         return messages
 
@@ -193,29 +212,26 @@ class DomainStrategy(FedAvg):
         self._global = ArrayRecord({name: Array(array) for name, array in average.result().items()})
         self._result.nodes = [update.node.index for update in updates]
         self._result.losses = _mean_losses(updates)
+        if self.federation.evaluate.scores_clients(server_round, self.federation.rounds):
+            self._result.clients = self._client_scores(updates, server_round)
         return self._global, MetricRecord(dict(self._result.losses))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask, for each domain, the nodes that can tell its accuracy."""
-        nodes = self.roster.online(grid, self.federation.node_timeout)
-        self._evaluation = Evaluation(self.federation.domains, nodes, personal=self.federation.personal)
-        return self._questions(self._evaluation.first(), server_round)
+        """Ask, for each domain, the nodes that can tell its accuracy; nobody in a round that is not scored."""
+        fed = self.federation
+        self._evaluation = None
+        if not fed.evaluate.scores_global(server_round, fed.rounds):
+            return []
+        nodes = self.roster.online(grid, fed.node_timeout)
+        self._evaluation = Evaluation(fed.domains, nodes, personal=fed.personal, validation=fed.validation)
+        return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Group correct and count by domain; a node that fails is replaced by the next of its domain."""
-        tally = Tally(self.federation.domains)
-        while True:
-            for node, problem in self._evaluation.read(replies, tally):
-                self._leave_out(node, f"could not evaluate: {problem}")
-            again = self._evaluation.replacements(tally)
-            if not again:
-                break
-            replies = self._grid.send_and_receive(
-                self._questions(again, server_round), timeout=self.federation.node_timeout
-            )
-        self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
+        if self._evaluation is not None:
+            self._score(self._evaluation, replies, server_round)
         self._result.seconds = time.perf_counter() - self._started
         self._observer(self._result, self._global, self.knowledge)
         told = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
@@ -231,23 +247,58 @@ class DomainStrategy(FedAvg):
         return [nodes[i] for i in sorted(chosen)]
 
     def _message(
-        self, kind: str, node: Node, arrays: ArrayRecord, server_round: int, domains: list[str] | None = None
+        self, kind: str, node: Node, arrays: ArrayRecord, server_round: int, asked: Mapping[str, list[str] | bool]
     ) -> Message:
         config = ConfigRecord({
             SERVER_ROUND: server_round, NODE_INDEX: node.index,
-            ENGINE: self.federation.engine, RUN: self.federation.run_json,
+            ENGINE: self.federation.engine, RUN: self.federation.run_json, **asked,
         })  # fmt: skip
-        if domains is not None:
-            config[DOMAINS] = domains
         knowledge = ArrayRecord({name: Array(array) for name, array in self.knowledge_for(node).items()})
         content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
         return Message(content, node.node_id, kind)
 
-    def _questions(self, domains_of: dict[Node, list[str]], server_round: int) -> list[Message]:
+    def _questions(self, evaluation: Evaluation, domains_of: dict[Node, list[str]], server_round: int) -> list[Message]:
+        more = {VALIDATION: True} if evaluation.validating else {}
         return [
-            self._message(MessageType.EVALUATE, node, self._global, server_round, domains)
+            self._message(MessageType.EVALUATE, node, self._global, server_round, {DOMAINS: domains, **more})
             for node, domains in domains_of.items()
         ]
+
+    def _score(self, evaluation: Evaluation, replies: Iterable[Message], server_round: int) -> None:
+        """Write the scores of the global model into the round's result, asking again where a node failed."""
+        tally = Tally(self.federation.domains)
+        while True:
+            for node, problem in evaluation.read(replies, tally):
+                self._leave_out(node, f"could not evaluate: {problem}")
+            again = evaluation.replacements(tally)
+            if not again:
+                break
+            replies = self._grid.send_and_receive(
+                self._questions(evaluation, again, server_round), timeout=self.federation.node_timeout
+            )
+        self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
+        if self.federation.validation:
+            self._result.validation = evaluation.validation.accuracy()
+
+    def _local_domains(self, node: Node, server_round: int) -> dict[str, list[str]]:
+        """Return on which domains a node is to score its own model this round: all whose test images it sees."""
+        if not self.federation.evaluate.scores_clients(server_round, self.federation.rounds):
+            return {}
+        own = [node.domain] if node.num_test else []
+        return {LOCAL_DOMAINS: list(self.federation.domains) if node.shared_test else own}
+
+    def _client_scores(self, updates: list[Update], server_round: int) -> ClientScores:
+        accuracy: dict[int, dict[str, float]] = {}
+        own: dict[int, float] = {}
+        for update in updates:
+            domains = self._local_domains(update.node, server_round)[LOCAL_DOMAINS]
+            try:
+                part = own_accuracy(update.metrics)
+                accuracy[update.node.index] = local_accuracy(update.metrics, domains)
+                own |= {} if part is None else {update.node.index: part}
+            except Refused as refused:
+                self._leave_out(update.node, f"could not score its own model: {refused}")
+        return ClientScores(tuple(self.roster.nodes), accuracy, own)
 
     def _sift(self, replies: Iterable[Message]) -> tuple[list[Update], list[tuple[Node, str]]]:
         """Return the replies that may be averaged, and why the others may not; both by node index."""
@@ -317,7 +368,8 @@ def _check_like(record: ArrayRecord, model: ArrayRecord) -> None:
 
 def _mean_losses(updates: list[Update]) -> dict[str, float]:
     """Average each loss over the nodes that report it, by number of examples."""
-    names = sorted({name for update in updates for name in update.metrics})
+    told = {name for update in updates for name in update.metrics}
+    names = sorted(name for name in told if not name.startswith(LOCAL))
     means = {}
     for name in names:
         having = [update for update in updates if name in update.metrics]

@@ -1,13 +1,42 @@
 """Who evaluates which domain, and what comes of the answers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import Message, MetricRecord
 
-from fedshift_wire import CORRECT, COUNT, LOSS_SUM, METRICS
+from fedshift_wire import (
+    CORRECT,
+    COUNT,
+    LOCAL_CORRECT,
+    LOCAL_COUNT,
+    LOCAL_OWN_CORRECT,
+    LOCAL_OWN_COUNT,
+    LOSS_SUM,
+    METRICS,
+    VALIDATION_CORRECT,
+    VALIDATION_COUNT,
+)  # fmt: skip
+from strategies.prototypes import Refused
 from strategies.roster import Node
 
 Questions = dict[Node, list[str]]
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """How well the nodes' own models did right after local training, before they were averaged.
+
+    Attributes:
+        nodes: All nodes of the federation, in the order of their index.
+        accuracy: Top-1 accuracy in percent, by index of the node and by domain; only what was told.
+        own: Accuracy on the node's own test set, by index, where that is only a part of its domain's.
+    """
+
+    nodes: tuple[Node, ...]
+    accuracy: dict[int, dict[str, float]]
+    own: dict[int, float] = field(default_factory=dict)
 
 
 class Tally:
@@ -37,9 +66,18 @@ class Evaluation:
     part of their own (deployment) all answer, and their parts add up. With personal models every node
     of the domain answers in both engines. A held-out domain, of which there is no node, is put to the
     nodes in turn (to all of them where models are personal), which needs a whole test set on the node.
+
+    Attributes:
+        validating: The nodes to ask now are to score their validation parts as well; with the first
+            questions only, which then go to all nodes.
+        validation: Answers about validation parts, each under the domain of its node.
     """
 
-    def __init__(self, domains: tuple[str, ...], nodes: list[Node], *, personal: bool) -> None:
+    def __init__(
+        self, domains: tuple[str, ...], nodes: list[Node], *, personal: bool, validation: bool = False
+    ) -> None:
+        self.validating = validation
+        self.validation = Tally(domains)
         self._domains = domains
         self._personal = personal
         self._nodes = nodes
@@ -47,13 +85,14 @@ class Evaluation:
         self._untried = {domain: self._candidates(i, domain) for i, domain in enumerate(domains)}
 
     def first(self) -> Questions:
-        """Return which node is asked for which domains."""
-        return self._ask({domain: self._next(domain) for domain in self._domains})
+        """Return which node is asked for which domains; for none where only its validation part is asked for."""
+        questions: Questions = {node: [] for node in self._nodes} if self.validating else {}
+        return self._ask(questions, {domain: self._next(domain) for domain in self._domains})
 
     def replacements(self, tally: Tally) -> Questions:
         """Return whom to ask instead for the domains that still have no answer; empty if nobody is left."""
         missing = [domain for domain, value in tally.accuracy().items() if value is None]
-        return self._ask({domain: self._next(domain) for domain in missing})
+        return self._ask({}, {domain: self._next(domain) for domain in missing})
 
     def read(self, replies: Iterable[Message], tally: Tally) -> list[tuple[Node, str]]:
         """Add the answers to ``tally``; return the nodes that failed, each with the reason."""
@@ -62,12 +101,27 @@ class Evaluation:
             node, domains = self._asked.pop(reply.metadata.src_node_id, (None, []))
             if node is None:
                 continue
-            problem = reply.error.reason if reply.has_error() else _add(reply, domains, tally)
-            if problem:
-                failed.append((node, problem))
+            try:
+                self._add(node, reply, domains, tally)
+            except Refused as refused:
+                failed.append((node, str(refused)))
         failed += [(node, "no answer in time") for node, _ in self._asked.values()]
         self._asked.clear()
+        self.validating = False
         return failed
+
+    def _add(self, node: Node, reply: Message, domains: list[str], tally: Tally) -> None:
+        """Add one reply, or nothing of it if anything is wrong with it."""
+        if reply.has_error():
+            raise Refused(reply.error.reason)
+        metrics = reply.content.get(METRICS)
+        if not isinstance(metrics, MetricRecord):
+            raise Refused(f"the reply lacks the record {METRICS!r}")
+        answers = [(domain, *_answer(metrics, domain)) for domain in domains]
+        validated = _right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT) if self.validating else (0.0, 0.0)
+        for answer in answers:
+            tally.add(*answer)
+        self.validation.add(node.domain, *validated, 0.0)
 
     def _candidates(self, place: int, domain: str) -> list[Node]:
         own = [node for node in self._nodes if node.domain == domain and node.num_test > 0]
@@ -83,8 +137,7 @@ class Evaluation:
         chosen, self._untried[domain] = left[:take], left[take:]
         return chosen
 
-    def _ask(self, nodes_of: dict[str, list[Node]]) -> Questions:
-        questions: Questions = {}
+    def _ask(self, questions: Questions, nodes_of: dict[str, list[Node]]) -> Questions:
         for domain, nodes in nodes_of.items():
             for node in nodes:
                 questions.setdefault(node, []).append(domain)
@@ -92,20 +145,45 @@ class Evaluation:
         return questions
 
 
-def _add(reply: Message, domains: list[str], tally: Tally) -> str | None:
-    """Add one reply; return what is wrong with it, in which case nothing is added."""
-    metrics = reply.content.get(METRICS)
-    if not isinstance(metrics, MetricRecord):
-        return f"the reply lacks the record {METRICS!r}"
-    answers = []
+def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str, float]:
+    """Return the accuracy in percent of a node's own model on the domains that it was asked for.
+
+    Raises:
+        Refused: If the node's numbers make no sense.
+    """
+    found = {}
     for domain in domains:
-        values = [metrics.get(key + domain) for key in (CORRECT, COUNT, LOSS_SUM)]
-        if not all(isinstance(value, int | float) for value in values):
-            return f"no numbers for domain {domain!r}"
-        correct, count, loss_sum = (float(value) for value in values if isinstance(value, int | float))
-        if not 0 <= correct <= count:
-            return f"{correct:g} correct of {count:g} in domain {domain!r}"
-        answers.append((domain, correct, count, loss_sum))
-    for answer in answers:
-        tally.add(*answer)
-    return None
+        correct, count = _right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
+        if not count:
+            raise Refused(f"no numbers for domain {domain!r}")
+        found[domain] = 100 * correct / count
+    return found
+
+
+def own_accuracy(metrics: Mapping[str, float]) -> float | None:
+    """Return the accuracy in percent of a node's own model on its own part of the test images; None without one.
+
+    Raises:
+        Refused: If the node's numbers make no sense.
+    """
+    correct, count = _right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
+    return 100 * correct / count if count else None
+
+
+def _answer(metrics: MetricRecord, domain: str) -> tuple[float, float, float]:
+    """Return correct, count and summed loss of one domain."""
+    values = [metrics.get(key + domain) for key in (CORRECT, COUNT, LOSS_SUM)]
+    if not all(isinstance(value, int | float) for value in values):
+        raise Refused(f"no numbers for domain {domain!r}")
+    correct, count, loss_sum = (float(value) for value in values if isinstance(value, int | float))
+    if not 0 <= correct <= count:
+        raise Refused(f"{correct:g} correct of {count:g} in domain {domain!r}")
+    return correct, count, loss_sum
+
+
+def _right_of(metrics: Mapping[str, Any], correct_name: str, count_name: str) -> tuple[float, float]:
+    """Return how many were right of how many; 0 of 0 where the node says nothing."""
+    correct, count = (metrics.get(name, 0.0) for name in (correct_name, count_name))
+    if not isinstance(correct, int | float) or not isinstance(count, int | float) or not 0 <= correct <= count:
+        raise Refused(f"{correct_name} {correct} of {count}")
+    return float(correct), float(count)

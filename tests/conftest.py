@@ -1,5 +1,7 @@
 """What several tests need: short runs in this process, and the real images where they are."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,25 @@ import pytest
 from hypothesis import settings
 from support import ROOT, InlineRun, Run
 
+from datasets import cache
+
 # server_app: it must know the real InlineGrid before a test puts its own in its place.
 from fedshift_app import inline, runner, server_app  # noqa: F401
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep decoded images of tests apart from those of the person who runs them."""
+    before = os.environ.get(cache.CACHE_DIR)
+    os.environ[cache.CACHE_DIR] = str(tmp_path_factory.mktemp("images"))
+    yield
+    if before is None:
+        del os.environ[cache.CACHE_DIR]
+    else:
+        os.environ[cache.CACHE_DIR] = before
 
 
 @pytest.fixture

@@ -111,6 +111,37 @@ def test_table_says_missing() -> None:
     assert row(text, "AVG") == ["AVG", "78.1", "69.0", "85.0"]
 
 
+def test_table_with_the_round_chosen_on_validation_images() -> None:
+    chosen = {"round": 2, "chosen_on": "validation images", "domains": {"mnist": 1.0, "usps": 2.0, "mnistm": None}}
+    text = table(results(best_validation=chosen | {"avg": 1.5}))
+    assert "best round (4)*  best round (2)+" in text
+    assert row(text, "usps") == ["usps", "75.0", "76.0", "77.0", "2.0"]
+    assert row(text, "mnistm")[-1] == "missing"
+    assert row(text, "AVG") == ["AVG", "78.1", "79.0", "80.0", "1.5"]
+    assert row(text, "STD") == ["STD", "11.9"]
+    assert text.rstrip().endswith("* chosen on test images\n+ chosen on validation images")
+
+
+def test_table_of_client_models() -> None:
+    scores = {
+        "averaged_rounds": 5, "ata": {"mnist": 30.0, "usps": None},
+        "lta": 80.04, "gata": None, "gasa": 76.0, "cprr": None,
+    }  # fmt: skip
+    text = table(results(client_models=scores | {"why_missing": "it rained"}))
+    assert "LTA" not in table(results())
+    below = text[text.index("client models (%)") :]
+    assert "last 5 rounds" in below.splitlines()[0]
+    assert "ATA mnist" in below and row(below, "ATA")[2] == "30.0"
+    assert [row(below, name)[1] for name in ("LTA", "GATA", "GASA", "CPRR")] == ["80.0", "missing", "76.0", "missing"]
+    assert below.rstrip().endswith("missing: it rained")
+    assert "missing:" not in table(results(client_models=scores))
+
+
+def test_round_line_of_a_round_that_was_not_scored() -> None:
+    line = round_line(RoundResult(2, losses={"loss": 1.0}, seconds=1.0), rounds=9, left=3.0)
+    assert line == "round 2/9  loss 1.000  1.0 s  left 0:03"
+
+
 def test_table_without_any_answer() -> None:
     nothing = {"mnist": None}
     changed = results(

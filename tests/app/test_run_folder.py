@@ -145,6 +145,30 @@ def test_zero_percent_is_an_accuracy() -> None:
     assert (found["worst_domain"], found["worst"], found["avg"]) == ("a", 0.0, 25.0)
 
 
+def test_rounds_that_were_not_scored_count_in_the_totals_only() -> None:
+    """Of nine rounds, 2 and 5 to 9 are scored: the last five of those are the last five of all."""
+    values = [{}, {"a": 99.0}, {}, {}, {"a": 10.0}, {"a": 20.0}, {"a": 30.0}, {"a": 40.0}, {"a": None}]
+    found = summary(history(*values))
+    assert (found["rounds"], found["averaged_rounds"], found["bytes_up"]) == (9, 5, 450)
+    assert found["domains"] == {"a": 25.0}
+    assert found["final"] == {"a": None}
+    assert found["best_test"] == {"round": 2, "chosen_on": "test images", "domains": {"a": 99.0}, "avg": 99.0}
+    assert summary(history({}, {"a": None}))["best_test"]["round"] == 2
+
+
+def test_the_first_of_the_best_rounds_on_validation_images_is_chosen() -> None:
+    rounds = history({"a": 10.0, "b": 30.0}, {"a": 20.0, "b": 40.0}, {}, {"a": 90.0, "b": 90.0})
+    assert "best_validation" not in summary(rounds)
+    validated = {0: {"a": 50.0, "b": 60.0}, 1: {"a": 80.0, "b": 40.0}, 3: {"a": 70.0, "b": 50.0}}  # means 55, 60, 60
+    for index, accuracy in validated.items():
+        rounds[index].validation = dict(accuracy)
+    found = summary(rounds)
+    assert found["best_validation"] == {
+        "round": 2, "chosen_on": "validation images", "domains": {"a": 20.0, "b": 40.0}, "avg": 30.0,
+    }  # fmt: skip
+    assert found["best_test"]["round"] == 4
+
+
 def test_a_round_of_zero_percent_is_better_than_a_round_without_answer() -> None:
     assert summary(history({"a": None}, {"a": 0.0}))["best_test"]["round"] == 2
 

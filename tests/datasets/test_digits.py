@@ -15,14 +15,16 @@ from scipy.io import savemat  # type: ignore[import-untyped]
 
 from datasets import files
 from datasets.base import ImageSet, Source, Split
-from datasets.digits import DATASET, DOMAINS
+from datasets.catalog import DATASETS
+from datasets.digits import DOMAINS
+from datasets.digits import load as load_digits
 from datasets.errors import DataError
 
 REAL = image_trees.REAL / "digits"
 
 
 def load(root: Path | None, domain: str, split: Split = "train", *, download: bool = False) -> ImageSet:
-    return DATASET.load(domain, split, Source(root, download=download))
+    return load_digits(domain, split, Source(root, download=download))
 
 
 def refusal(root: Path | None, domain: str, split: Split = "train", *, download: bool = False) -> str:
@@ -39,9 +41,11 @@ def check_small(images: ImageSet) -> None:
 
 
 def test_data_set_describes_itself() -> None:
-    assert DATASET.name == "digits" and DATASET.size == 32 and "\n" not in DATASET.title
-    assert DATASET.domains == ("mnist", "usps", "mnistm", "svhn", "syn")
-    assert DATASET.classes == tuple("0123456789")
+    assert (
+        DATASETS["digits"].name == "digits" and DATASETS["digits"].size == 32 and "\n" not in DATASETS["digits"].title
+    )
+    assert DATASETS["digits"].domains == ("mnist", "usps", "mnistm", "svhn", "syn")
+    assert DATASETS["digits"].classes == tuple("0123456789")
 
 
 # --- layouts

@@ -9,13 +9,14 @@ from image_trees import SPLITS
 
 from datasets import files
 from datasets.base import ImageSet, Source, Split
-from datasets.digits import COUNTS, DATASET, find
+from datasets.digits import COUNTS, find
+from datasets.digits import load as load_digits
 from datasets.errors import DataError
 from datasets.listing import Arrays, Listing
 
 
 def load(root: Path, domain: str, split: Split = "train") -> ImageSet:
-    return DATASET.load(domain, split, Source(root))
+    return load_digits(domain, split, Source(root))
 
 
 def found_arrays(root: Path, domain: str, split: Split) -> Arrays:

@@ -10,8 +10,9 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from datasets import handwritten
 from datasets.base import SPLITS, Source, Split, checked
+from datasets.catalog import DATASETS
 from datasets.errors import DataError
-from datasets.handwritten import CLASSES, DATASET, DOMAINS, RENDERERS, SIZE, load, source_indices, upsample
+from datasets.handwritten import CLASSES, DOMAINS, RENDERERS, SIZE, load, source_indices, upsample
 from datasets.seeding import generator
 
 PARTS = [(domain, split) for domain in DOMAINS for split in SPLITS]
@@ -24,14 +25,13 @@ def ink_of(domain: str, count: int) -> NDArray[np.float32]:
 
 
 def test_data_set_says_what_it_is() -> None:
-    assert (DATASET.name, DATASET.size, DATASET.domains) == (
+    assert (DATASETS["handwritten"].name, DATASETS["handwritten"].size, DATASETS["handwritten"].domains) == (
         "handwritten",
         32,
         ("scan", "texture", "street", "sketch"),
     )
-    assert DATASET.classes == tuple(str(digit) for digit in range(10))
-    assert DATASET.load is load
-    assert "\n" not in DATASET.title
+    assert DATASETS["handwritten"].classes == tuple(str(digit) for digit in range(10))
+    assert "\n" not in DATASETS["handwritten"].title
 
 
 @pytest.mark.parametrize("seed", [0, 1, 12345])

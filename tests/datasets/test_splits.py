@@ -1,5 +1,8 @@
 """Which node holds what: shares are disjoint, of the promised size and repeatable; what cannot be dealt is told."""
 
+import zlib
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -8,13 +11,20 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from datasets.errors import ConfigError, DataError
-from datasets.splits import Allocation, node_share
+from datasets.splits import Allocation, node_parts
 
 DOMAINS = ("a", "b", "c")
 
 counts_of_domains = st.dictionaries(st.sampled_from(DOMAINS), st.integers(0, 5), min_size=1).filter(
     lambda counts: sum(counts.values()) > 0
 )
+
+
+def node_share(
+    allocation: Allocation, dealt: tuple[str, ...], index: int, num_examples: int, seed: int
+) -> NDArray[np.int64]:
+    """Return what a node trains on where labels do not matter."""
+    return node_parts(allocation, dealt, index, np.zeros(num_examples, np.int64), 1, seed).train
 
 
 def shares_by_domain(
@@ -42,7 +52,7 @@ def refusal(allocation: Allocation, domains: tuple[str, ...] = DOMAINS) -> str:
 @given(counts=counts_of_domains, num_examples=st.integers(5, 400), seed=st.integers(0, 2**31))
 def test_equal_shares_are_disjoint_and_complete(counts: dict[str, int], num_examples: int, seed: int) -> None:
     allocation = Allocation(counts=counts, share="equal")
-    dealt = allocation.deal(DOMAINS, sum(counts.values()))
+    dealt = allocation.deal(DOMAINS, sum(counts.values()), 0)
     for parts in shares_by_domain(allocation, dealt, num_examples, seed).values():
         together = np.concatenate(parts)
         # Every image exactly once, and nobody has more than one image above anybody else.
@@ -66,7 +76,7 @@ def test_numeric_shares_are_disjoint_and_of_exact_size(
     assume(size > 0)
     assume(size * nodes <= num_examples)  # the others: test_rounding_alone_never_asks_for_too_much
     allocation = Allocation(counts={"a": nodes}, share={"a": share})
-    parts = shares_by_domain(allocation, allocation.deal(DOMAINS, nodes), num_examples, seed)["a"]
+    parts = shares_by_domain(allocation, allocation.deal(DOMAINS, nodes, 0), num_examples, seed)["a"]
     assert [len(part) for part in parts] == [size] * nodes
     together = np.concatenate(parts)
     assert len(np.unique(together)) == size * nodes
@@ -83,7 +93,7 @@ def test_numeric_shares_are_disjoint_and_of_exact_size(
 )
 def test_indices_ascend_and_repeat(num_nodes: int, share: str | float, num_examples: int, seed: int) -> None:
     allocation = Allocation(share=share)
-    dealt = allocation.deal(DOMAINS, num_nodes)
+    dealt = allocation.deal(DOMAINS, num_nodes, 0)
     for index in range(num_nodes):
         first = node_share(allocation, dealt, index, num_examples, seed)
         assert first.dtype == np.int64
@@ -102,22 +112,34 @@ def test_another_seed_deals_other_images(seeds: list[int]) -> None:
 
 def test_domains_are_shuffled_apart() -> None:
     allocation = Allocation(counts={"a": 2, "b": 2})
-    dealt = allocation.deal(DOMAINS, 4)
+    dealt = allocation.deal(DOMAINS, 4, 0)
     assert not np.array_equal(node_share(allocation, dealt, 0, 200, 0), node_share(allocation, dealt, 2, 200, 0))
 
 
 def test_share_of_one_domain_alone_leaves_the_others_equal() -> None:
     allocation = Allocation(counts={"a": 2, "b": 2}, share={"a": 0.1})
-    dealt = allocation.deal(DOMAINS, 4)
+    dealt = allocation.deal(DOMAINS, 4, 0)
     assert [len(node_share(allocation, dealt, i, 100, 0)) for i in range(4)] == [10, 10, 50, 50]
+
+
+def test_shares_are_those_of_earlier_releases() -> None:
+    """Runs are repeated by their seed: what a plain allocation deals must never change."""
+    cases = (
+        (Allocation(), ("a", "b", "a", "b", "a"), 101, 0, [2889689365, 2304226639, 3773735392, 2818020785, 3812127422]),
+        (Allocation(counts={"a": 3}, share=0.1), ("a",) * 3, 997, 7, [327366243, 3981571943, 2246667520]),
+        (Allocation(counts={"a": 2}, share=0.5), ("a",) * 2, 7291, 3, [1065061463, 2891696621]),
+    )
+    for allocation, dealt, num_examples, seed, checksums in cases:
+        shares = (node_share(allocation, dealt, index, num_examples, seed) for index in range(len(dealt)))
+        assert [zlib.crc32(share.astype("<i8").tobytes()) for share in shares] == checksums
 
 
 def test_too_few_images_are_told_with_the_numbers() -> None:
     allocation = Allocation(share=0.5)  # any number of nodes: only the deal shows that a domain is asked for 150 %
-    dealt = allocation.deal(("a", "b"), 6)
+    dealt = allocation.deal(("a", "b"), 6, 0)
     with pytest.raises(DataError) as caught:
         node_share(allocation, dealt, 0, 40, 0)
-    for part in ("3 nodes of 'a'", "20 training images each", "60 together", "it has 40"):
+    for part in ("3 nodes of 'a'", "20 training images each", "60 together", "it has 40", "with_replacement"):
         assert part in str(caught.value)
 
 
@@ -150,7 +172,7 @@ def test_rounding_alone_never_asks_for_too_much(nodes: int, num_examples: int) -
     held_out=st.lists(st.sampled_from(DOMAINS), unique=True, max_size=2).map(tuple),
 )
 def test_any_deals_the_domains_in_turn(num_nodes: int, held_out: tuple[str, ...]) -> None:
-    dealt = Allocation(held_out=held_out).deal(DOMAINS, num_nodes)
+    dealt = Allocation(held_out=held_out).deal(DOMAINS, num_nodes, 0)
     trained = [domain for domain in DOMAINS if domain not in held_out]
     assert len(dealt) == num_nodes
     assert all(domain == trained[i % len(trained)] for i, domain in enumerate(dealt))
@@ -161,8 +183,42 @@ def test_any_deals_the_domains_in_turn(num_nodes: int, held_out: tuple[str, ...]
 def test_counts_deal_blocks_in_the_order_of_the_domains(counts: dict[str, int]) -> None:
     allocation = Allocation(counts=counts)
     assert allocation.num_nodes() == sum(counts.values())
-    dealt = allocation.deal(DOMAINS, sum(counts.values()))
+    dealt = allocation.deal(DOMAINS, sum(counts.values()), 0)
     assert dealt == tuple(domain for domain in DOMAINS for _ in range(counts.get(domain, 0)))
+
+
+@settings(deadline=None)
+@given(
+    more=st.integers(0, 40),
+    held_out=st.lists(st.sampled_from(DOMAINS), unique=True, max_size=2).map(tuple),
+    seed=st.integers(0, 2**31),
+)
+def test_random_counts_give_every_domain_a_node(more: int, held_out: tuple[str, ...], seed: int) -> None:
+    trained = [domain for domain in DOMAINS if domain not in held_out]
+    total = len(trained) + more
+    allocation = Allocation(counts={"random": total}, held_out=held_out)
+    allocation.check(DOMAINS)
+    assert allocation.num_nodes() == total
+    dealt = allocation.deal(DOMAINS, total, seed)
+    assert len(dealt) == total
+    assert set(dealt) == set(trained)
+    assert list(dealt) == sorted(dealt)  # in the order of the domains
+    assert dealt == allocation.deal(DOMAINS, total, seed)
+
+
+def test_random_counts_differ_by_seed_and_reach_every_domain() -> None:
+    allocation = Allocation(counts={"random": 12})
+    drawn = [allocation.deal(DOMAINS, 12, seed) for seed in range(200)]
+    assert len(set(drawn)) > 20
+    # Nine nodes are drawn over three domains beside the first of each: four a domain on average, spread 1.4 a draw.
+    for domain in DOMAINS:
+        assert abs(np.mean([dealt.count(domain) for dealt in drawn]) - 4) < 0.5
+
+
+def test_random_counts_are_told_where_nodes_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match="needs 9 nodes") as caught:
+        Allocation(counts={"random": 9}).deal(DOMAINS, 4, 0)
+    assert "has 4" in str(caught.value)
 
 
 def test_any_needs_no_fixed_number_of_nodes() -> None:
@@ -172,7 +228,7 @@ def test_any_needs_no_fixed_number_of_nodes() -> None:
 def test_held_out_domains_are_not_trained_on() -> None:
     allocation = Allocation(held_out=("b",))
     assert allocation.training_domains(DOMAINS) == ("a", "c")
-    assert allocation.deal(DOMAINS, 5) == ("a", "c", "a", "c", "a")
+    assert allocation.deal(DOMAINS, 5, 0) == ("a", "c", "a", "c", "a")
 
 
 def test_counts_with_a_held_out_domain_agree_with_themselves() -> None:
@@ -184,7 +240,7 @@ def test_counts_with_a_held_out_domain_agree_with_themselves() -> None:
         return
     needed = allocation.num_nodes()
     assert needed is not None
-    assert len(allocation.deal(DOMAINS, needed)) == needed
+    assert len(allocation.deal(DOMAINS, needed, 0)) == needed
 
 
 # --- what is refused -------------------------------------------------------------------------------------
@@ -209,10 +265,45 @@ def test_no_domain_left_to_train_on() -> None:
     assert "allocation.held_out" in refusal(Allocation(held_out=DOMAINS))
 
 
+def test_too_few_random_nodes() -> None:
+    message = refusal(Allocation(counts={"random": 2}))
+    assert "allocation.counts: 2 nodes" in message
+    assert "3 domains a, b, c" in message
+
+
+def test_random_stands_alone() -> None:
+    with pytest.raises(ValidationError, match="stands alone, found"):
+        Allocation(counts={"random": 3, "a": 1})
+
+
+def test_with_replacement_allows_more_than_all() -> None:
+    Allocation(counts={"b": 4}, share=0.3, with_replacement=True).check(DOMAINS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"with_replacement": True}, "needs a number under share"),
+        ({"with_replacement": True, "share": 0.3, "label_skew": 1.0}, "exclude each other"),
+        ({"label_skew": 0}, "greater than 0"),
+        ({"label_skew": -1}, "greater than 0"),
+        ({"label_skew": float("nan")}, "finite number"),
+        ({"label_skew": float("inf")}, "finite number"),
+        ({"test_fraction": 1}, "less than 1"),
+        ({"test_fraction": -0.1}, "greater than or equal to 0"),
+        ({"validation_fraction": 1}, "less than 1"),
+        ({"validation_fraction": float("nan")}, "finite number"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        Allocation(**settings)
+
+
 @pytest.mark.parametrize("share", [0.4, {"b": 0.4}])
 def test_more_than_all_of_a_domain(share: float | dict[str, float]) -> None:
     message = refusal(Allocation(counts={"b": 3}, share=share))
-    for part in ("3 nodes of 'b'", "40 %", "120 %", "allowed is 100 %"):
+    for part in ("3 nodes of 'b'", "40 %", "120 %", "allowed is 100 %", "with_replacement"):
         assert part in message
 
 
@@ -223,7 +314,7 @@ def test_all_of_a_domain_is_allowed() -> None:
 @pytest.mark.parametrize("num_nodes", [1, 4, 6])
 def test_number_of_nodes_that_does_not_fit(num_nodes: int) -> None:
     with pytest.raises(ConfigError) as caught:
-        Allocation(counts={"a": 2, "c": 3}).deal(DOMAINS, num_nodes)
+        Allocation(counts={"a": 2, "c": 3}).deal(DOMAINS, num_nodes, 0)
     message = str(caught.value)
     assert "needs 5 nodes (a 2, b 0, c 3)" in message
     assert f"has {num_nodes}" in message
@@ -236,7 +327,7 @@ def test_number_of_nodes_that_does_not_fit(num_nodes: int) -> None:
 @pytest.mark.parametrize("num_nodes", [-1, 0, 1])
 def test_a_federation_needs_two_nodes(num_nodes: int) -> None:
     with pytest.raises(ConfigError, match=f"at least 2 nodes, found {num_nodes}"):
-        Allocation().deal(DOMAINS, num_nodes)
+        Allocation().deal(DOMAINS, num_nodes, 0)
 
 
 @pytest.mark.parametrize("counts", [{"a": -1}, {"a": 3, "b": -2}, {"a": 0}, {}])

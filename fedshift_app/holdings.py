@@ -1,0 +1,151 @@
+"""Which images a node sees: its own (to train on, to choose a round by, to be tested on), and domains' test sets."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from datasets import catalog, corruptions, files
+from datasets.base import ImageSet, Source, Split
+from datasets.dividing import Indices
+from datasets.errors import ConfigError
+from datasets.splits import Allocation, Parts, node_parts
+from fedshift_app.config import RunConfig, ShiftConfig
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node stands.
+
+    Attributes:
+        domain: The domain of its training images.
+        partition_id: Its number, or -1 if it was given none.
+        num_partitions: How many nodes there are, or -1 if it was not told.
+        source: Where its images are.
+        shared: It sees whole domains and takes its share of them (simulation).
+        threads: CPU threads; 0 leaves torch's choice.
+    """
+
+    domain: str
+    partition_id: int
+    num_partitions: int
+    source: Source
+    shared: bool
+    threads: int
+
+
+@dataclass(frozen=True)
+class Own:
+    """A node's own images.
+
+    Attributes:
+        train: What it trains on.
+        validation: Labelled images that it does not train on, or None.
+        test: Its own test set, or None where it is tested on its domain's test split.
+    """
+
+    train: ImageSet
+    validation: ImageSet | None
+    test: ImageSet | None
+
+
+def own_images(config: RunConfig, where: Place) -> Own:
+    """Return a node's own images.
+
+    Raises:
+        DataError: If they are missing or broken, or the domain has too few.
+    """
+    if where.shared:
+        parts = _parts(config, where, where.partition_id)
+    else:  # a real node brings its own images, and cuts off what it validates on
+        alone = Allocation(validation_fraction=config.allocation.validation_fraction)
+        labels = _split(config, where, "train", where.domain).y
+        parts = node_parts(alone, (where.domain,), 0, labels, _classes(config), config.seed)
+    return Own(
+        train=_take(config, where, where.domain, parts.train),
+        validation=_take(config, where, where.domain, parts.validation) if len(parts.validation) else None,
+        test=_take(config, where, where.domain, parts.test) if len(parts.test) else None,
+    )
+
+
+def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
+    """Return the test images of a domain that this node can see, shifted if the configuration says so.
+
+    They are the domain's test split; where nodes have test sets of their own (``allocation.test_fraction``),
+    those of the domain's nodes together.
+
+    Raises:
+        DataError: If they are missing or broken.
+        ConfigError: If a real node is asked for a domain that is not its own.
+    """
+    if not where.shared and domain != where.domain:
+        raise ConfigError(f"this node holds {where.domain!r}, it has no test images of {domain!r}")
+    shift = config.shift
+    if shift.name == "corruption" and shift.severity > 0:
+        cfg = config.dataset
+        whole = _corrupted(cfg.name, domain, where.source, where.shared, cfg.size, shift, config.seed)
+    else:
+        whole = _split(config, where, "test", domain)
+    if not where.shared or config.allocation.test_fraction == 0:
+        return whole
+    chosen = _test_parts(config, where, domain)
+    return _take(config, where, domain, chosen) if len(chosen) else whole  # nobody divides a held-out domain
+
+
+def num_test(config: RunConfig, where: Place) -> int:
+    """Return how many test images of its own domain the node sees; a real node may have none."""
+    data_dir = where.source.data_dir
+    if not where.shared and data_dir is not None and files.find_domain(data_dir, where.domain, "test") is None:
+        return 0
+    return len(test_images(config, where, where.domain))
+
+
+def _parts(config: RunConfig, where: Place, index: int) -> Parts:
+    """Return what a node of the simulation holds of its domain's pool."""
+    dealt = config.allocation.deal(config.dataset.domains, where.num_partitions, config.seed)
+    labels = np.concatenate([_split(config, where, split, dealt[index]).y for split in config.allocation.pool])
+    return node_parts(config.allocation, dealt, index, labels, _classes(config), config.seed)
+
+
+def _test_parts(config: RunConfig, where: Place, domain: str) -> Indices:
+    """Return the indices, into the domain's pool, of the test sets of all its nodes."""
+    dealt = config.allocation.deal(config.dataset.domains, where.num_partitions, config.seed)
+    parts = [_parts(config, where, index).test for index, held in enumerate(dealt) if held == domain]
+    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+
+def _take(config: RunConfig, where: Place, domain: str, index: Indices) -> ImageSet:
+    """Return images by their index into the domain's pool: its training, then maybe its test split."""
+    train = _split(config, where, "train", domain)
+    if not where.shared or len(config.allocation.pool) == 1:
+        return train.select(index)
+    test = _split(config, where, "test", domain)
+    first, second = train.select(index[index < len(train)]), test.select(index[index >= len(train)] - len(train))
+    return ImageSet(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))
+
+
+def _classes(config: RunConfig) -> int:
+    return len(catalog.get(config.dataset.name).classes)
+
+
+def _split(config: RunConfig, where: Place, split: Split, domain: str) -> ImageSet:
+    cfg = config.dataset
+    return _read(cfg.name, domain, split, where.source, where.shared, cfg.size)
+
+
+def _read(name: str, domain: str, split: Split, source: Source, shared: bool, size: int | None) -> ImageSet:
+    if shared or source.data_dir is None:
+        return catalog.load(name, domain, split, source, size)
+    return catalog.load_own(name, domain, split, source.data_dir, size)
+
+
+@functools.lru_cache(maxsize=32)
+def _corrupted(
+    name: str, domain: str, source: Source, shared: bool, size: int | None, shift: ShiftConfig, seed: int
+) -> ImageSet:
+    """Return a domain's test images after the configured corruption; the same for every node and round."""
+    clean = _read(name, domain, "test", source, shared, size)
+    keys = np.arange(len(clean))
+    if shift.corruption == "random":
+        return ImageSet(corruptions.random_corruption(clean.x, shift.severity, keys, seed), clean.y)
+    return ImageSet(corruptions.corrupt(clean.x, shift.corruption, shift.severity, keys, seed), clean.y)

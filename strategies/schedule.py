@@ -1,0 +1,38 @@
+"""Which models are scored in which rounds. Pydantic only: the command line reads it without Flower."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
+
+
+class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """When the global model and the nodes' own models are scored; nothing of it changes the training.
+
+    One score of the global model costs one pass over each of the D test sets. Scoring the client models
+    of n nodes costs n x D passes, each node doing its own D at the end of local training, within
+    ``federation.round_timeout``; a real node has test images of its own domain only, and does one.
+    """
+
+    every: int = Field(1, ge=1)  # the global model: each so many rounds, and in each of the last five
+    #: Models right after local training (FedCode, section 7: LTA, ATA, GATA, GASA, CPRR): off; last: in the
+    #: last five rounds; every: in every round.
+    client_models: Literal["off", "last", "every"] = "off"
+
+    @field_validator("client_models", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML 1.1 reads off as false
+
+    def scores_global(self, server_round: int, rounds: int) -> bool:
+        """Tell whether the global model is scored after this round (from 1) of ``rounds``."""
+        return server_round % self.every == 0 or _is_late(server_round, rounds)
+
+    def scores_clients(self, server_round: int, rounds: int) -> bool:
+        """Tell whether nodes score their own models in this round (from 1) of ``rounds``."""
+        return self.client_models == "every" or (self.client_models == "last" and _is_late(server_round, rounds))
+
+
+def _is_late(server_round: int, rounds: int) -> bool:
+    return server_round > rounds - LAST_ROUNDS

@@ -1,0 +1,373 @@
+"""Which models are scored in a run: the nodes' own after local training, the global one every so many rounds,
+and on validation parts. None of it changes the training.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Error, Message, MessageType, MetricRecord
+from support import InlineRun, ListeningGrid, Run
+
+from clients.base import ClientSetup, DomainClient
+from clients.models import build
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.base import ImageSet
+from fedshift_app import node
+from fedshift_app.flower_internals import make_context
+from fedshift_app.scores import mean
+from fedshift_wire import (
+    CORRECT,
+    DOMAINS,
+    LOCAL_CORRECT,
+    LOCAL_COUNT,
+    LOCAL_DOMAINS,
+    LOCAL_OWN_CORRECT,
+    LOCAL_OWN_COUNT,
+    SERVER_ROUND,
+    VALIDATION,
+    VALIDATION_CORRECT,
+    VALIDATION_COUNT,
+    Params,
+)  # fmt: skip
+
+TINY = "train.epochs=1 allocation.share=0.1"
+NAMES = ["scan", "texture", "street", "sketch"]
+Change = Callable[[Message, Message], Message | None]
+
+
+class Traffic:
+    """Makes a grid that keeps every message of a run, and may change the replies."""
+
+    def __init__(self, change: Change | None = None) -> None:
+        self.seen: list[tuple[Message, Message]] = []
+        self.change = change
+
+    def make(self, *args: Any) -> ListeningGrid:
+        traffic = self
+
+        class Grid(ListeningGrid):
+            def pass_on(self, asked: Message, reply: Message) -> Message | None:
+                traffic.seen.append((asked, reply))
+                return reply if traffic.change is None else traffic.change(asked, reply)
+
+        return Grid(*args)
+
+    def of(self, kind: str, server_round: int) -> list[tuple[dict[str, Any], Message, Message]]:
+        """Return the config record, question and reply of each message of a kind in a round."""
+        found = []
+        for asked, reply in self.seen:
+            config = dict(asked.content.config_records["config"])
+            if asked.metadata.message_type == kind and config[SERVER_ROUND] == server_round:
+                found.append((config, asked, reply))
+        return found
+
+
+def numbers(message: Message) -> dict[str, Any]:
+    return dict(message.content.metric_records["metrics"])
+
+
+# --- the node ---------------------------------------------------------------------------------------------
+
+
+def image_set(number: int, seed: int) -> ImageSet:
+    rng = np.random.default_rng(seed)
+    return ImageSet(rng.integers(0, 256, (number, 32, 32, 3), np.uint8), np.arange(number, dtype=np.int64) % 3)
+
+
+def make_client(model: str, bn: Any, validation: ImageSet | None = None) -> DomainClient:
+    train = TrainConfig(epochs=1, batch_size=8, lr=0.05, precision="float32")
+    setup = ClientSetup(3, 0, torch.device("cpu"), ModelConfig(name=model, bn=bn), train, ImageConfig())  # type: ignore[arg-type]
+    tests = {"own": image_set(17, 1), "other": image_set(9, 2)}
+    return DomainClient(build(model, 3, 0), setup, Params(), image_set(24, 0), tests.__getitem__, validation)  # type: ignore[arg-type]
+
+
+def initial(client: DomainClient) -> list[Any]:
+    state = client.model.state_dict()
+    return [state[name].numpy().copy() for name in client.shared_names]
+
+
+@pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("resnet10", "local")])
+def test_a_client_model_has_the_nodes_own_parts_and_its_freshly_trained_shared_ones(model: str, bn: str) -> None:
+    client = make_client(model, bn)
+    before = initial(client)
+    weights, _, metrics = client.fit(before, {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own", "other"]})
+    assert (metrics[LOCAL_COUNT + "own"], metrics[LOCAL_COUNT + "other"]) == (17, 9)
+    # The trained shared weights beside what the node keeps to itself make up the same model again.
+    again = client.evaluate(weights, {DOMAINS: ["own", "other"]})[2]
+    assert all(metrics[LOCAL_CORRECT + name] == again[CORRECT + name] for name in ("own", "other"))
+    assert any(not np.array_equal(a, b) for a, b in zip(before, weights, strict=True))
+
+
+def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
+    client = make_client("cnn", "average")
+    client.own_test = image_set(7, 5)
+    metrics = client.fit(initial(client), {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own"]})[2]
+    assert (metrics[LOCAL_OWN_CORRECT], metrics[LOCAL_OWN_COUNT]) == (client.score(image_set(7, 5))[0], 7)
+    assert not [name for name in client.fit(initial(client), {SERVER_ROUND: 1})[2] if name.startswith("local")]
+
+
+def test_scoring_changes_neither_weights_nor_losses() -> None:
+    plain, scored = make_client("resnet10", "local"), make_client("resnet10", "local")
+    for server_round in (1, 2):
+        first = plain.fit(initial(plain), {SERVER_ROUND: server_round})
+        second = scored.fit(initial(scored), {SERVER_ROUND: server_round, LOCAL_DOMAINS: ["own"]})
+        assert all(np.array_equal(a, b) for a, b in zip(first[0], second[0], strict=True))
+        assert first[2].items() < second[2].items()
+        assert all(np.array_equal(plain.memory[name], scored.memory[name]) for name in plain.memory)
+
+
+def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> None:
+    with_part, without = make_client("cnn", "average", image_set(11, 4)), make_client("cnn", "average")
+    asked = {DOMAINS: [], VALIDATION: True}
+    loss, images, metrics = with_part.evaluate(initial(with_part), asked)
+    assert (loss, images) == (0.0, 0)
+    assert set(metrics) == {VALIDATION_CORRECT, VALIDATION_COUNT}
+    assert (metrics[VALIDATION_CORRECT], metrics[VALIDATION_COUNT]) == (with_part.score(image_set(11, 4))[0], 11)
+    assert without.evaluate(initial(without), asked)[2] == {}
+    assert VALIDATION_COUNT not in with_part.evaluate(initial(with_part), {DOMAINS: ["own"]})[2]
+
+
+# --- client models in a run -------------------------------------------------------------------------------
+
+
+def test_off_by_default_and_nothing_of_it_travels(run_inline: InlineRun) -> None:
+    traffic = Traffic()
+    run = run_inline(rounds=1, set=TINY, grid=traffic.make)
+    for kind in (MessageType.TRAIN, MessageType.EVALUATE):
+        for config, _, reply in traffic.of(kind, 1):
+            assert not {LOCAL_DOMAINS, VALIDATION} & set(config)
+            assert not [name for name in numbers(reply) if name.startswith(("local", "validation"))]
+    assert not {"client_models", "validation"} & set(run.rounds[0])
+    assert not {"client_models", "best_validation"} & set(run.results)
+
+
+def test_the_last_five_rounds_and_the_numbers_of_the_run_stay_as_they_were(run_inline: InlineRun) -> None:
+    traffic = Traffic()
+    plain = run_inline(rounds=6, nodes=5, set=TINY)
+    run = run_inline(rounds=6, nodes=5, set=f"{TINY} evaluate.client_models=last", grid=traffic.make)
+    assert run.results["weights_sha256"] == plain.results["weights_sha256"]
+    assert [untouched(line) for line in run.rounds] == [untouched(line) for line in plain.rounds]
+    assert ["client_models" in line for line in run.rounds] == [False] + [True] * 5
+    assert all(LOCAL_DOMAINS not in config for config, _, _ in traffic.of(MessageType.TRAIN, 1))
+    for config, _, reply in traffic.of(MessageType.TRAIN, 2):
+        assert config[LOCAL_DOMAINS] == NAMES
+        told = run.rounds[1]["client_models"]["matrix"][str(config["node-index"])]
+        found = numbers(reply)
+        assert told == {name: 100 * found[LOCAL_CORRECT + name] / found[LOCAL_COUNT + name] for name in NAMES}
+    found = run.results["client_models"]
+    assert set(found) == {"averaged_rounds", "matrix", "lta", "ata", "gata", "gasa", "cprr"}
+    assert found["averaged_rounds"] == 5
+    lines = [line["client_models"] for line in run.rounds[1:]]
+    for key in ("lta", "gata", "gasa"):
+        assert found[key] == pytest.approx(np.mean([line[key] for line in lines]))
+    assert found["lta"] == pytest.approx(found["gasa"])  # nodes of a domain share its test set
+    assert found["gata"] == pytest.approx(np.mean(list(found["ata"].values())))
+    assert found["cprr"] == pytest.approx(100 * found["gata"] / found["gasa"])
+    assert list(found["ata"]) == NAMES
+
+
+def untouched(line: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in line.items() if key not in ("seconds", "client_models")}
+
+
+def test_a_scored_model_is_the_one_that_the_node_sends(run_inline: InlineRun) -> None:
+    traffic = Traffic()
+    run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=every", grid=traffic.make)
+    ((config, asked, reply),) = [seen for seen in traffic.of(MessageType.TRAIN, 1) if seen[0]["node-index"] == 2]
+    cfg, where = node.open_message(
+        asked.content.config_records["config"], make_context(1, {"partition-id": 2, "num-partitions": 4}, {})
+    )
+    client = node.make_client(cfg, where, 2)
+    arrays = reply.content.array_records["arrays"]
+    metrics = client.evaluate([arrays[name].numpy() for name in client.shared_names], {DOMAINS: NAMES})[2]
+    found = numbers(reply)
+    assert {name: metrics[CORRECT + name] for name in NAMES} == {name: found[LOCAL_CORRECT + name] for name in NAMES}
+    assert set(run.rounds[0]["losses"]) == {"loss", "loss/ce"}
+    assert config["server-round"] == 1
+
+
+def of_node(index: int, kind: str, change: Change) -> Change:
+    """Return ``change`` for the replies of one node to one kind of message."""
+
+    def only(asked: Message, reply: Message) -> Message | None:
+        config = asked.content.config_records["config"]
+        concerned = asked.metadata.message_type == kind and config.get("node-index") == index
+        return change(asked, reply) if concerned else reply
+
+    return only
+
+
+def test_lta_is_taken_on_the_nodes_own_test_sets_where_it_tells_them(run_inline: InlineRun) -> None:
+    def tell(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == MessageType.TRAIN:
+            index = int(str(asked.content.config_records["config"]["node-index"]))
+            told = {LOCAL_OWN_CORRECT: index, LOCAL_OWN_COUNT: 4}
+            reply.content["metrics"] = MetricRecord(numbers(reply) | told)
+        return reply
+
+    run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=last", grid=Traffic(tell).make)
+    assert run.results["client_models"]["lta"] == pytest.approx((0 + 25 + 50 + 75) / 4)
+    assert run.results["client_models"]["gasa"] != run.results["client_models"]["lta"]
+    assert set(run.rounds[0]["losses"]) == {"loss", "loss/ce"}
+
+
+def test_where_nodes_cut_off_test_sets_of_their_own_lta_is_taken_on_them(run_inline: InlineRun) -> None:
+    traffic = Traffic()
+    settings = "train.epochs=1 allocation.test_fraction=0.2 evaluate.client_models=last"
+    run = run_inline(rounds=1, nodes=5, set=settings, grid=traffic.make)
+    replies = {config["node-index"]: numbers(reply) for config, _, reply in traffic.of(MessageType.TRAIN, 1)}
+    # Scan's test set is that of its two nodes, 0 and 4, together; the others have a domain of their own.
+    assert replies[0][LOCAL_COUNT + "scan"] == replies[0][LOCAL_OWN_COUNT] + replies[4][LOCAL_OWN_COUNT]
+    assert replies[1][LOCAL_COUNT + "texture"] == replies[1][LOCAL_OWN_COUNT]
+    own = [100 * told[LOCAL_OWN_CORRECT] / told[LOCAL_OWN_COUNT] for told in replies.values()]
+    assert run.results["client_models"]["lta"] == pytest.approx(np.mean(own))
+
+
+def fail(asked: Message, reply: Message) -> Message:
+    return Message(Error(code=2, reason="RuntimeError: out of memory"), reply_to=asked)
+
+
+def test_a_node_that_failed_has_no_row_and_a_domain_without_nodes_no_transfer(run_inline: InlineRun) -> None:
+    traffic = Traffic(of_node(2, MessageType.TRAIN, fail))
+    run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=last", grid=traffic.make)
+    found = run.results["client_models"]
+    assert list(found["matrix"]) == ["0", "1", "3"]
+    assert found["ata"]["street"] is None and None not in (found["ata"]["scan"], found["lta"], found["gasa"])
+    assert found["gata"] is None and found["cprr"] is None
+    assert found["why_missing"] == "no node of some domain trained and scored its model"
+
+
+@pytest.mark.parametrize("lie", [{"scan": 91.0}, {"scan": -1.0}, {"scan": float("nan")}, {}])
+def test_nonsense_about_an_own_model_is_not_counted_and_the_weights_are(
+    lie: dict[str, float], run_inline: InlineRun
+) -> None:
+    def change(asked: Message, reply: Message) -> Message:
+        kept = {name: value for name, value in numbers(reply).items() if not name.startswith("local")}
+        counts = {LOCAL_COUNT + name: 90.0 for name in lie}
+        told = {LOCAL_CORRECT + name: value for name, value in lie.items()}
+        reply.content["metrics"] = MetricRecord(kept | counts | told)
+        return reply
+
+    traffic = Traffic(of_node(0, MessageType.TRAIN, change))
+    run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=last", grid=traffic.make)
+    (line,) = run.rounds
+    assert line["nodes"] == [0, 1, 2, 3]
+    assert list(line["client_models"]["matrix"]) == ["1", "2", "3"]
+    assert line["left_out"][0].startswith("node 0 (scan): could not score its own model: ")
+    assert not [name for name in line["losses"] if name.startswith("local")]
+
+
+def test_in_a_part_of_the_federation_rows_are_those_that_trained(run_inline: InlineRun) -> None:
+    run = run_inline(
+        rounds=2, nodes=8, set=f"{TINY} federation.participation=0.5 evaluate.client_models=every"
+    )  # fmt: skip
+    for line in run.rounds:
+        assert list(line["client_models"]["matrix"]) == [str(index) for index in line["nodes"]]
+        assert len(line["nodes"]) == 4
+
+
+def test_real_nodes_score_on_their_own_test_images_and_the_rest_says_why_not(
+    run_inline: InlineRun, capsys: Any
+) -> None:
+    def as_real(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == MessageType.QUERY:
+            reply.content["metrics"] = MetricRecord(numbers(reply) | {"shared-test": 0})
+        return reply
+
+    traffic = Traffic(as_real)
+    run = run_inline(rounds=1, nodes=5, set=f"{TINY} evaluate.client_models=last", grid=traffic.make)
+    asked = {config["node-index"]: config[LOCAL_DOMAINS] for config, _, _ in traffic.of(MessageType.TRAIN, 1)}
+    assert asked == {0: ["scan"], 1: ["texture"], 2: ["street"], 3: ["sketch"], 4: ["scan"]}
+    found = run.results["client_models"]
+    assert {index: list(row) for index, row in found["matrix"].items()} == {str(i): own for i, own in asked.items()}
+    assert found["lta"] == pytest.approx(np.mean([value for row in found["matrix"].values() for value in row.values()]))
+    assert [found[key] for key in ("ata", "gata", "gasa", "cprr")] == [dict.fromkeys(NAMES), None, None, None]
+    assert "a real node has test images of its own only" in found["why_missing"]
+    assert f"missing: {found['why_missing']}" in capsys.readouterr().out
+
+
+# --- the global model every so many rounds ----------------------------------------------------------------
+
+
+def test_rounds_between_are_not_evaluated_and_the_rest_is_the_same(run_inline: InlineRun, capsys: Any) -> None:
+    traffic = Traffic()
+    whole = run_inline(rounds=8, set=TINY)
+    capsys.readouterr()
+    run = run_inline(rounds=8, set=f"{TINY} evaluate.every=2", grid=traffic.make)
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
+    assert [len(traffic.of(MessageType.EVALUATE, number)) for number in range(1, 9)] == [0, 4, 0, 4, 4, 4, 4, 4]
+    for line, same, text in zip(run.rounds, whole.rounds, shown, strict=True):
+        if line["round"] in (1, 3):
+            assert (line["accuracy"], line["avg"], line["test_loss"]) == (None, None, None)
+            assert not any(word in text for word in ("scan", "avg", "missing")) and "loss" in text
+        else:
+            assert line["accuracy"] == same["accuracy"] and "avg" in text
+        assert line["losses"] == same["losses"]
+    for key in ("weights_sha256", "domains", "avg", "std", "final", "rounds", "averaged_rounds", "bytes_up"):
+        assert run.results[key] == whole.results[key]
+    assert run.results["best_test"]["round"] not in (1, 3)
+
+
+# --- the round chosen on validation parts -----------------------------------------------------------------
+
+
+def test_the_round_is_chosen_on_validation_images_and_reported_on_test_images(run_inline: InlineRun) -> None:
+    """The nodes' answers are put in: round 2 is best on the mean over domains, 70, not over images.
+
+    Round 1: scan 9 of 10 and 45 of 50, the others 3 of 10: mean over domains 45, over images 70.
+    Round 2: scan 1 of 10 and 5 of 50, the others 9 of 10: mean over domains 70, over images 37.
+    """
+    right = {1: (0.9, 3), 2: (0.1, 9), 3: (0.5, 5)}
+
+    def answer(asked: Message, reply: Message) -> Message:
+        config = asked.content.config_records["config"]
+        if asked.metadata.message_type == MessageType.EVALUATE:
+            share, others = right[int(str(config[SERVER_ROUND]))]
+            count = {0: 10, 4: 50}.get(int(str(config["node-index"])), 10)
+            correct = round(share * count) if config["node-index"] in (0, 4) else others
+            told = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: count}
+            reply.content["metrics"] = MetricRecord(numbers(reply) | told)
+        return reply
+
+    traffic = Traffic(answer)
+    run = run_inline(rounds=3, nodes=5, set=f"{TINY} allocation.validation_fraction=0.2", grid=traffic.make)
+    asked = {config["node-index"]: (config[DOMAINS], config[VALIDATION]) for config, _, _ in traffic.of("evaluate", 1)}
+    # Node 4 is a second one of scan, for which node 0 answers: it scores its validation part only.
+    assert asked == {i: ([name], True) for i, name in enumerate(NAMES)} | {4: ([], True)}
+    others = NAMES[1:]
+    assert run.rounds[0]["validation"] == {"scan": 90} | dict.fromkeys(others, 30)
+    assert run.rounds[1]["validation"] == {"scan": 10} | dict.fromkeys(others, 90)
+    test = run.rounds[1]["accuracy"]
+    assert run.results["best_validation"] == {
+        "round": 2, "chosen_on": "validation images", "domains": test, "avg": mean(test.values()),
+    }  # fmt: skip
+    assert run.results["best_test"]["chosen_on"] == "test images"
+
+
+def test_with_parts_of_their_own(run_inline: InlineRun, capsys: Any) -> None:
+    run = run_inline(rounds=3, nodes=5, set="train.epochs=1 allocation.validation_fraction=0.2")
+    means = [mean(line["validation"].values()) for line in run.rounds]
+    assert None not in means
+    assert run.results["best_validation"]["round"] == 1 + int(np.argmax(np.array(means)))
+    assert "+ chosen on validation images" in capsys.readouterr().out
+
+
+def test_a_node_that_fails_to_validate_is_named_and_its_domain_goes_on(run_inline: InlineRun) -> None:
+    """Node 0 answers nonsense, so node 4 is asked for scan; its validation part was scored already, once."""
+
+    def lie(asked: Message, reply: Message) -> Message:
+        reply.content["metrics"] = MetricRecord(numbers(reply) | {VALIDATION_CORRECT: 3, VALIDATION_COUNT: 2})
+        return reply
+
+    traffic = Traffic(of_node(0, MessageType.EVALUATE, lie))
+    run: Run = run_inline(
+        rounds=1, nodes=5, set=f"{TINY} allocation.validation_fraction=0.2", grid=traffic.make
+    )  # fmt: skip
+    (line,) = run.rounds
+    assert line["left_out"] == ["node 0 (scan): could not evaluate: validation-correct 3 of 2"]
+    assert line["accuracy"]["scan"] is not None
+    of_four = [config for config, _, _ in traffic.of(MessageType.EVALUATE, 1) if config["node-index"] == 4]
+    assert [(config[DOMAINS], config.get(VALIDATION)) for config in of_four] == [([], True), (["scan"], None)]

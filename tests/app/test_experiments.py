@@ -1,0 +1,215 @@
+"""The papers' experiments: each says what its paper says. The numbers here are copied from the papers by hand."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from numpy.typing import NDArray
+
+from datasets import catalog, office, pacs
+from datasets.splits import node_parts
+from fedshift_app.config import CONF, RunConfig, names, resolve
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a paper states of an experiment: nodes by domain, and local training."""
+
+    nodes: dict[str, int]
+    share: Any
+    rounds: int
+    epochs: int
+    batch: int
+    model: str
+    size: int
+    table: str | None
+    momentum: float = 0.9
+    weight_decay: float = 1e-5
+
+
+def _fpl(
+    nodes: dict[str, int], share: Any, table: str, *, batch: int = 64, model: str = "resnet10", size: int = 32
+) -> Stated:
+    return Stated(nodes, share, 100, 10, batch, model, size, table)
+
+
+def _fedicon(
+    nodes: dict[str, int], share: Any, table: str | None, *, rounds: int = 100, resnet: bool = False
+) -> Stated:
+    model, size = ("resnet18", 64) if resnet else ("cnn", 32)
+    return Stated(nodes, share, rounds, 5, 32, model, size, table, momentum=0.0, weight_decay=5e-4)
+
+
+FEDBN = {"mnist": 0.012384, "usps": 0.101906, "svhn": 0.010142, "syn": 0.02972, "mnistm": 0.012593}
+
+STATED = {
+    "f2dc-digits": _fpl({"mnist": 3, "usps": 6, "svhn": 6, "syn": 5}, 0.01, "f2dc.Table 2"),
+    "f2dc-office": _fpl({"caltech": 3, "amazon": 2, "webcam": 2, "dslr": 3}, 0.2, "f2dc.Table 1a"),
+    "f2dc-pacs": _fpl({"photo": 2, "art_painting": 3, "cartoon": 2, "sketch": 3}, 0.3, "f2dc.Table 1b", size=128),
+    "fedcode-digit5": _fpl({"mnist": 5, "usps": 5, "svhn": 3, "syn": 3, "mnistm": 4}, 0.05, "fedcode.Table 3"),
+    "fedcode-pacs": _fpl({"photo": 1, "art_painting": 2, "cartoon": 3, "sketch": 4}, "equal", "fedcode.Table 4"),
+    "i2pfl-digits": _fpl({"mnist": 6, "usps": 4, "svhn": 3, "syn": 7}, 0.01, "i2pfl.Table II Digits", batch=32),
+    "i2pfl-office": _fpl(
+        {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}, 0.2, "i2pfl.Table II Office-10", batch=32
+    ),
+    "i2pfl-pacs": _fpl(
+        {"photo": 3, "art_painting": 2, "cartoon": 1, "sketch": 4}, 0.3, "i2pfl.Table II PACS",
+        batch=16, model="resnet18",
+    ),
+    "i2pfl-out-digits": _fpl({"usps": 1, "svhn": 1, "syn": 1}, 0.01, "i2pfl.Table III Digits", batch=32),
+    "i2pfl-out-office": _fpl({"amazon": 1, "webcam": 1, "dslr": 1}, 0.2, "i2pfl.Table III Office-10", batch=32),
+    "i2pfl-out-pacs": _fpl(
+        {"art_painting": 1, "cartoon": 1, "sketch": 1}, 0.3, "i2pfl.Table III PACS", batch=16, model="resnet18"
+    ),
+    "fedicon-digit5-covariate": _fedicon(dict.fromkeys(FEDBN, 1), FEDBN, "fedicon.Table 1"),
+    "fedicon-office10-covariate": _fedicon(
+        {"caltech": 1, "amazon": 1, "webcam": 1, "dslr": 1}, "equal", "fedicon.Table 5"
+    ),
+    "fedicon-domainnet-covariate": _fedicon(
+        {"clipart": 1, "infograph": 1, "painting": 1, "quickdraw": 1, "real": 1, "sketch": 1}, "equal",
+        "fedicon.Table 6", rounds=20, resnet=True,
+    ),
+    "fedicon-digit5-domain": _fedicon({"usps": 1, "svhn": 1, "syn": 1, "mnistm": 1}, FEDBN, "fedicon.Table 7"),
+    "fedicon-office10-domain": _fedicon({"caltech": 1, "webcam": 1, "dslr": 1}, "equal", "fedicon.Table 2"),
+    "fedicon-domainnet-domain": _fedicon(
+        {"infograph": 1, "painting": 1, "quickdraw": 1, "real": 1, "sketch": 1}, "equal", None, rounds=20, resnet=True
+    ),
+    "fedicon-cifar10-attribute": _fedicon({"cifar10": 20}, "equal", "fedicon.Table 4"),
+    "fedseproto-digits": _fpl(
+        {"mnist": 3, "usps": 2, "svhn": 1, "syn": 4}, 0.01, "fedseproto.Table 1 Digits", model="cnn"
+    ),
+    "fedseproto-office": _fpl(
+        {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}, 0.2, "fedseproto.Table 1 Office-Caltech", model="cnn"
+    ),
+    "fedseproto-pacs": _fpl(
+        {"photo": 2, "art_painting": 3, "cartoon": 4, "sketch": 1}, 0.3, "fedseproto.Table 2 PACS", model="cnn"
+    ),
+    "fedseproto-vlcs": _fpl(
+        {"caltech": 2, "labelme": 3, "pascal": 4, "sun": 1}, 0.3, "fedseproto.Table 2 VLCS", model="cnn"
+    ),
+}  # fmt: skip
+PAPERS = ("f2dc-", "fedcode-", "i2pfl-", "fedicon-", "fedseproto-")
+CLASS_COUNTS = {"pacs": pacs.CLASS_COUNTS, "office-caltech10": office.CLASS_COUNTS}
+
+
+def dealt(config: RunConfig, nodes: int | None = None) -> tuple[str, ...]:
+    """Return the domain of each node."""
+    number = nodes or config.allocation.num_nodes()
+    assert number is not None
+    return config.allocation.deal(config.dataset.domains, number, config.seed)
+
+
+def labels_of(config: RunConfig, domain: str) -> NDArray[np.int64]:
+    """Return labels as many as published: of all images, or of the eight of ten that train."""
+    counts = CLASS_COUNTS[config.dataset.name][domain]
+    whole = np.repeat(np.arange(len(counts)), list(counts.values()))
+    return whole[np.arange(len(whole)) % 10 < 8] if config.allocation.pool == ("train",) else whole
+
+
+def raw(experiment: str) -> dict[str, Any]:
+    """Return an experiment's file."""
+    content: dict[str, Any] = yaml.safe_load((CONF / "experiments" / f"{experiment}.yaml").read_text())
+    return content
+
+
+def test_every_experiment_of_a_paper_is_in_this_table() -> None:
+    assert {name for name in names("experiments") if name.startswith(PAPERS)} == {*STATED, "fedicon-scale"}
+
+
+@pytest.mark.parametrize("experiment", STATED)
+def test_nodes_and_training_are_the_papers(experiment: str) -> None:
+    config, stated = resolve({"experiment": experiment}), STATED[experiment]
+    held = dealt(config)
+    assert {domain: held.count(domain) for domain in held} == stated.nodes
+    assert config.allocation.share == stated.share
+    train = config.train
+    assert (config.rounds, train.epochs, train.batch_size) == (stated.rounds, stated.epochs, stated.batch)
+    assert (train.lr, train.momentum, train.weight_decay) == (0.01, stated.momentum, stated.weight_decay)
+    assert (config.model.name, config.dataset.size) == (stated.model, stated.size)
+    assert config.federation.participation == 1
+    assert raw(experiment).get("paper") == stated.table
+
+
+@pytest.mark.parametrize("experiment", STATED)
+def test_every_domain_is_trained_on_or_held_out(experiment: str) -> None:
+    config = resolve({"experiment": experiment})
+    held_out = config.allocation.held_out
+    assert set(dealt(config)) | set(held_out) == set(config.dataset.domains)
+    assert set(config.dataset.domains) == set(catalog.get(config.dataset.name).domains) - (
+        {"mnistm"} if config.dataset.name == "digits" else set()
+    )
+
+
+@pytest.mark.parametrize("experiment", [name for name in STATED if raw(name)["dataset"]["name"] in CLASS_COUNTS])
+def test_the_published_numbers_of_images_are_enough(experiment: str) -> None:
+    config = resolve({"experiment": experiment})
+    held = dealt(config)
+    classes = len(catalog.get(config.dataset.name).classes)
+    for index, domain in enumerate(held):
+        labels = labels_of(config, domain)
+        parts = node_parts(config.allocation, held, index, labels, classes, config.seed)
+        if config.allocation.class_coverage:
+            assert set(labels[parts.train]) == set(range(classes))
+        assert (len(parts.test) > 0) == experiment.startswith("fedcode-")
+        if isinstance(config.allocation.share, float):
+            assert len(parts.train) == round(config.allocation.share * len(labels))
+
+
+@pytest.mark.parametrize("experiment", [name for name in STATED if raw(name)["allocation"].get("held_out")])
+def test_any_domain_can_be_held_out(experiment: str) -> None:
+    domains = resolve({"experiment": experiment}).dataset.domains
+    if experiment == "fedicon-cifar10-attribute":  # the other one is a test set only
+        domains = ("cifar10.1",)
+    for domain in domains:
+        config = resolve({"experiment": experiment, "set": f"allocation.held_out=[{domain}]"})
+        held = dealt(config)
+        assert domain not in held
+        assert set(held) == set(config.dataset.domains) - {domain}
+
+
+@pytest.mark.parametrize(
+    ("ending", "shift"), [("-covariate", "corruption"), ("-domain", "domain"), ("-attribute", "attribute")]
+)
+def test_shift_of_test_images(ending: str, shift: str) -> None:
+    for experiment in STATED:
+        config = resolve({"experiment": experiment})
+        out = experiment.startswith("i2pfl-out-") and ending == "-domain"
+        assert (config.shift.name == shift) == (experiment.endswith(ending) or out)
+        assert config.shift.name != "corruption" or config.shift.severity == 5
+
+
+@pytest.mark.parametrize("nodes", [5, 10, 20, 40, 80])
+def test_fedicon_divides_the_same_images_among_5_to_80_nodes(nodes: int) -> None:
+    config = resolve({"experiment": "fedicon-scale"})
+    held = dealt(config, nodes)
+    assert {held.count(domain) for domain in config.dataset.domains} == {nodes // 5}
+    labels = np.zeros(743, np.int64)
+    parts = [node_parts(config.allocation, held, i, labels, 10, 0).train for i in range(nodes) if held[i] == "usps"]
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(743))
+
+
+def test_fedbn_takes_743_images_of_each_digit_domain() -> None:
+    train = {"mnist": 60000, "usps": 7291, "svhn": 73257, "syn": 25000, "mnistm": 59001}
+    assert {domain: round(FEDBN[domain] * number) for domain, number in train.items()} == dict.fromkeys(train, 743)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "tau", "lambda1"),
+    [
+        ("i2pfl-digits", 0.07, 10), ("i2pfl-office", 0.02, 10), ("i2pfl-pacs", 0.04, 2),
+        ("i2pfl-out-digits", 0.07, 10), ("i2pfl-out-office", 0.02, 10), ("i2pfl-out-pacs", 0.04, 2),
+        ("f2dc-office", 0.02, 10), ("f2dc-pacs", 0.04, 2), ("fedcode-pacs", 0.04, 2),
+        ("fedseproto-office", 0.02, 10), ("fedseproto-pacs", 0.04, 2),
+    ],
+)  # fmt: skip
+def test_i2pfl_has_its_own_numbers_for_each_data_set(experiment: str, tau: float, lambda1: float) -> None:
+    method = resolve({"experiment": experiment, "method": "i2pfl"}).method
+    assert (method["tau"], method["lambda1"], method["lambda2"], method["alpha"]) == (tau, lambda1, 1, 0.4)
+
+
+def test_cifar_takes_the_second_concentration_of_its_table() -> None:
+    assert resolve({"experiment": "fedicon-cifar10-attribute"}).allocation.label_skew == 0.1
+    other = resolve({"experiment": "fedicon-cifar10-attribute", "set": "allocation.label_skew=1"})
+    assert other.allocation.label_skew == 1

@@ -1,0 +1,134 @@
+"""Which images a node trains, validates and is tested on; corrupted, held-out and own test sets in whole runs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import InlineRun
+
+from datasets import catalog
+from datasets.base import ImageSet, Source
+from datasets.errors import ConfigError
+from fedshift_app import cli, holdings
+from fedshift_app.config import RunConfig, resolve
+from fedshift_app.holdings import Own, Place, own_images
+
+FEW = "train.epochs=1 allocation.share=0.1"
+
+
+def config(text: str, **flat: Any) -> RunConfig:
+    return resolve({"set": text} | flat)
+
+
+def place(cfg: RunConfig, index: int, nodes: int = 8) -> Place:
+    dealt = cfg.allocation.deal(cfg.dataset.domains, nodes, cfg.seed)
+    return Place(dealt[index], index, nodes, cfg.dataset.source(), shared=True, threads=1)
+
+
+def whole(domain: str) -> list[bytes]:
+    return [x.tobytes() for split in ("train", "test") for x in catalog.load("handwritten", domain, split, Source()).x]
+
+
+def names(images: ImageSet | None) -> list[bytes]:
+    return [] if images is None else [x.tobytes() for x in images.x]
+
+
+def test_own_test_sets_are_cut_from_all_images_of_the_domain() -> None:
+    cfg = config("allocation.test_fraction=0.2")
+    first, second = (own_images(cfg, place(cfg, index)) for index in (0, 4))  # the two nodes of scan
+    held = [set(names(part)) for own in (first, second) for part in (own.train, own.test)]
+    assert sum(len(part) for part in held) == len(set.union(*held)) == 450
+    assert set.union(*held) == set(whole("scan"))
+    assert len(first.test or ()) == pytest.approx(0.2 * 225, abs=6)
+
+
+def test_a_domain_is_then_tested_on_its_nodes_test_sets() -> None:
+    cfg = config("allocation.test_fraction=0.2")
+    own = [names(own_images(cfg, place(cfg, index)).test) for index in (0, 4)]
+    for index in (0, 1):  # the same for a node of the domain and for another
+        assert sorted(names(holdings.test_images(cfg, place(cfg, index), "scan"))) == sorted(own[0] + own[1])
+    assert holdings.num_test(cfg, place(cfg, 0)) == len(own[0]) + len(own[1])
+
+
+def test_validation_images_are_not_trained_on() -> None:
+    cfg = config("allocation.validation_fraction=0.1")
+    own: Own = own_images(cfg, place(cfg, 0))
+    assert own.test is None
+    assert not set(names(own.train)) & set(names(own.validation))
+    assert set(names(own.train)) | set(names(own.validation)) == set(names(own_images(config(""), place(cfg, 0)).train))
+
+
+def test_corruption_touches_test_images_only_and_is_the_same_for_every_node() -> None:
+    clean, bad = config(""), config("shift.name=corruption shift.severity=5")
+    assert names(own_images(clean, place(clean, 0)).train) == names(own_images(bad, place(bad, 0)).train)
+    here, there = (holdings.test_images(bad, place(bad, index), "scan") for index in (0, 1))
+    assert np.array_equal(here.x, there.x)
+    assert not np.array_equal(here.x, holdings.test_images(clean, place(clean, 0), "scan").x)
+    fog = config("shift.name=corruption shift.corruption=fog")
+    assert not np.array_equal(holdings.test_images(fog, place(fog, 0), "scan").x, here.x)
+    none = config("shift.name=corruption shift.severity=0")
+    assert np.array_equal(holdings.test_images(none, place(none, 0), "scan").x, holdings.test_images(clean, place(clean, 0), "scan").x)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("shift.corruption=rain", "'rain' is unknown; there are random, gaussian_noise"),
+        ("shift.severity=6", "shift.severity: .*found 6"),
+        ("shift.name=domain", "needs allocation.held_out"),
+        ("shift.name=attribute allocation.held_out=[scan]", "needs dataset cifar10, found handwritten"),
+        ("shift.name=corruption allocation.test_fraction=0.2", "needs allocation.test_fraction=0"),
+        ("dataset.size=64", "model.name=cnn needs dataset.size=32, found 64"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(text)
+
+
+def test_a_test_set_cannot_be_trained_on() -> None:
+    with pytest.raises(ConfigError, match=r"'cifar10.1' is a test set only"):
+        config("dataset.domains=[cifar10,cifar10.1]", dataset="cifar10")
+
+
+def test_runs_with_shift_and_own_tests_go_through(run_inline: InlineRun) -> None:
+    clean = run_inline(rounds=2, set=FEW).results
+    corrupted = run_inline(rounds=2, set=f"{FEW} shift.name=corruption").results
+    assert corrupted["weights_sha256"] == clean["weights_sha256"]  # training does not see the shift
+    assert corrupted["final"] != clean["final"]
+    own = run_inline(rounds=1, set="train.epochs=1 allocation.test_fraction=0.2").results
+    assert None not in own["final"].values()
+
+
+@pytest.fixture
+def pacs(tmp_path: Path) -> Path:
+    """A small PACS: twelve images of each class and domain, whose colour tells the class."""
+    rng = np.random.default_rng(0)
+    known = catalog.get("pacs")
+    for domain in known.domains:
+        for label, name in enumerate(known.classes):
+            folder = tmp_path / "PACS" / domain / name
+            folder.mkdir(parents=True)
+            for number in range(12):
+                image = rng.integers(0, 60, (40, 40, 3)) + np.array([30 * label, 180 - 25 * label, 90])
+                Image.fromarray(image.astype(np.uint8)).save(folder / f"{number:02}.jpg")
+    return tmp_path
+
+
+def test_a_run_on_pacs_decodes_once_and_covers_all_classes(pacs: Path, run_inline: InlineRun) -> None:
+    small = "train.epochs=1 train.batch_size=8 dataset.size=32 model.name=cnn"
+    run = run_inline("f2dc-pacs", nodes=10, rounds=1, data_dir=str(pacs), set=small)
+    assert set(run.results["final"]) == {"photo", "art_painting", "cartoon", "sketch"}
+    assert all(min(node["class_counts"]) >= 1 for node in run.results["nodes"])
+    assert [node["num_examples"] for node in run.results["nodes"]] == [20] * 10  # 30 % of 68 of 84
+
+
+def test_prepare_reports_counts_and_what_is_missing(pacs: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr("sys.argv", ["fedshift", "prepare", "pacs", f"data-dir={pacs}", "dataset.size=32"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "photo: train 68, test 16, 32x32; published: photo: 84 of 1670 images, 1586 missing" in told

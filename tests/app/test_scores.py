@@ -1,0 +1,278 @@
+"""Scores of client models against slow loops and by hand; the spread over seeds."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets.errors import ConfigError
+from fedshift_app.scores import (
+    Matrix,
+    ata_by_domain,
+    client_models,
+    cprr,
+    gasa,
+    gata,
+    lta,
+    matrix_of,
+    mean_client_models,
+    over_seeds,
+)
+from strategies.evaluation import ClientScores
+from strategies.roster import Node
+
+DOMAINS = ("photo", "photo", "sketch", "photo", "art", "sketch")
+NAN = math.nan
+
+
+def matrix(seed: int, n: int = len(DOMAINS)) -> Matrix:
+    return np.random.default_rng(seed).uniform(1, 100, size=(n, n))
+
+
+def slow(a: Matrix, domain_of: tuple[str, ...]) -> dict[str, Any]:
+    """The definitions of FedCode, word for word, over the clients that have a row."""
+    everyone = range(len(domain_of))
+    trained = [m for m in everyone if not all(math.isnan(v) for v in a[m])]
+    ata = {}
+    for q in dict.fromkeys(domain_of):
+        of_q = [m for m in trained if domain_of[m] == q]
+        rows = [[a[m][n] for n in everyone if domain_of[n] != q] for m in of_q]
+        means = [sum(row) / len(row) for row in rows]
+        ata[q] = sum(means) / len(means)
+    own = [[a[m][n] for n in everyone if domain_of[n] == domain_of[m]] for m in trained]
+    source = sum(sum(row) / len(row) for row in own) / len(trained)
+    transfer = sum(ata.values()) / len(ata)
+    return {
+        "lta": sum(a[m][m] for m in trained) / len(trained),
+        "ata": ata,
+        "gata": transfer,
+        "gasa": source,
+        "cprr": 100 * transfer / source,
+    }
+
+
+def fast(a: Matrix, domain_of: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "lta": lta(a),
+        "ata": ata_by_domain(a, domain_of),
+        "gata": gata(a, domain_of),
+        "gasa": gasa(a, domain_of),
+        "cprr": cprr(a, domain_of),
+    }
+
+
+def alike(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    plain = {key: value for key, value in expected.items() if key != "ata"}
+    return found["ata"] == pytest.approx(expected["ata"]) and all(found[k] == pytest.approx(plain[k]) for k in plain)
+
+
+# --- the definitions --------------------------------------------------------------------------------------
+
+
+def test_by_hand() -> None:
+    """Clients 0 and 1 hold photo, 2 holds sketch.
+
+    LTA = (90 + 70 + 80) / 3 = 80.
+    ATA: photo (40 + 20) / 2 = 30; sketch, one client, (10 + 30) / 2 = 20. GATA = (30 + 20) / 2 = 25.
+    GASA: (90 + 80) / 2 = 85, (60 + 70) / 2 = 65, 80; their mean 230 / 3. CPRR = 100 * 25 * 3 / 230.
+    """
+    a = np.array([[90.0, 80, 40], [60, 70, 20], [10, 30, 80]])
+    expected = {
+        "lta": 80,
+        "ata": {"photo": 30, "sketch": 20},
+        "gata": 25,
+        "gasa": 230 / 3,
+        "cprr": 7500 / 230,
+    }
+    assert alike(fast(a, ("photo", "photo", "sketch")), expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_against_loops(seed: int) -> None:
+    assert alike(fast(matrix(seed), DOMAINS), slow(matrix(seed), DOMAINS))
+
+
+@given(seed=st.integers(0, 10**6), domain_of=st.lists(st.sampled_from("abcd"), min_size=2, max_size=8))
+def test_identities(seed: int, domain_of: list[str]) -> None:
+    a, names = matrix(seed, len(domain_of)), tuple(domain_of)
+    found = fast(a, names)
+    if len(set(names)) == 1:
+        assert math.isnan(found["gata"]) and math.isnan(found["cprr"])
+        assert found["gasa"] == pytest.approx(a.mean())
+        return
+    assert found["gata"] == pytest.approx(np.mean(list(found["ata"].values())))  # unweighted over domains
+    assert found["cprr"] == pytest.approx(100 * found["gata"] / found["gasa"])
+    order = np.random.default_rng(seed).permutation(len(names))
+    assert alike(fast(a[np.ix_(order, order)], tuple(names[i] for i in order)), found)
+
+
+def test_equal_models_lose_nothing() -> None:
+    found = fast(np.full((6, 6), 42.0), DOMAINS)
+    assert alike(found, {"lta": 42, "ata": dict.fromkeys(DOMAINS, 42.0), "gata": 42, "gasa": 42, "cprr": 100})
+
+
+def test_domains_weigh_the_same_in_gata_whatever_their_number_of_clients() -> None:
+    a = np.full((6, 6), 10.0)
+    a[4] = 70  # art's only client
+    assert gata(a, DOMAINS) == pytest.approx((10 + 10 + 70) / 3)
+
+
+def test_a_client_that_did_not_train_is_left_out_as_a_source_and_stays_a_target() -> None:
+    a = matrix(1)
+    a[1] = NAN
+    assert alike(fast(a, DOMAINS), slow(a, DOMAINS))
+    assert lta(a) == pytest.approx(np.delete(np.diagonal(a), 1).mean())
+
+
+def test_a_domain_without_a_trained_client_makes_gata_unknown() -> None:
+    a = matrix(1)
+    a[4] = NAN
+    found = fast(a, DOMAINS)
+    assert math.isnan(found["ata"]["art"]) and not math.isnan(found["ata"]["photo"])
+    assert math.isnan(found["gata"]) and math.isnan(found["cprr"])
+    assert not math.isnan(found["lta"]) and not math.isnan(found["gasa"])
+
+
+def test_where_only_own_test_images_are_known_only_lta_is() -> None:
+    a = np.diag([90.0, 80, 70]) + np.where(np.eye(3), 0, NAN)
+    found = fast(a, ("a", "a", "b"))
+    assert found.pop("lta") == 80
+    assert all(math.isnan(value) for value in (*found.pop("ata").values(), *found.values()))
+    assert gasa(a, ("a", "b", "c")) == 80  # one client a domain: its own test set is all there is
+
+
+@pytest.mark.parametrize("score", [gata, gasa, cprr])
+def test_nothing_known(score: Any) -> None:
+    assert math.isnan(score(np.full((6, 6), NAN), DOMAINS))
+    assert math.isnan(lta(np.full((6, 6), NAN)))
+
+
+def test_ratio_to_zero_is_unknown() -> None:
+    assert math.isnan(cprr(np.array([[0.0, 5], [5, 0]]), ("a", "b")))
+
+
+# --- from nodes to the matrix, and over rounds ------------------------------------------------------------
+
+
+def nodes(*domains: str, shared: bool = True, num_test: int = 9) -> tuple[Node, ...]:
+    return tuple(Node(100 + i, i, domain, (5,), num_test, shared, i) for i, domain in enumerate(domains))
+
+
+def test_nodes_share_their_domains_test_set() -> None:
+    told = {0: {"a": 90.0, "b": 40.0}, 2: {"a": 30.0, "b": 80.0}}
+    a, domain_of = matrix_of(ClientScores(nodes("a", "a", "b"), told))
+    assert domain_of == ("a", "a", "b")
+    np.testing.assert_array_equal(a, [[90, 90, 40], [NAN, NAN, NAN], [30, 30, 80]])
+
+
+def test_a_real_nodes_test_images_are_its_own() -> None:
+    told = {0: {"a": 90.0}, 1: {"a": 70.0}, 2: {"b": 80.0}}
+    a, _ = matrix_of(ClientScores(nodes("a", "a", "b", shared=False), told))
+    np.testing.assert_array_equal(a, [[90, NAN, NAN], [NAN, 70, NAN], [NAN, NAN, 80]])
+
+
+def test_held_out_domains_stand_in_the_matrix_and_in_no_score() -> None:
+    found = client_models(ClientScores(nodes("a", "b"), {0: {"a": 90, "b": 40, "z": 1}, 1: {"a": 30, "b": 80, "z": 2}}))
+    assert found["matrix"] == {"0": {"a": 90, "b": 40, "z": 1}, "1": {"a": 30, "b": 80, "z": 2}}
+    assert found["ata"] == {"a": 40, "b": 30}
+    assert (found["lta"], found["gata"], found["gasa"]) == (85, 35, 85)
+    assert found["cprr"] == pytest.approx(3500 / 85)
+
+
+def test_lta_takes_the_nodes_own_part_of_a_divided_test_set() -> None:
+    told = {0: {"a": 90.0, "b": 40.0}, 1: {"a": 70.0, "b": 20.0}, 2: {"a": 30.0, "b": 80.0}}
+    whole = client_models(ClientScores(nodes("a", "a", "b"), told))
+    parts = client_models(ClientScores(nodes("a", "a", "b"), told, own={0: 95.0, 1: 60.0, 2: 85.0}))
+    assert (whole.pop("lta"), parts.pop("lta")) == (80, 80)  # (90 + 70 + 80) / 3 and (95 + 60 + 85) / 3
+    assert whole == parts
+    assert client_models(ClientScores(nodes("a", "a", "b"), told, own={0: 99.0}))["lta"] == 83
+
+
+def two(own: float, foreign: float) -> ClientScores:
+    return ClientScores(nodes("a", "b"), {0: {"a": own, "b": foreign}, 1: {"a": foreign, "b": own}})
+
+
+def test_the_last_five_rounds_are_averaged_and_cprr_is_the_ratio_of_the_averages() -> None:
+    found = mean_client_models([two(1, 1)] * 3 + [two(50, 50)] * 4 + [two(100, 0)])
+    assert found == {
+        "averaged_rounds": 5,
+        "matrix": {"0": {"a": 60, "b": 40}, "1": {"a": 40, "b": 60}},
+        "lta": 60, "ata": {"a": 40, "b": 40}, "gata": 40, "gasa": 60, "cprr": pytest.approx(4000 / 60),
+    }  # fmt: skip
+
+
+def test_a_node_is_averaged_over_the_rounds_in_which_it_trained() -> None:
+    both = nodes("a", "b")
+    first, second = ClientScores(both, {0: {"a": 10.0, "b": 20.0}}), two(50, 30)
+    found = mean_client_models([first, second])
+    assert found["matrix"] == {"0": {"a": 30, "b": 25}, "1": {"a": 30, "b": 50}}
+    assert found["ata"] == {"a": 25, "b": 30}
+    assert found["gata"] == 30  # of the one round in which both domains trained
+    assert "why_missing" not in found
+    alone = mean_client_models([first])
+    assert (alone["lta"], alone["ata"], alone["gata"], alone["cprr"]) == (10, {"a": 20, "b": None}, None, None)
+    assert alone["why_missing"] == "no node of some domain trained and scored its model"
+
+
+def test_why_a_deployment_cannot_know() -> None:
+    found = mean_client_models([ClientScores(nodes("a", "a", shared=False), {0: {"a": 90.0}, 1: {"a": 70.0}})])
+    assert found["matrix"] == {"0": {"a": 90}, "1": {"a": 70}}
+    assert found["lta"] == 80
+    assert [found[key] for key in ("ata", "gata", "gasa", "cprr")] == [{"a": None}, None, None, None]
+    assert found["why_missing"] == (
+        "a real node has test images of its own only, so no model was scored on another node's; "
+        "all nodes hold one domain"
+    )
+    none = mean_client_models([ClientScores(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])
+    assert none["lta"] is None
+    assert none["why_missing"].endswith("another node's; without test images: node 0 (a), node 1 (b)")
+
+
+# --- over seeds -------------------------------------------------------------------------------------------
+
+
+def result(seed: int, **changes: Any) -> dict[str, Any]:
+    domains = {"a": 50.0 + seed, "b": 70.0 - 3 * seed}
+    return {
+        "method": "fedavg", "dataset": "digits", "rounds": 5, "model": "cnn", "bn": "average", "seed": seed,
+        "domains": domains, "avg": sum(domains.values()) / 2,
+    } | changes  # fmt: skip
+
+
+def test_mean_and_spread_by_hand() -> None:
+    """a: 50, 51, 52: mean 51, std 1; b: 70, 67, 64: mean 67, std 3; avg: 60, 59, 58."""
+    assert over_seeds([result(0), result(1), result(2)]) == {
+        "seeds": [0, 1, 2],
+        "domains": {"a": {"mean": 51, "std": 1}, "b": {"mean": 67, "std": 3}},
+        "avg": {"mean": 59, "std": 1},
+    }
+
+
+def test_one_seed_has_no_spread_and_a_missing_domain_is_left_out() -> None:
+    assert over_seeds([result(4)])["avg"] == {"mean": 56, "std": None}
+    found = over_seeds([result(0, domains={"a": None, "b": 1.0}), result(1, domains={"a": None, "b": None})])
+    assert found["domains"] == {"a": {"mean": None, "std": None}, "b": {"mean": 1, "std": None}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "i2pfl"}, "in more than the seed: method: fedavg and i2pfl"),
+        ({"dataset": "pacs"}, "dataset: digits and pacs"),
+        ({"rounds": 7, "bn": "local"}, "rounds: 5 and 7; bn: average and local"),
+        ({"model": "resnet10"}, "model: cnn and resnet10"),
+        ({"domains": {"a": 1.0}}, "domains: "),
+        ({"seed": 0}, "a seed comes twice: 0, 0"),
+    ],
+)
+def test_what_cannot_be_averaged_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        over_seeds([result(0), result(1) | changes])
+
+
+def test_nothing_to_average() -> None:
+    with pytest.raises(ConfigError, match="no results"):
+        over_seeds([])

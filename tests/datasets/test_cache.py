@@ -1,0 +1,217 @@
+"""The cache of decoded images: decoded once, shared, and never trusted when it is not what it should be."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets import cache, catalog, trees
+from datasets.base import ImageSet, Source
+from datasets.errors import DataError
+from datasets.listing import Arrays, Listing
+
+CLASSES = ("cat", "dog")
+PART = cache.Part("pets", "photo", "train", 8)
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for number in range(10):
+        folder = tmp_path / "photos" / CLASSES[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def listed(photos: Path) -> Listing:
+    return trees.list_folders(photos, CLASSES)
+
+
+def originals(photos: Path) -> np.ndarray:
+    return np.stack([np.asarray(Image.open(item.path).convert("RGB")) for item in listed(photos).items])
+
+
+class Counter:
+    """Counts decoded images."""
+
+    def __init__(self) -> None:
+        self.decoded = 0
+
+    def __call__(self, finished: int) -> None:
+        self.decoded += finished
+
+
+def load(photos: Path) -> tuple[ImageSet, int]:
+    counter = Counter()
+    return cache.load(PART, listed(photos), workers=2, progress=counter), counter.decoded
+
+
+def folder_of(kept: Path) -> Path:
+    (folder,) = [path for path in kept.iterdir() if path.is_dir()]
+    return folder
+
+
+def test_images_are_decoded_once_and_are_the_files_pixels(photos: Path) -> None:
+    first, decoded = load(photos)
+    assert decoded == 10
+    assert np.array_equal(first.x, originals(photos))
+    assert first.y.tolist() == [0] * 5 + [1] * 5
+    again, decoded = load(photos)
+    assert decoded == 0
+    assert np.array_equal(again.x, first.x)
+
+
+def test_pages_are_mapped_and_a_write_stays_in_the_process(photos: Path) -> None:
+    load(photos)
+    mapped, _ = load(photos)
+    assert isinstance(mapped.x, np.memmap)
+    mapped.x[:] = 0
+    assert np.array_equal(load(photos)[0].x, originals(photos))
+
+
+@pytest.mark.parametrize("change", ["time", "content", "added", "removed"])
+def test_a_changed_source_is_decoded_anew_and_the_old_part_is_removed(photos: Path, kept: Path, change: str) -> None:
+    load(photos)
+    file = photos / "cat" / "0.png"
+    if change == "time":
+        os.utime(file, (1, 1))
+    elif change == "content":
+        Image.new("RGB", (8, 8), "red").save(file)
+        os.utime(file, (2, 2))
+    elif change == "added":
+        shutil.copy(file, photos / "dog" / "x.png")
+    else:
+        file.unlink()
+    images, decoded = load(photos)
+    assert decoded == len(images) > 0
+    assert np.array_equal(images.x, originals(photos))
+    folder_of(kept)  # one part, not two
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "no meta", "meta", "foreign", "pixels", "labels", "object"])
+def test_a_damaged_or_foreign_part_is_noticed_and_built_anew(photos: Path, kept: Path, damage: str) -> None:
+    load(photos)
+    folder = folder_of(kept)
+    x = folder / cache.X_FILE
+    if damage == "half":
+        x.write_bytes(x.read_bytes()[: x.stat().st_size // 2])
+    elif damage == "empty":
+        x.write_bytes(b"")
+    elif damage == "no meta":
+        (folder / cache.META_FILE).unlink()
+    elif damage == "meta":
+        (folder / cache.META_FILE).write_text("{")
+    elif damage == "foreign":
+        np.save(x, np.zeros((10, 8, 8, 3), np.float32))
+    elif damage == "pixels":
+        raw = bytearray(x.read_bytes())
+        raw[-100] ^= 255
+        x.write_bytes(raw)
+    elif damage == "labels":
+        np.save(folder / cache.Y_FILE, np.ones(10, np.int64))
+    else:
+        np.save(x, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    images, decoded = load(photos)
+    assert decoded == 10
+    assert np.array_equal(images.x, originals(photos))
+
+
+def test_a_part_of_another_fingerprint_is_not_used(photos: Path, kept: Path) -> None:
+    load(photos)
+    meta = folder_of(kept) / cache.META_FILE
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"fingerprint": "another"}))
+    assert load(photos)[1] == 10
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way(photos: Path, kept: Path) -> None:
+    kept.mkdir()
+    (kept / f".{PART.stem}-half").mkdir()
+    (kept / f".{PART.stem}-half" / cache.X_FILE).write_bytes(b"half")
+    assert np.array_equal(load(photos)[0].x, originals(photos))
+
+
+def test_size_and_source_are_part_of_the_fingerprint(photos: Path) -> None:
+    found = listed(photos)
+    assert cache.fingerprint(found, 8) != cache.fingerprint(found, 16)
+    assert cache.fingerprint(found, 8) != cache.fingerprint(found.select(np.arange(9)), 8)
+    big = cache.load(cache.Part("pets", "photo", "train", 16), found)
+    assert big.x.shape == (10, 16, 16, 3)
+
+
+def test_an_unreadable_image_is_named_and_nothing_is_kept(photos: Path, kept: Path) -> None:
+    (photos / "cat" / "2.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"cat/2\.png: cannot be read"):
+        load(photos)
+    assert [path.name for path in kept.iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_a_cache_that_cannot_be_written_says_where_and_what_to_do(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv(cache.CACHE_DIR, str(blocked / "below"))
+    with pytest.raises(DataError, match=r"cannot write the image cache to .*below.*; set FEDSHIFT_CACHE"):
+        load(photos)
+
+
+def test_a_full_disk_says_so(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(DataError, match="No space left on device"):
+        load(photos)
+
+
+def _decode_in_a_process(photos: str, kept: str) -> int:
+    os.environ[cache.CACHE_DIR] = kept
+    counter = Counter()
+    slow = Listing(listed(Path(photos)).items, listed(Path(photos)).labels)
+
+    def progress(finished: int) -> None:
+        time.sleep(0.02)
+        counter(finished)
+
+    cache.load(PART, slow, progress=progress)
+    return counter.decoded
+
+
+def test_of_several_processes_one_decodes_and_the_others_wait(photos: Path, kept: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        decoded = pool.starmap(_decode_in_a_process, [(str(photos), str(kept))] * 3)
+    assert sorted(decoded) == [0, 0, 10]
+
+
+def test_arrays_are_resized_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    file.write_bytes(b"1")
+    grey = ImageSet(np.full((3, 4, 4, 3), 7, np.uint8), np.array([0, 1, 1]))
+    images = cache.load(PART, Arrays((file,), lambda: grey))
+    assert images.x.shape == (3, 8, 8, 3)
+    assert (images.x == 7).all()
+
+
+def test_the_catalog_reads_through_the_cache(photos: Path, kept: Path) -> None:
+    root = photos.parent / "data"
+    for split in ("train", "test"):
+        for digit in range(10):
+            (root / "mnist" / split / str(digit)).mkdir(parents=True)
+            Image.new("RGB", (8, 8), (digit, 0, 0)).save(root / "mnist" / split / str(digit) / "0.png")
+    images = catalog.load("digits", "mnist", "test", Source(root))
+    assert images.x.shape == (10, 32, 32, 3)
+    assert images.y.tolist() == list(range(10))
+    assert folder_of(kept).name.startswith("digits-mnist-test-32px-")

@@ -1,0 +1,280 @@
+"""Nodes divide a domain: disjoint, of exact size, every class where that is asked for, and the same each time."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from datasets import dividing
+from datasets.errors import DataError
+from datasets.seeding import generator
+from datasets.splits import Allocation, Parts, node_parts
+
+seeds = st.integers(0, 2**31)
+#: How many images a domain has of each class.
+class_counts = st.lists(st.integers(0, 60), min_size=1, max_size=8)
+full_counts = st.lists(st.integers(6, 60), min_size=1, max_size=6)
+ample_counts = st.lists(st.integers(30, 60), min_size=1, max_size=6)
+#: Ways to divide a domain so that no two nodes hold the same image; None is all.
+disjoint = st.fixed_dictionaries(
+    {"portion": st.one_of(st.none(), st.floats(0.05, 1.0)), "label_skew": st.one_of(st.none(), st.floats(1e-6, 1e6))}
+)
+
+
+def labels_of(counts: list[int]) -> NDArray[np.int64]:
+    """Return labels as numerous as given, not in their order."""
+    return generator(0, "labels").permutation(np.repeat(np.arange(len(counts)), counts))
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What all nodes of a domain hold."""
+
+    labels: NDArray[np.int64]
+    parts: list[Parts]
+
+    def whole(self, index: int) -> NDArray[np.int64]:
+        """Return all that a node holds, ascending."""
+        parts = self.parts[index]
+        return np.sort(np.concatenate([parts.train, parts.validation, parts.test]))
+
+    def everything(self) -> NDArray[np.int64]:
+        """Return all that nodes hold, node after node."""
+        return np.concatenate([self.whole(index) for index in range(len(self.parts))])
+
+
+def deal(counts: list[int], nodes: int, seed: int, **chosen: Any) -> Dealt:
+    """Deal one domain to its nodes."""
+    labels, allocation = labels_of(counts), Allocation(counts={"a": nodes}, **chosen)
+    parts = [node_parts(allocation, ("a",) * nodes, i, labels, len(counts), seed) for i in range(nodes)]
+    return Dealt(labels, parts)
+
+
+def share_for(nodes: int, portion: float | None) -> str | float:
+    """Return the share with which nodes together take a portion of their domain."""
+    return "equal" if portion is None else portion / nodes
+
+
+# --- every way of dividing -------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(counts=class_counts, nodes=st.integers(1, 5), seed=seeds, ways=disjoint)
+def test_nodes_hold_different_images(counts: list[int], nodes: int, seed: int, ways: dict[str, Any]) -> None:
+    total = sum(counts)
+    share = share_for(nodes, ways["portion"])
+    assume(total >= nodes and (share == "equal" or round(float(share) * total) > 0))
+    dealt = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"])
+    together = dealt.everything()
+    assert len(np.unique(together)) == len(together)
+    assert all(len(parts.train) > 0 for parts in dealt.parts)
+    # All of the domain, or as many as the share says.
+    assert len(together) == (total if share == "equal" else nodes * min(round(float(share) * total), total // nodes))
+
+
+@settings(deadline=None)
+@given(counts=ample_counts, nodes=st.integers(1, 3), seed=seeds, skewed=st.booleans(), cover=st.booleans())
+def test_the_same_seed_deals_the_same(counts: list[int], nodes: int, seed: int, skewed: bool, cover: bool) -> None:
+    chosen = {"class_coverage": cover, "label_skew": 1e6 if skewed else None}
+    chosen |= {"test_fraction": 0.25, "validation_fraction": 0.2}
+    first, second = (deal(counts, nodes, seed, **chosen) for _ in range(2))
+    for one, other in zip(first.parts, second.parts, strict=True):
+        for name in ("train", "validation", "test"):
+            indices = getattr(one, name)
+            assert np.array_equal(indices, getattr(other, name))
+            assert indices.dtype == np.int64
+            assert np.all(np.diff(indices) > 0)
+
+
+# --- class coverage --------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(counts=st.lists(st.integers(4, 30), min_size=1, max_size=6), nodes=st.integers(1, 4), seed=seeds, ways=disjoint)
+def test_coverage_gives_every_node_every_class_and_keeps_sizes(
+    counts: list[int], nodes: int, seed: int, ways: dict[str, Any]
+) -> None:
+    share = share_for(nodes, ways["portion"])
+    assume(share == "equal" or round(float(share) * sum(counts)) > 0)
+    plain = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"])
+    sizes = [len(parts.train) for parts in plain.parts]
+    assume(min(sizes) >= len(counts))
+    covered = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"], class_coverage=True)
+    assert [len(parts.train) for parts in covered.parts] == sizes
+    together = covered.everything()
+    assert len(np.unique(together)) == len(together)
+    for before, after in zip(plain.parts, covered.parts, strict=True):
+        held = covered.labels[after.train]
+        assert np.array_equal(np.unique(held), np.arange(len(counts)))
+        # Nothing is swapped where nothing is missing in the domain.
+        if len(np.unique(plain.labels[before.train])) == len(counts) and nodes == 1:
+            assert np.array_equal(before.train, after.train)
+
+
+def test_coverage_takes_what_nobody_holds_before_it_takes_from_a_node() -> None:
+    labels = np.array([0, 0, 1, 0, 1, 0, 1, 1])
+    parts = dividing.cover_classes([np.array([0, 1]), np.array([2, 3, 4])], np.array([5, 6, 7]), labels, 2, "a")
+    assert [part.tolist() for part in parts] == [[6, 1], [2, 3, 4]]
+
+
+def test_coverage_takes_from_the_node_that_has_most() -> None:
+    labels = np.array([0, 0, 1, 1, 0, 1, 1, 1])
+    nobody = np.array([], np.int64)
+    parts = [np.array([0, 1]), np.array([2, 4, 3]), np.array([5, 6, 7])]
+    covered = dividing.cover_classes(parts, nobody, labels, 2, "a")
+    assert [part.tolist() for part in covered] == [[5, 1], [2, 4, 3], [0, 6, 7]]
+
+
+def test_coverage_with_too_few_images_of_a_class() -> None:
+    with pytest.raises(DataError) as caught:
+        deal([20, 2, 20], 3, 0, class_coverage=True)
+    for told in ("class_coverage", "'a'", "2 training images of class 1", "3 nodes"):
+        assert told in str(caught.value)
+
+
+def test_coverage_of_nodes_too_small() -> None:
+    with pytest.raises(DataError) as caught:
+        deal([20, 20, 20], 3, 0, class_coverage=True, share=0.03)
+    assert "gets 2 training images" in str(caught.value)
+    assert "3 classes" in str(caught.value)
+
+
+# --- with replacement ------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(counts=full_counts, nodes=st.integers(1, 6), seed=seeds, share=st.floats(0.2, 1.0), cover=st.booleans())
+def test_with_replacement_every_node_has_its_share(
+    counts: list[int], nodes: int, seed: int, share: float, cover: bool
+) -> None:
+    size = round(share * sum(counts))
+    assume(size >= len(counts))
+    dealt = deal(counts, nodes, seed, share=share, with_replacement=True, class_coverage=cover)
+    for parts in dealt.parts:
+        assert len(np.unique(parts.train)) == len(parts.train) == size
+        assert not cover or len(np.unique(dealt.labels[parts.train])) == len(counts)
+
+
+def test_with_replacement_nodes_draw_for_themselves() -> None:
+    dealt = deal([500, 500], 4, 0, share=0.3, with_replacement=True)
+    first, second = dealt.parts[0].train, dealt.parts[1].train
+    # 300 of 1000 each: 90 in common are to be expected, with a spread of 6.6.
+    assert 60 < len(np.intersect1d(first, second)) < 120
+
+
+def test_four_nodes_at_30_percent() -> None:
+    """PACS sketch in I2PFL's allocation: 3,144 training images, four nodes with 943 of them each."""
+    dealt = deal([3144], 4, 0, share=0.3, with_replacement=True)
+    assert [len(parts.train) for parts in dealt.parts] == [943] * 4
+
+
+# --- label skew ------------------------------------------------------------------------------------------
+
+
+def test_a_small_concentration_gives_each_node_few_classes() -> None:
+    skewed, even = (deal([100] * 10, 5, 0, label_skew=alpha) for alpha in (0.05, 1e6))
+    for parts in even.parts:
+        assert np.bincount(even.labels[parts.train], minlength=10).tolist() == [20] * 10
+
+    def largest(dealt: Dealt) -> float:
+        """Return the part of the largest holder of a class, averaged over classes."""
+        table = np.stack([np.bincount(dealt.labels[parts.train], minlength=10) for parts in dealt.parts])
+        return float((table.max(0) / table.sum(0)).mean())
+
+    assert largest(even) == pytest.approx(0.2)
+    assert largest(skewed) > 0.8
+
+
+@given(nodes=st.integers(1, 8), more=st.integers(0, 3), seed=seeds)
+def test_skew_leaves_no_node_empty(nodes: int, more: int, seed: int) -> None:
+    dealt = deal([nodes + more], nodes, seed, label_skew=1e-3)
+    assert all(len(parts.train) >= 1 for parts in dealt.parts)
+    assert np.array_equal(np.sort(dealt.everything()), np.arange(nodes + more))
+
+
+def test_another_seed_skews_otherwise() -> None:
+    first, second = (deal([100] * 5, 3, seed, label_skew=0.5) for seed in (0, 1))
+    assert [len(parts.train) for parts in first.parts] != [len(parts.train) for parts in second.parts]
+
+
+def test_skew_of_too_few_images_is_told() -> None:
+    with pytest.raises(DataError, match="gets no image: domain 'a' has 2 for 3 nodes"):
+        deal([2], 3, 0, label_skew=1.0)
+
+
+# --- a node's own test and validation part ---------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(
+    counts=ample_counts, nodes=st.integers(1, 3), seed=seeds,
+    test=st.floats(0.05, 0.5), validation=st.one_of(st.just(0.0), st.floats(0.05, 0.6)),
+)  # fmt: skip
+def test_parts_of_a_node_make_up_what_it_holds(
+    counts: list[int], nodes: int, seed: int, test: float, validation: float
+) -> None:
+    plain = deal(counts, nodes, seed)
+    dealt = deal(counts, nodes, seed, test_fraction=test, validation_fraction=validation)
+    for index, parts in enumerate(dealt.parts):
+        assert np.array_equal(dealt.whole(index), plain.parts[index].train)
+        assert len(parts.train) > 0
+        assert len(parts.test) > 0
+        assert (len(parts.validation) > 0) == (validation > 0)
+        # Every class that a node holds is trained on.
+        held = dealt.labels[dealt.whole(index)]
+        assert np.array_equal(np.unique(held), np.unique(dealt.labels[parts.train]))
+
+
+def test_validation_leaves_the_test_part_alone() -> None:
+    plain, more = (deal([30, 30], 2, 5, test_fraction=0.2, validation_fraction=f) for f in (0.0, 0.1))
+    for one, other in zip(plain.parts, more.parts, strict=True):
+        assert np.array_equal(one.test, other.test)
+        assert np.array_equal(one.train, np.sort(np.concatenate([other.train, other.validation])))
+
+
+def test_another_seed_sets_other_images_aside() -> None:
+    first, second = (deal([100], 1, seed, test_fraction=0.5, validation_fraction=0.5).parts[0] for seed in (0, 1))
+    assert not np.array_equal(first.test, second.test)
+    assert not np.array_equal(first.validation, second.validation)
+
+
+@settings(deadline=None)
+@given(counts=class_counts, fraction=st.floats(0.01, 0.99), seed=seeds)
+def test_cut_keeps_classes_in_proportion(counts: list[int], fraction: float, seed: int) -> None:
+    labels = labels_of(counts)
+    assume(len(labels) > 0)
+    images = np.flatnonzero(np.arange(len(labels)) % 3 != 1)
+    rest, off = dividing.cut(images, labels, fraction, generator(seed, "cut"))
+    assert np.array_equal(np.sort(np.concatenate([rest, off])), images)
+    have, taken = (np.bincount(labels[part], minlength=len(counts)) for part in (images, off))
+    spare = int(np.maximum(have - 1, 0).sum())
+    assert len(off) == min(max(1, round(fraction * len(images))), spare)
+    assert np.all(taken <= np.maximum(have - 1, 0))
+    # Within one of the exact share, unless images of classes that are there once were to be made up for.
+    singles = np.count_nonzero(fraction * have > have - 1)
+    assert np.all(np.abs(taken - fraction * have) <= 1 + singles)
+
+
+def test_cut_by_hand() -> None:
+    """Of 10, 5 and 1 images 20 % are 3.2, so 3: 2 and 1; the single one stays."""
+    labels = np.repeat([0, 1, 2], [10, 5, 1])
+    _, off = dividing.cut(np.arange(16), labels, 0.2, generator(0, "cut"))
+    assert np.bincount(labels[off], minlength=3).tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_nothing_to_set_aside_is_told(part: str) -> None:
+    with pytest.raises(DataError) as caught:
+        deal([1, 1], 1, 0, **{f"{part}_fraction": 0.5})
+    for told in (f"allocation.{part}_fraction", "node 0 holds 2 images", "no class twice"):
+        assert told in str(caught.value)
+
+
+def test_own_test_sets_are_cut_from_all_images_of_a_domain() -> None:
+    assert Allocation().pool == ("train",)
+    assert Allocation(validation_fraction=0.1).pool == ("train",)
+    assert Allocation(test_fraction=0.2).pool == ("train", "test")

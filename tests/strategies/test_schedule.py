@@ -1,0 +1,62 @@
+"""Which rounds are scored."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets.errors import ConfigError
+from fedshift_app.config import resolve
+from strategies.schedule import LAST_ROUNDS, EvaluateConfig
+
+
+def scored(rounds: int, **config: Any) -> list[int]:
+    schedule = EvaluateConfig(**config)
+    return [number for number in range(1, rounds + 1) if schedule.scores_global(number, rounds)]
+
+
+def with_clients(rounds: int, which: Any) -> list[int]:
+    schedule = EvaluateConfig(client_models=which)
+    return [number for number in range(1, rounds + 1) if schedule.scores_clients(number, rounds)]
+
+
+def test_each_so_many_rounds_and_the_last_five() -> None:
+    assert scored(4) == [1, 2, 3, 4]
+    assert scored(12, every=3) == [3, 6, 8, 9, 10, 11, 12]
+    assert scored(7, every=100) == [3, 4, 5, 6, 7]
+
+
+@given(rounds=st.integers(1, 60), every=st.integers(1, 80))
+def test_what_the_papers_average_is_always_there(rounds: int, every: int) -> None:
+    found = scored(rounds, every=every)
+    assert found[-LAST_ROUNDS:] == list(range(max(1, rounds - 4), rounds + 1))
+    assert all(number % every == 0 for number in found[:-LAST_ROUNDS])
+
+
+def test_client_models_are_scored_when_asked_for() -> None:
+    assert with_clients(8, "off") == with_clients(8, False) == []  # YAML reads off as false
+    assert with_clients(8, "last") == [4, 5, 6, 7, 8]
+    assert with_clients(3, "last") == with_clients(3, "every") == [1, 2, 3]
+    assert with_clients(7, "every") == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_as_a_section_of_the_configuration() -> None:
+    assert resolve({}).evaluate == EvaluateConfig(every=1, client_models="off")
+    found = resolve({"set": "evaluate.every=5 evaluate.client_models=off"}).evaluate
+    assert (found.every, found.client_models) == (5, "off")
+    assert resolve({"set": "evaluate.client_models=last"}).evaluate.client_models == "last"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("evaluate.every=0", "evaluate.every: .*found 0"),
+        ("evaluate.every=1.5", "evaluate.every: .*found 1.5"),
+        ("evaluate.client_models=on", "evaluate.client_models: .*'off', 'last' or 'every'"),
+        ("evaluate.clients=last", "unknown key evaluate.clients; there are every, client_models"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve({"set": text})
