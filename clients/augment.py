@@ -29,6 +29,7 @@ class Pipeline:
         self._mean = torch.tensor(config.mean, device=device)
         self._std = torch.tensor(config.std, device=device)
         self._transforms = _real_valued(config)
+        self._frame: Tensor | None = None
 
     def plain(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Normalise images (B, H, W, 3), uint8, without augmentation; ``out`` and the result as in :meth:`train`."""
@@ -52,14 +53,28 @@ class Pipeline:
         if self._transforms is None:
             result = _room(x, out)
             size = _part(x, BYTES_IN_CACHE)
-            for part, moved, out in zip(torch.split(x, size), moves.cut(size), torch.split(result, size), strict=True):
-                _normalise_into(out, moved.apply_to(part), self._mean, self._std)
+            frame = self._frame_for(x[:size])
+            for part, moved, to in zip(torch.split(x, size), moves.cut(size), torch.split(result, size), strict=True):
+                _normalise_into(to, moved.apply_to(part, frame), self._mean, self._std)
             return result.permute(0, 3, 1, 2)
         # Colours are blended per channel, which is fast where each channel is one block of memory.
         real: Tensor = moves.apply_to(x).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         real, _ = self._transforms(real.div_(255.0), rng)
         real.sub_(self._mean[:, None, None]).div_(self._std[:, None, None])
         return real.contiguous(memory_format=torch.channels_last)
+
+    def _frame_for(self, x: Tensor) -> Tensor:
+        """Return memory for the padded images of a part, made at the first batch of this size."""
+        frame = self._frame
+        if frame is None or len(frame) < 2 * len(x) or frame.shape[1:] != self._framed(x):
+            frame = self._frame = make_frame(x, self._config.crop_padding)
+        return frame
+
+    def _framed(self, x: Tensor) -> tuple[int, int, int]:
+        """Return the shape of one padded image."""
+        _, h, w, channels = x.shape
+        p = self._config.crop_padding
+        return h + 2 * p, w + 2 * p, channels
 
     def two_views(self, x: Tensor, first: torch.Generator, second: torch.Generator) -> tuple[Tensor, Tensor]:
         """Augment the same images twice, each view from its own generator as by :meth:`train`."""
@@ -85,14 +100,19 @@ class Moves:
         parts = zip(torch.split(self.corner, size, dim=1), torch.split(self.flip, size), strict=True)
         return [Moves(self.padding, corner, flip) for corner, flip in parts]
 
-    def apply_to(self, x: Tensor) -> Tensor:
-        """Return the windows (B, H, W, 3) of images of that shape, uint8; ``x`` itself if nothing moves."""
+    def apply_to(self, x: Tensor, frame: Tensor | None = None) -> Tensor:
+        """Return the windows (B, H, W, 3) of images of that shape, uint8; ``x`` itself if nothing moves.
+
+        Args:
+            x: Images (B, H, W, 3), uint8.
+            frame: Memory for the padded images, from :func:`make_frame`; its zero borders are used again.
+        """
         flipped = torch.nonzero(self.flip).flatten()
         if self.padding == 0 and len(flipped) == 0:
             return x
         (b, h, w, _), p = x.shape, self.padding
         # All images, then the mirrored ones again: a flipped window is a window of the mirrored image.
-        padded = x.new_zeros(b + len(flipped), h + 2 * p, w + 2 * p, 3)
+        padded = (make_frame(x, p) if frame is None else frame)[: b + len(flipped)]
         padded[:b, p : p + h, p : p + w] = x
         padded[b:, p : p + h, p : p + w] = x.index_select(0, flipped.to(x.device)).flip(2)
         image = torch.arange(b)
@@ -103,6 +123,12 @@ class Moves:
         starts = ((image * (h + 2 * p) + top)[:, None] + torch.arange(h)) * (w + 2 * p) + left[:, None]
         rows = padded.view(-1).unfold(0, 3 * w, 3)  # a view of every run of w pixels
         return rows.index_select(0, starts.view(-1).to(x.device)).view(x.shape)
+
+
+def make_frame(x: Tensor, padding: int) -> Tensor:
+    """Return zeros for padded images (B, H, W, 3) and their mirror images: (2 B, H + 2 padding, W + 2 padding, 3)."""
+    b, h, w, _ = x.shape
+    return x.new_zeros(2 * b, h + 2 * padding, w + 2 * padding, 3)
 
 
 def draw_moves(b: int, config: ImageConfig, rng: torch.Generator) -> Moves:

@@ -110,7 +110,7 @@ class DomainClient(NumPyClient):
         self.memory: Arrays = {}
         self._contribution: Arrays = {}
         self._pipeline = Pipeline(setup.images, setup.device)
-        self._buffer = self._room_for_a_batch()
+        self._taken, self._buffer = self._room_for_a_batch()
         self._private = self.private(model, setup.model, params)
         #: Names of the arrays that travel, in the order of the model's state dict.
         self.shared_names = [name for name in model.state_dict() if name not in self._private]
@@ -286,17 +286,20 @@ class DomainClient(NumPyClient):
         images, labels = self._on_device(self.train_set)
         permutation = torch.randperm(len(labels), generator=order).to(self.setup.device)
         for index in _cut(permutation, self.setup.train.batch_size):
-            x, y = images.index_select(0, index), labels[index]  # index_select copies whole images
+            # index_select copies whole images, and into the same memory for every batch.
+            x = torch.index_select(images, 0, index, out=self._taken[: len(index)])
+            y = labels[index]
             if self.setup.images.views == 1:
                 yield Batch(self._pipeline.train(x, views[0], self._buffer), y, epoch)
             else:
                 first, second = self._pipeline.two_views(x, *views)
                 yield Batch(first, y, epoch, second)
 
-    def _room_for_a_batch(self) -> Tensor:
-        """Return memory for the largest normalised batch, which all batches use in turn."""
+    def _room_for_a_batch(self) -> tuple[Tensor, Tensor]:
+        """Return memory for the largest batch, uint8 and normalised, which all batches use in turn."""
         rows = max(self.setup.train.batch_size + 1, self.setup.images.eval_batch)
-        return torch.empty(rows, *self.train_set.x.shape[1:], device=self.setup.device)
+        shape, device = (rows, *self.train_set.x.shape[1:]), self.setup.device
+        return torch.empty(shape, dtype=torch.uint8, device=device), torch.empty(shape, device=device)
 
     def _in_order(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalised images and labels, in their order, not augmented."""

@@ -69,7 +69,9 @@ def test_corruption_touches_test_images_only_and_is_the_same_for_every_node() ->
     fog = config("shift.name=corruption shift.corruption=fog")
     assert not np.array_equal(holdings.test_images(fog, place(fog, 0), "scan").x, here.x)
     none = config("shift.name=corruption shift.severity=0")
-    assert np.array_equal(holdings.test_images(none, place(none, 0), "scan").x, holdings.test_images(clean, place(clean, 0), "scan").x)
+    assert np.array_equal(
+        holdings.test_images(none, place(none, 0), "scan").x, holdings.test_images(clean, place(clean, 0), "scan").x
+    )
 
 
 @pytest.mark.parametrize(
