@@ -14,7 +14,7 @@ from clients.settings import ImageConfig
 
 #: Values of a batch that a CPU works on at a time, so that they stay in its cache: bytes and float32.
 BYTES_IN_CACHE = 3 << 19
-FLOATS_IN_CACHE = 3 << 17
+FLOATS_IN_CACHE = 3 << 16
 
 
 class Pipeline:
@@ -30,11 +30,12 @@ class Pipeline:
         self._std = torch.tensor(config.std, device=device)
         self._transforms = _real_valued(config)
         self._frame: Tensor | None = None
+        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
 
     def plain(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Normalise images (B, H, W, 3), uint8, without augmentation; ``out`` and the result as in :meth:`train`."""
         result = _room(x, out)
-        _normalise_into(result, x, self._mean, self._std)
+        _normalise_into(result, x, *self._row(x.shape[2]))
         return result.permute(0, 3, 1, 2)
 
     def train(self, x: Tensor, rng: torch.Generator, out: Tensor | None = None) -> Tensor:
@@ -53,15 +54,21 @@ class Pipeline:
         if self._transforms is None:
             result = _room(x, out)
             size = _part(x, BYTES_IN_CACHE)
-            frame = self._frame_for(x[:size])
+            frame, row = self._frame_for(x[:size]), self._row(x.shape[2])
             for part, moved, to in zip(torch.split(x, size), moves.cut(size), torch.split(result, size), strict=True):
-                _normalise_into(to, moved.apply_to(part, frame), self._mean, self._std)
+                _normalise_into(to, moved.apply_to(part, frame), *row)
             return result.permute(0, 3, 1, 2)
         # Colours are blended per channel, which is fast where each channel is one block of memory.
         real: Tensor = moves.apply_to(x).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         real, _ = self._transforms(real.div_(255.0), rng)
         real.sub_(self._mean[:, None, None]).div_(self._std[:, None, None])
         return real.contiguous(memory_format=torch.channels_last)
+
+    def _row(self, width: int) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation for a row of ``width`` pixels, (3 width,) each."""
+        if width not in self._rows:
+            self._rows[width] = self._mean.repeat(width), self._std.repeat(width)
+        return self._rows[width]
 
     def _frame_for(self, x: Tensor) -> Tensor:
         """Return memory for the padded images of a part, made at the first batch of this size."""
@@ -164,7 +171,7 @@ def to_float(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         std: Per channel, shape (3,).
     """
     result = x.new_empty(x.shape, dtype=torch.float32)
-    _normalise_into(result, x, mean, std)
+    _normalise_into(result, x, mean.repeat(x.shape[2]), std.repeat(x.shape[2]))
     # The permuted view of an NHWC tensor *is* NCHW in channels_last memory: no copy.
     return result.permute(0, 3, 1, 2)
 
@@ -175,17 +182,16 @@ def _room(x: Tensor, out: Tensor | None) -> Tensor:
 
 
 def _normalise_into(out: Tensor, x: Tensor, mean: Tensor, std: Tensor) -> None:
-    """Write (x / 255 - mean) / std into ``out``, float32, of the shape (B, H, W, 3) of ``x``."""
+    """Write (x / 255 - mean) / std into ``out``, float32, of the shape (B, H, W, 3) of ``x``.
+
+    ``mean`` and ``std`` stand for a whole row of pixels, (3 W,): loops over three channels at a time would
+    be many times slower.
+    """
     b, h, w, _ = x.shape
     size = _part(x, FLOATS_IN_CACHE)
-    # By whole rows of pixels: loops over three channels at a time would be many times slower.
-    mean, std = mean.repeat(w), std.repeat(w)
-    scratch = out.new_empty(min(size, b), h, 3 * w)
-    for part, result in zip(
-        torch.split(x.reshape(b, h, 3 * w), size), torch.split(out.view(b, h, 3 * w), size), strict=True
-    ):
-        real = scratch[: len(part)]
-        torch.div(real.copy_(part).div_(255.0).sub_(mean), std, out=result)
+    parts, results = torch.split(x.reshape(b, h, 3 * w), size), torch.split(out.view(b, h, 3 * w), size)
+    for part, result in zip(parts, results, strict=True):
+        result.copy_(part).div_(255.0).sub_(mean).div_(std)
 
 
 def _part(x: Tensor, values: int) -> int:
