@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from datasets import cache
 from fedshift_app import config as configuration
 from fedshift_app import exporting, processes, runner
 
@@ -26,7 +27,9 @@ def demo(flat: dict[str, Any]) -> Path:
     with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
         home = Path(name)
         folders = exporting.export(config, number, home / "nodes")
-        with processes.group(runner.empty_folder(home), runner.environment(home)) as flower:
+        # The folders are gone afterwards, so their decoded images must not stay behind.
+        environment = runner.environment(home) | {cache.CACHE_DIR: str(home / "cache")}
+        with processes.group(runner.empty_folder(home), environment) as flower:
             port = processes.free_port()
             start_superlink(flower, port)
             for folder in folders:
