@@ -78,12 +78,6 @@ def load(part: Part, found: Found, *, workers: int = 1, progress: Progress = no_
     return kept
 
 
-def is_ready(part: Part, found: Found) -> bool:
-    """Tell whether a good copy of the part is kept."""
-    mark = fingerprint(found, part.size)
-    return _open(cache_dir() / f"{part.stem}-{mark[:16]}", mark) is not None
-
-
 def fingerprint(found: Found, size: int) -> str:
     """Return a hash of what decides the content of a part: its source files, labels, and the image size."""
     digest = hashlib.sha256(f"{FORMAT} {size}".encode())

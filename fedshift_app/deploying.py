@@ -31,17 +31,10 @@ def demo(flat: dict[str, Any]) -> Path:
         environment = runner.environment(home) | {cache.CACHE_DIR: str(home / "cache")}
         with processes.group(runner.empty_folder(home), environment) as flower:
             port = processes.free_port()
-            start_superlink(flower, port)
+            runner.start_superlink(flower, port)
             for folder in folders:
                 start_supernode(flower, port, folder)
             return runner.submit(flower, home, port, flat, [])
-
-
-def start_superlink(flower: processes.Group, port: int) -> None:
-    """Start a SuperLink on loopback, without TLS, and wait until it answers."""
-    address = ["--host", "127.0.0.1", "--port", str(port)]
-    flower.start("superlink", [processes.command("flower-superlink"), "--insecure", *address])
-    flower.wait_for_http("superlink", f"http://127.0.0.1:{port}/health")
 
 
 def start_supernode(flower: processes.Group, port: int, folder: exporting.NodeFolder) -> None:

@@ -77,11 +77,15 @@ def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> P
         home = Path(name)
         with processes.group(empty_folder(home), environment(home)) as flower:
             port = processes.free_port()
-            arguments = ["--insecure", "--simulation", "--isolation", "subprocess"]
-            address = ["--host", "127.0.0.1", "--port", str(port)]
-            flower.start("superlink", [processes.command("flower-superlink"), *arguments, *address])
-            flower.wait_for_http("superlink", f"http://127.0.0.1:{port}/health")
+            start_superlink(flower, port, "--simulation", "--isolation", "subprocess")
             return submit(flower, home, port, run_config, ["--federation-config", each.federation_config(nodes)])
+
+
+def start_superlink(flower: processes.Group, port: int, *options: str) -> None:
+    """Start a SuperLink on loopback, without TLS, and wait until it answers."""
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    flower.start("superlink", [processes.command("flower-superlink"), "--insecure", *options, *address])
+    flower.wait_for_http("superlink", f"http://127.0.0.1:{port}/health")
 
 
 def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
