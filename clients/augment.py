@@ -26,8 +26,7 @@ class Pipeline:
 
     def __init__(self, config: ImageConfig, device: torch.device) -> None:
         self._config = config
-        self._mean = torch.tensor(config.mean, device=device)
-        self._std = torch.tensor(config.std, device=device)
+        self._scale, self._shift = affine(torch.tensor(config.mean), torch.tensor(config.std), device)
         self._transforms = _real_valued(config)
         self._frame: Tensor | None = None
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
@@ -61,13 +60,13 @@ class Pipeline:
         # Colours are blended per channel, which is fast where each channel is one block of memory.
         real: Tensor = moves.apply_to(x).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         real, _ = self._transforms(real.div_(255.0), rng)
-        real.sub_(self._mean[:, None, None]).div_(self._std[:, None, None])
+        real.mul_(255.0 * self._scale[:, None, None]).add_(self._shift[:, None, None])
         return real.contiguous(memory_format=torch.channels_last)
 
     def _row(self, width: int) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation for a row of ``width`` pixels, (3 width,) each."""
+        """Return scale and shift of :func:`affine` for a row of ``width`` pixels, (3 width,) each."""
         if width not in self._rows:
-            self._rows[width] = self._mean.repeat(width), self._std.repeat(width)
+            self._rows[width] = self._scale.repeat(width), self._shift.repeat(width)
         return self._rows[width]
 
     def _frame_for(self, x: Tensor) -> Tensor:
@@ -171,7 +170,8 @@ def to_float(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         std: Per channel, shape (3,).
     """
     result = x.new_empty(x.shape, dtype=torch.float32)
-    _normalise_into(result, x, mean.repeat(x.shape[2]), std.repeat(x.shape[2]))
+    scale, shift = affine(mean, std, x.device)
+    _normalise_into(result, x, scale.repeat(x.shape[2]), shift.repeat(x.shape[2]))
     # The permuted view of an NHWC tensor *is* NCHW in channels_last memory: no copy.
     return result.permute(0, 3, 1, 2)
 
@@ -181,17 +181,23 @@ def _room(x: Tensor, out: Tensor | None) -> Tensor:
     return x.new_empty(x.shape, dtype=torch.float32) if out is None else out[: len(x)]
 
 
-def _normalise_into(out: Tensor, x: Tensor, mean: Tensor, std: Tensor) -> None:
-    """Write (x / 255 - mean) / std into ``out``, float32, of the shape (B, H, W, 3) of ``x``.
+def affine(mean: Tensor, std: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return scale and shift, (3,) each, float32, such that scale * x + shift = (x / 255 - mean) / std."""
+    mean, std = mean.double(), std.double()
+    return (1 / (255 * std)).float().to(device), (-mean / std).float().to(device)
 
-    ``mean`` and ``std`` stand for a whole row of pixels, (3 W,): loops over three channels at a time would
-    be many times slower.
+
+def _normalise_into(out: Tensor, x: Tensor, scale: Tensor, shift: Tensor) -> None:
+    """Write scale * x + shift into ``out``, float32, of the shape (B, H, W, 3) of ``x``.
+
+    ``scale`` and ``shift`` stand for a whole row of pixels, (3 W,): loops over three channels at a time would
+    be many times slower, and so would a division.
     """
     b, h, w, _ = x.shape
     size = _part(x, FLOATS_IN_CACHE)
     parts, results = torch.split(x.reshape(b, h, 3 * w), size), torch.split(out.view(b, h, 3 * w), size)
     for part, result in zip(parts, results, strict=True):
-        result.copy_(part).div_(255.0).sub_(mean).div_(std)
+        torch.addcmul(shift, result.copy_(part), scale, out=result)
 
 
 def _part(x: Tensor, values: int) -> int:
