@@ -43,6 +43,7 @@ LOSS_TERM = "loss/"  # + name of the term
 CORRECT = "correct/"  # + domain
 COUNT = "count/"  # + domain
 LOSS_SUM = "loss-sum/"  # + domain: cross-entropy summed over the images
+OTHER_CORRECT = "other-correct/"  # + name of another way to score + / + domain
 LOCAL = "local-"  # so start all scores of the node's own model right after local training
 LOCAL_CORRECT = "local-correct/"  # + domain
 LOCAL_COUNT = "local-count/"  # + domain

@@ -3,12 +3,14 @@
 FedAvg: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, https://arxiv.org/abs/1602.05629, algorithm 1 (ClientUpdate).
 
-A method subclasses :class:`DomainClient` and overrides a few hooks: ``private`` (what never travels),
-``start_round`` and ``start_epoch``, ``loss`` (named terms) and ``finish_round`` (what it contributes).
+A method subclasses :class:`DomainClient` and overrides a few hooks: ``build_model``, ``private`` (what never
+travels), ``start_round`` and ``start_epoch``, ``loss`` (named terms), ``finish_round`` (what it contributes)
+and ``score_test`` (what happens before a test image is scored).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -16,9 +18,11 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients import losses, precision
+from clients import losses, models, precision
 from clients.augment import Pipeline
-from clients.models import SplitModel, batchnorm_names, set_training
+from clients.batches import Batch
+from clients.models import Blueprint, SplitModel, batchnorm_names, set_training
+from clients.plugin import Plugin
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from datasets.seeding import torch_seed
@@ -34,6 +38,7 @@ from fedshift_wire import (
     LOSS,
     LOSS_SUM,
     LOSS_TERM,
+    OTHER_CORRECT,
     SERVER_ROUND,
     VALIDATION,
     VALIDATION_CORRECT,
@@ -65,16 +70,18 @@ class ClientSetup:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One mini-batch on the device: images x (B, 3, H, W), float32, normalised; labels y (B,).
+class Scores:
+    """How a model did on a set of images.
 
-    With ``views = 2``, ``second`` is another augmentation of the same images.
+    Attributes:
+        correct: Correct top-1 predictions.
+        loss_sum: Cross-entropy summed over the images.
+        others: Correct predictions of the same images scored in another way, by its name.
     """
 
-    x: Tensor
-    y: Tensor
-    epoch: int
-    second: Tensor | None = None
+    correct: int
+    loss_sum: float
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
 class DomainClient(NumPyClient):
@@ -85,9 +92,12 @@ class DomainClient(NumPyClient):
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
         validation_set: Labelled images of the node that it does not train on, or None.
         own_test: The node's own test set where it is only a part of its domain's (simulation), else None.
+        server_round: The round of the current call, from 1.
     """
 
     params_model: ClassVar[type[Params]] = Params
+    #: Whether nodes may have different networks (``model.per_node``): then no weights travel.
+    heterogeneous: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -98,6 +108,7 @@ class DomainClient(NumPyClient):
         test_set: Callable[[str], ImageSet],
         validation_set: ImageSet | None = None,
         own_test: ImageSet | None = None,
+        plugin: Plugin | None = None,
     ) -> None:
         self.model = model
         self.setup = setup
@@ -108,10 +119,12 @@ class DomainClient(NumPyClient):
         self.own_test = own_test
         self.knowledge: Arrays = {}
         self.memory: Arrays = {}
+        self.server_round = 0
+        self._plugin = plugin
         self._contribution: Arrays = {}
         self._pipeline = Pipeline(setup.images, setup.device)
         self._taken, self._buffer = self._room_for_a_batch()
-        self._private = self.private(model, setup.model, params)
+        self._private = self.private(model, setup.model, params) | (plugin.private(model) if plugin else frozenset())
         #: Names of the arrays that travel, in the order of the model's state dict.
         self.shared_names = [name for name in model.state_dict() if name not in self._private]
         self._initial = {name: model.state_dict()[name].clone() for name in self._private}
@@ -119,9 +132,36 @@ class DomainClient(NumPyClient):
     # --- hooks of a method -------------------------------------------------------------------------
 
     @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig) -> None:
+        """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
+
+    @classmethod
+    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+        """Build the model; what a method adds must leave the initial weights of the network as they are."""
+        return models.build(plan.config.name, plan.num_classes, plan.seed)
+
+    @classmethod
+    def plugin(cls, modules: Plugin | None, params: Params) -> Plugin | None:
+        """Return the modules that the model carries; by default those of the configuration's ``modules``."""
+        return modules
+
+    @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
         """Return the state-dict names that never travel; by default BatchNorm if ``bn = local``."""
         return batchnorm_names(model) if config.bn == "local" else frozenset()
+
+    @classmethod
+    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+        """Tell whether each node is scored with a model of its own; by default if parts are private."""
+        return bool(cls.private(model, config, params))
+
+    def epochs(self, server_round: int) -> int:
+        """Return the local epochs of a round."""
+        return self.setup.train.epochs
+
+    def view_count(self, server_round: int) -> int:
+        """Return how many augmented views of an image the loss needs: 1 or 2; 0 for the image as it is."""
+        return self.setup.images.views
 
     def start_round(self, server_round: int) -> None:
         """Prepare what the loss needs from ``self.knowledge`` and ``self.memory``."""
@@ -138,6 +178,14 @@ class DomainClient(NumPyClient):
         """Return what the node contributes besides weights, after local training."""
         return {}
 
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the logits (B, C) by which images (B, 3, H, W) are classified at test time."""
+        return self.forward(x)[1]
+
+    def score_test(self, test: ImageSet) -> Scores:
+        """Score a test set; weights and buffers must be afterwards what they were before."""
+        return Scores(*self.score(test))
+
     # --- Flower's contract -------------------------------------------------------------------------
 
     def fit(
@@ -153,14 +201,15 @@ class DomainClient(NumPyClient):
             The shared arrays after training, the number of training images, and the mean loss terms with,
             if asked for, the numbers of :meth:`local_scores`.
         """
-        server_round = int(config[SERVER_ROUND])
+        server_round = self.server_round = int(config[SERVER_ROUND])
         self._load(parameters)
+        if self._plugin is not None:
+            self._plugin.start_round(self.model, self.torch_rng("modules", server_round))
         self.start_round(server_round)
         terms = self._train(server_round)
         self._contribution = self.finish_round(server_round)
         self._keep_private()
-        metrics: dict[str, Any] = {LOSS: sum(terms.values())}
-        metrics |= {LOSS_TERM + name: value for name, value in terms.items()}
+        metrics: dict[str, Any] = dict(terms)
         metrics |= self.local_scores(config.get(LOCAL_DOMAINS, ()))
         return self._shared(), len(self.train_set), metrics
 
@@ -172,14 +221,16 @@ class DomainClient(NumPyClient):
         Returns:
             Mean cross-entropy, number of test images, and correct, count and summed loss of each domain.
         """
+        self.server_round = int(config.get(SERVER_ROUND, 0))
         self._load(parameters)
         metrics: dict[str, Any] = {}
         loss, images = 0.0, 0
         for domain in config[DOMAINS]:
             test = self.test_set(domain)
-            correct, loss_sum = self.score(test)
-            metrics |= {CORRECT + domain: correct, COUNT + domain: len(test), LOSS_SUM + domain: loss_sum}
-            loss, images = loss + loss_sum, images + len(test)
+            scores = self.score_test(test)
+            metrics |= {CORRECT + domain: scores.correct, COUNT + domain: len(test), LOSS_SUM + domain: scores.loss_sum}
+            metrics |= {f"{OTHER_CORRECT}{name}/{domain}": correct for name, correct in scores.others.items()}
+            loss, images = loss + scores.loss_sum, images + len(test)
         if config.get(VALIDATION) and self.validation_set is not None:
             correct, _ = self.score(self.validation_set)
             metrics |= {VALIDATION_CORRECT: correct, VALIDATION_COUNT: len(self.validation_set)}
@@ -198,9 +249,9 @@ class DomainClient(NumPyClient):
         found: dict[str, int] = {}
         for domain in domains:
             test = self.test_set(domain)
-            found |= {LOCAL_CORRECT + domain: self.score(test)[0], LOCAL_COUNT + domain: len(test)}
+            found |= {LOCAL_CORRECT + domain: self.score_test(test).correct, LOCAL_COUNT + domain: len(test)}
         if domains and self.own_test is not None:
-            found |= {LOCAL_OWN_CORRECT: self.score(self.own_test)[0], LOCAL_OWN_COUNT: len(self.own_test)}
+            found |= {LOCAL_OWN_CORRECT: self.score_test(self.own_test).correct, LOCAL_OWN_COUNT: len(self.own_test)}
         return found
 
     def contribution(self) -> Arrays:
@@ -226,88 +277,138 @@ class DomainClient(NumPyClient):
         rng.manual_seed(torch_seed(self.setup.seed, purpose, self.setup.index, server_round))
         return rng
 
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Return all weighted loss terms of a batch: the method's, then those of its modules."""
+        terms = self.loss(batch)
+        return terms if self._plugin is None else terms | self._plugin.terms(self.model, batch)
+
     def class_prototypes(self) -> tuple[Tensor, Tensor]:
         """Average the features of all training images by class, in evaluation mode, not augmented.
 
         Returns:
             Means (C, D) in float32, zero for a class the node does not hold, and counts (C,).
         """
+        return self.class_means_of(lambda x: self.forward(x)[0])
+
+    def class_means_of(self, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """As :meth:`class_prototypes`, of what ``encode`` makes of images: (B, 3, H, W) to (B, D)."""
         self.model.eval()
-        sums = torch.zeros(self.model.num_classes, self.model.feature_dim, device=self.setup.device)
+        sums: Tensor | None = None
         with torch.inference_mode():
-            for x, y in self._in_order(self.train_set):
-                features, _ = self.forward(x)
-                sums.index_add_(0, y, features)
+            for x, y in self.plain_batches(self.train_set):
+                z = encode(x).float()
+                sums = z.new_zeros(self.model.num_classes, z.shape[1]) if sums is None else sums
+                sums.index_add_(0, y, z)
         y = torch.from_numpy(self.train_set.y)
         counts = torch.bincount(y, minlength=self.model.num_classes).to(self.setup.device)
+        assert sums is not None  # a node without images does not take part
         return sums / counts.clamp(min=1)[:, None], counts
 
-    def score(self, images: ImageSet) -> tuple[int, float]:
-        """Return the number of correct top-1 predictions and the summed cross-entropy."""
+    def score(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+        """Return the number of correct top-1 predictions and the summed cross-entropy.
+
+        Args:
+            images: Labelled images.
+            predict: Gives the logits; by default :meth:`predict`.
+        """
         self.model.eval()
+        predict = predict or self.predict
         correct = torch.zeros((), dtype=torch.int64, device=self.setup.device)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.setup.device)
         with torch.inference_mode():
-            for x, y in self._in_order(images):
-                _, logits = self.forward(x)
+            for x, y in self.plain_batches(images):
+                logits = predict(x)
                 correct += (logits.argmax(dim=1) == y).sum()
                 loss_sum += losses.cross_entropy(logits, y) * len(y)
         return int(correct), float(loss_sum)
 
+    @contextmanager
+    def kept_weights(self) -> Iterator[None]:
+        """Put all weights and buffers back afterwards to what they were before."""
+        state = self.model.state_dict()
+        kept = {name: tensor.clone() for name, tensor in state.items()}
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, tensor in state.items():
+                    tensor.copy_(kept[name])
+
+    def plain_batches(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented."""
+        size = self.setup.images.eval_batch
+        for start in range(0, len(images), size):
+            part = ImageSet(images.x[start : start + size], images.y[start : start + size])
+            x, y = self._on_device(part)
+            yield self._pipeline.plain(x, self._buffer), y
+
+    def augmented_batches(
+        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
+        second: torch.Generator, epoch: int = 0,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """Yield all images once, in random order.
+
+        Args:
+            images: The images; their labels are passed on as they are.
+            batch_size: Images per batch, at most the room made for one; a last batch of one image joins
+                the one before.
+            views: Augmented views of each image, 1 or 2; 0 for the image as it is.
+            order: CPU generator of the order.
+            first: CPU generator of the first view.
+            second: CPU generator of the second view.
+            epoch: Passed on.
+        """
+        pixels, labels = self._on_device(images)
+        permutation = torch.randperm(len(labels), generator=order).to(self.setup.device)
+        for index in _cut(permutation, batch_size):
+            # index_select copies whole images, and into the same memory for every batch.
+            x = torch.index_select(pixels, 0, index, out=self._taken[: len(index)])
+            y = labels[index]
+            if views == 2:
+                one, other = self._pipeline.two_views(x, first, second)
+                yield Batch(one, y, epoch, other)
+            else:
+                draw = self._pipeline.train(x, first, self._buffer) if views else self._pipeline.plain(x, self._buffer)
+                yield Batch(draw, y, epoch)
+
     # --- the loop ----------------------------------------------------------------------------------
 
     def _train(self, server_round: int) -> dict[str, float]:
-        """Run the local epochs; return each loss term averaged over all samples seen."""
+        """Run the local epochs; return the loss and each of its terms, under their names on the wire.
+
+        The loss is the mean over all samples seen, a term the mean over those that had it.
+        """
         cfg = self.setup.train
         set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
+        # All parameters: SGD passes over those without a gradient, which a method may freeze in between.
         optimizer = torch.optim.SGD(
-            [p for p in self.model.parameters() if p.requires_grad],
-            lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
-        )  # fmt: skip
+            self.model.parameters(), lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay
+        )
         order = self.torch_rng("order", server_round)
         views = self.torch_rng("augment", server_round), self.torch_rng("augment-second", server_round)
         totals: dict[str, Tensor] = {}
-        for epoch in range(cfg.epochs):
+        seen: dict[str, int] = {}
+        epochs, view_count = self.epochs(server_round), self.view_count(server_round)
+        for epoch in range(epochs):
             self.start_epoch(epoch)
-            for batch in self._batches(epoch, order, views):
-                terms = self.loss(batch)
+            for batch in self.augmented_batches(self.train_set, cfg.batch_size, view_count, order, *views, epoch):
+                terms = self.terms(batch)
                 optimizer.zero_grad(set_to_none=True)
                 torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 for name, term in terms.items():
                     value = term.detach() * len(batch.y)
                     totals[name] = totals[name] + value if name in totals else value
-        seen = cfg.epochs * len(self.train_set)
-        return {name: float(total) / seen for name, total in totals.items()}
-
-    def _batches(
-        self, epoch: int, order: torch.Generator, views: tuple[torch.Generator, torch.Generator]
-    ) -> Iterator[Batch]:
-        images, labels = self._on_device(self.train_set)
-        permutation = torch.randperm(len(labels), generator=order).to(self.setup.device)
-        for index in _cut(permutation, self.setup.train.batch_size):
-            # index_select copies whole images, and into the same memory for every batch.
-            x = torch.index_select(images, 0, index, out=self._taken[: len(index)])
-            y = labels[index]
-            if self.setup.images.views == 1:
-                yield Batch(self._pipeline.train(x, views[0], self._buffer), y, epoch)
-            else:
-                first, second = self._pipeline.two_views(x, *views)
-                yield Batch(first, y, epoch, second)
+                    seen[name] = seen.get(name, 0) + len(batch.y)
+        sums = {name: float(total) for name, total in totals.items()}
+        loss = sum(total / (epochs * len(self.train_set)) for total in sums.values())
+        return {LOSS: loss} | {LOSS_TERM + name: total / seen[name] for name, total in sums.items()}
 
     def _room_for_a_batch(self) -> tuple[Tensor, Tensor]:
         """Return memory for the largest batch, uint8 and normalised, which all batches use in turn."""
         rows = max(self.setup.train.batch_size + 1, self.setup.images.eval_batch)
         shape, device = (rows, *self.train_set.x.shape[1:]), self.setup.device
         return torch.empty(shape, dtype=torch.uint8, device=device), torch.empty(shape, device=device)
-
-    def _in_order(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield normalised images and labels, in their order, not augmented."""
-        size = self.setup.images.eval_batch
-        for start in range(0, len(images), size):
-            part = ImageSet(images.x[start : start + size], images.y[start : start + size])
-            x, y = self._on_device(part)
-            yield self._pipeline.plain(x, self._buffer), y
 
     def _on_device(self, images: ImageSet) -> tuple[Tensor, Tensor]:
         device = self.setup.device

@@ -20,7 +20,9 @@ from pydantic import Field
 from torch import Tensor
 
 from clients import losses
-from clients.base import Arrays, Batch, DomainClient
+from clients.base import Arrays, DomainClient
+from clients.batches import Batch
+from clients.losses import i2pfl as terms_of_i2pfl
 from datasets.seeding import generator
 from fedshift_wire import Params
 
@@ -99,7 +101,7 @@ class I2PFLClient(DomainClient):
         targets, present = self._targets(mixed, batch.y)
         if p.apa_stopgrad:
             targets = targets.detach()
-        return losses.prototype_alignment(
+        return terms_of_i2pfl.prototype_alignment(
             features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction
         )
 
@@ -109,12 +111,12 @@ class I2PFLClient(DomainClient):
         if p.intra_proto == "none_mixup":
             return features
         scores = torch.rand(len(batch.y), len(batch.y), generator=self._partner_rng).to(features.device)
-        partner = losses.other_class_partner(batch.y, scores)
+        partner = terms_of_i2pfl.other_class_partner(batch.y, scores)
         gamma = torch.from_numpy(self._gamma(len(batch.y))).to(features.device)  # B
         if p.intra_proto == "feature_mixup":
-            return losses.mix(features, features[partner], gamma)
+            return terms_of_i2pfl.mix(features, features[partner], gamma)
         with torch.set_grad_enabled(not p.apa_stopgrad):
-            mixed, _ = self.forward(losses.mix(batch.x, batch.x[partner], gamma))
+            mixed, _ = self.forward(terms_of_i2pfl.mix(batch.x, batch.x[partner], gamma))
         return mixed
 
     def _gamma(self, batch_size: int) -> NDArray[np.float32]:

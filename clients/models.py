@@ -4,15 +4,41 @@
   3x3 stem of stride 1, no max-pool, stages of width 64-128-256-512 with strides 1-2-2-2, global
   average pooling; D = 512. ResNet-10 with 7 classes has 4,901,703 parameters.
 * ``cnn``: the two-layer CNN of FedICON (Tan et al., NeurIPS 2023, A.1): two 5x5 convolutions without
-  padding, FC(1600 -> 64); D = 64. It has no BatchNorm and needs 32x32 images.
+  padding, FC(1600 -> 64); D = 64. It has no BatchNorm and needs 32x32 images. ``cnn_bn`` has BatchNorm
+  after each convolution, as FedICON adds it for FedBN (A.3).
+* ``cnn3``, ``cnn2``: the networks of FedSeProto (Lai et al., ECAI 2024, section 5), three or two 5x5
+  convolutions and one FC layer; D = 512, so that both may exchange prototypes. They need 32x32 images.
 """
 
 from collections.abc import Callable
-from typing import cast
+from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from clients.settings import ModelConfig
+from datasets.seeding import torch_seed
+
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a node's model is built from.
+
+    Attributes:
+        config: Its ``name`` is the node's own network.
+        num_classes: C.
+        size: Height and width of the images in pixels.
+        seed: Of the initial weights.
+    """
+
+    config: ModelConfig
+    num_classes: int
+    size: int
+    seed: int
 
 
 class SplitModel(nn.Module):
@@ -89,16 +115,40 @@ class ResNetEncoder(nn.Module):
         return self.feature_map(x).mean(dim=(2, 3))
 
 
-def _cnn_encoder(feature_dim: int) -> nn.Module:
-    return nn.Sequential(
+def _cnn(num_classes: int) -> SplitModel:
+    encoder = nn.Sequential(
         nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(1600, feature_dim), nn.ReLU(),
+        nn.Flatten(), nn.Linear(1600, 64), nn.ReLU(),
     )  # fmt: skip
+    return SplitModel(encoder, 64, num_classes)
 
 
-def _cnn(num_classes: int) -> SplitModel:
-    return SplitModel(_cnn_encoder(64), 64, num_classes)
+def _cnn_bn(num_classes: int) -> SplitModel:
+    encoder = nn.Sequential(
+        nn.Conv2d(3, 32, 5), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(1600, 64), nn.ReLU(),
+    )  # fmt: skip
+    return SplitModel(encoder, 64, num_classes)
+
+
+def _wide_cnn(widths: tuple[int, ...], num_classes: int) -> SplitModel:
+    """Build convolutions of the given widths, each halving the map, and FC to 512."""
+    layers: list[nn.Module] = []
+    for width_in, width in zip((3, *widths), widths, strict=False):
+        layers += [nn.Conv2d(width_in, width, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    side = 32 >> len(widths)
+    layers += [nn.Flatten(), nn.Linear(widths[-1] * side * side, 512), nn.ReLU()]
+    return SplitModel(nn.Sequential(*layers), 512, num_classes)
+
+
+def _cnn3(num_classes: int) -> SplitModel:
+    return _wide_cnn((32, 64, 128), num_classes)
+
+
+def _cnn2(num_classes: int) -> SplitModel:
+    return _wide_cnn((32, 64), num_classes)
 
 
 def _resnet10(num_classes: int) -> SplitModel:
@@ -109,7 +159,9 @@ def _resnet18(num_classes: int) -> SplitModel:
     return SplitModel(ResNetEncoder(2), 512, num_classes)
 
 
-MODELS: dict[str, Callable[[int], SplitModel]] = {"cnn": _cnn, "resnet10": _resnet10, "resnet18": _resnet18}
+MODELS: dict[str, Callable[[int], SplitModel]] = {
+    "cnn": _cnn, "cnn_bn": _cnn_bn, "cnn2": _cnn2, "cnn3": _cnn3, "resnet10": _resnet10, "resnet18": _resnet18,
+}  # fmt: skip
 
 
 def build(name: str, num_classes: int, seed: int) -> SplitModel:
@@ -120,9 +172,21 @@ def build(name: str, num_classes: int, seed: int) -> SplitModel:
         num_classes: C.
         seed: Seed of the initial weights; the global generator is left as it was.
     """
+    return _drawn_from(seed, lambda: MODELS[name](num_classes))
+
+
+def initialised(seed: int, purpose: str, make: Callable[[], M]) -> M:
+    """Return what ``make`` builds, with initial weights that depend on ``seed`` and ``purpose`` alone.
+
+    For what a method adds to a network: the network's own initial weights stay those of FedAvg.
+    """
+    return _drawn_from(torch_seed(seed, purpose), make)
+
+
+def _drawn_from(seed: int, make: Callable[[], M]) -> M:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MODELS[name](num_classes)
+        return make()
 
 
 def batchnorm_names(model: nn.Module) -> frozenset[str]:

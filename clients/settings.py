@@ -12,10 +12,18 @@ Turn = Annotated[float, Field(ge=0, le=0.5)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
+ModelName = Literal["cnn", "cnn_bn", "cnn2", "cnn3", "resnet10", "resnet18"]
+#: Networks with a layer as wide as the map of 32x32 images.
+ONLY_32 = ("cnn", "cnn_bn", "cnn2", "cnn3")
+
+
 class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which network, and what happens to its BatchNorm."""
 
-    name: Literal["cnn", "resnet10", "resnet18"]
+    name: ModelName
+    #: Networks dealt to the nodes in turn, by their place; not empty: nodes differ, and no weights travel.
+    #: In a deployment a node may name its own (``--node-config 'model="cnn2"'``).
+    per_node: tuple[ModelName, ...] = ()
     #: average: parameters and running statistics travel and are averaged; local: they never leave the
     #: node (FedBN); freeze: statistics, scale and shift stay as they were initialised.
     bn: BatchNormMode = "average"

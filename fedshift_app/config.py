@@ -1,8 +1,9 @@
 """The configuration of a run: what YAML files and the command line say, checked as a whole.
 
-Layers, each over the one before: conf/datasets/NAME.yaml, conf/experiments/NAME.yaml,
-conf/methods/NAME.yaml with the experiment's ``methods: NAME:``, the flat run-config keys, then the
-dotted overrides of ``set``.
+Layers, each over the one before: conf/datasets/NAME.yaml, the sections (``images:``, ``train:``, ...) of
+conf/methods/NAME.yaml, conf/experiments/NAME.yaml, its ``methods: NAME:`` with sections of its own, the flat
+run-config keys, then the dotted overrides of ``set``. A method's own parameters come from conf/methods/NAME.yaml,
+then ``methods: NAME:``, then the experiment's ``method:``.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.settings import ONLY_32, ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
 from datasets.base import Source
 from datasets.corruptions import CORRUPTIONS
@@ -38,6 +39,12 @@ FLAT_KEYS: dict[str, str | int | bool] = {
     "resume": "",
     "set": "",
 }
+
+#: What an experiment calls ``model.per_node``.
+MODEL_PER_NODE = "model_per_node"
+
+#: What a file may say of a method besides its parameters.
+ASKED_BY_METHODS = ("images", "train", "model", "modules", "evaluate", "rounds")
 
 
 class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -91,6 +98,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     model: ModelConfig
     train: TrainConfig
     method: dict[str, Any]  # ``name`` and the method's parameters
+    modules: dict[str, Any] = {"name": registry.NO_PLUGIN}  # ``name`` and the parameters
     federation: FederationConfig = FederationConfig()
     shift: ShiftConfig = ShiftConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -176,8 +184,15 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     for name in specials:
         registry.get(str(name))
         _section(specials, name)
-    layers = _with_method(layers, str(given["method"]), specials, overrides)
-    layers = _with_dataset(layers, str(given["dataset"]), overrides)
+    layers = _with_alias(layers)
+    layers, below, above = _with_method(layers, str(given["method"]), specials, overrides)
+    layers = _with_dataset(layers, str(given["dataset"]), overrides, below.pop("images", {}))
+    layers = {key: below.get(key, {}) | _section(layers, key) for key in below} | {
+        key: value for key, value in layers.items() if key not in below
+    }
+    for key, value in above.items():
+        layers[key] = _section(layers, key) | value if isinstance(value, dict) else value
+    layers = _with_modules(layers, overrides)
     _set_flat(layers, given)
     for dotted, value in overrides.items():
         _set_dotted(layers, dotted, value)
@@ -191,7 +206,7 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
         ConfigError: For anything unknown, of the wrong type, or out of range.
     """
     overrides = parse_set(shlex.join(dotted))
-    layers = _with_dataset({}, name, overrides)
+    layers = _with_dataset({}, name, overrides, {})
     _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
     for key, value in overrides.items():
         _set_dotted(layers, key, value)
@@ -214,12 +229,38 @@ def validate(layers: dict[str, Any]) -> RunConfig:
         _check_dataset(config.dataset)
         config.allocation.check(config.dataset.domains)
         _check_together(config)
-        server, node = config._params()
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
     # Write every parameter out, so that the run folder shows defaults too.
-    params = server.model_dump() | node.model_dump()
-    return config.model_copy(update={"method": {"name": config.method["name"]} | params})
+    return config.model_copy(update={"method": _complete_method(config), "modules": _complete_modules(config)})
+
+
+def _complete_method(config: RunConfig) -> dict[str, Any]:
+    """Return the method's section with all its parameters, checked."""
+    method = registry.get(config.method["name"])
+    try:
+        server, node = config._params()
+    except ValidationError as error:
+        raise ConfigError(_explain(error, "method")) from None
+    client_class = method.client_class()
+    if config.model.per_node and not client_class.heterogeneous:
+        able = [name for name, m in registry.METHODS.items() if m.client_class().heterogeneous]
+        raise ConfigError(
+            f"model.per_node: the method {method.name!r} averages weights, so all nodes need the same network; "
+            f"nodes may differ with {', '.join(able)}"
+        )
+    method.strategy_class().check_run(server, config.rounds)
+    client_class.check_run(node, config.model, config.train)
+    return {"name": method.name} | server.model_dump() | node.model_dump()
+
+
+def _complete_modules(config: RunConfig) -> dict[str, Any]:
+    """Return the section ``modules`` with all its parameters, checked."""
+    try:
+        params = registry.plugin_params(config.modules)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, "modules")) from None
+    return {"name": config.modules["name"]} | params.model_dump()
 
 
 def from_json(text: str) -> RunConfig:
@@ -246,7 +287,8 @@ def parse_set(text: str) -> dict[str, Any]:
         dotted, sep, value = part.partition("=")
         if not sep or not dotted:
             raise ConfigError(f"set: {part!r} is not of the form section.key=value, for example train.lr=0.005")
-        overrides[dotted.replace("-", "_")] = _scalar(value, dotted)
+        key = dotted.replace("-", "_")
+        overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, dotted)
     return overrides
 
 
@@ -284,19 +326,51 @@ def _chosen(own: dict[str, Any], section: str, wanted: str, default: str) -> tup
     return (wanted, {}) if wanted and wanted != named else (named, own)
 
 
+def _with_alias(layers: dict[str, Any]) -> dict[str, Any]:
+    """Put ``model-per-node`` of an experiment where it belongs."""
+    named = {key: value for key, value in layers.items() if key.replace("-", "_") == MODEL_PER_NODE}
+    rest = {key: value for key, value in layers.items() if key not in named}
+    if not named:
+        return rest
+    return rest | {"model": _section(rest, "model") | {"per_node": next(iter(named.values()))}}
+
+
 def _with_method(
     layers: dict[str, Any], flat: str, specials: dict[str, Any], overrides: dict[str, Any]
-) -> dict[str, Any]:
-    """Put the method's defaults below what the experiment says of it."""
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Put the method's defaults below what the experiment says of it.
+
+    Returns:
+        The layers, and what the method asks of other sections: as its default, then for this experiment.
+    """
     wanted = str(overrides.pop("method.name", "") or flat)
     name, own = _chosen(_section(layers, "method"), "method", wanted, "fedavg")
     registry.get(name)
-    defaults = read_yaml(CONF / "methods" / f"{name}.yaml")
-    return layers | {"method": defaults | _section(specials, name) | own | {"name": name}}
+    defaults, below = _without_sections(read_yaml(CONF / "methods" / f"{name}.yaml"))
+    special, above = _without_sections(_section(specials, name))
+    return layers | {"method": defaults | special | own | {"name": name}}, below, above
 
 
-def _with_dataset(layers: dict[str, Any], flat: str, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Put the data set's defaults below what the experiment says of it."""
+def _without_sections(of_method: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide what a file says of a method into the method's own parameters and the rest."""
+    params = {key: value for key, value in of_method.items() if key not in ASKED_BY_METHODS}
+    rest = {key: value for key, value in of_method.items() if key in ASKED_BY_METHODS}
+    return params, {key: value if key == "rounds" else _section(rest, key) for key, value in rest.items()}
+
+
+def _with_modules(layers: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Put the modules' defaults below what the experiment says of them."""
+    wanted = str(overrides.pop("modules.name", ""))
+    name, own = _chosen(_section(layers, "modules"), "modules", wanted, registry.NO_PLUGIN)
+    registry.check_plugin(name)
+    defaults = {} if name == registry.NO_PLUGIN else read_yaml(CONF / "modules" / f"{name}.yaml")
+    return layers | {"modules": defaults | own | {"name": name}}
+
+
+def _with_dataset(
+    layers: dict[str, Any], flat: str, overrides: dict[str, Any], of_method: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put the data set's defaults, and over them the method's, below what the experiment says of its images."""
     wanted = str(overrides.pop("dataset.name", "") or flat)
     name, own = _chosen(_section(layers, "dataset"), "dataset", wanted, "")
     if not name:
@@ -305,7 +379,7 @@ def _with_dataset(layers: dict[str, Any], flat: str, overrides: dict[str, Any]) 
     images = _section(layers, "images") if own else {}
     defaults = read_yaml(CONF / "datasets" / f"{name}.yaml")
     dataset = {"domains": defaults["domains"]} | own | {"name": name}
-    return layers | {"dataset": dataset, "images": defaults.get("images", {}) | images}
+    return layers | {"dataset": dataset, "images": defaults.get("images", {}) | dict(of_method) | images}
 
 
 def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -349,8 +423,11 @@ def _check_dataset(config: DatasetConfig) -> None:
 def _check_together(config: RunConfig) -> None:
     """Refuse combinations that make no sense."""
     size = config.dataset.size or catalog.get(config.dataset.name).size
-    if config.model.name == "cnn" and size != 32:
-        raise ConfigError(f"model.name=cnn needs dataset.size=32, found {size}; resnet10 and resnet18 take any size")
+    for name in (config.model.name, *config.model.per_node):
+        if name in ONLY_32 and size != 32:
+            raise ConfigError(
+                f"model.name={name} needs dataset.size=32, found {size}; resnet10 and resnet18 take any size"
+            )
     for domain in config.allocation.training_domains(config.dataset.domains):
         if domain in catalog.get(config.dataset.name).test_only:
             raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")
@@ -362,10 +439,9 @@ def _check_together(config: RunConfig) -> None:
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, *section: str) -> str:
     """Say in a line or two which key is wrong, what was found and what is allowed."""
-    of_method = error.title.endswith("Params")
-    lines = [_problem(p, ("method", *p["loc"]) if of_method else p["loc"]) for p in error.errors()]
+    lines = [_problem(p, (*section, *p["loc"])) for p in error.errors()]
     more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
     return "\n".join(lines[:2]) + more
 

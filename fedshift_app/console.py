@@ -73,6 +73,8 @@ def table(results: dict[str, Any]) -> str:
         f"last {results['averaged_rounds']} rounds": (results["domains"], results["avg"], percent(results["std"])),
         "final": (results["final"], mean(results["final"].values()), ""),
     }
+    for name, domains in results.get("others", {}).items():
+        columns[name] = (domains, mean(domains.values()), "")
     notes = []
     for mark, key, on in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
         if best := results.get(key):

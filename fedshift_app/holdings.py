@@ -24,6 +24,7 @@ class Place:
         source: Where its images are.
         shared: It sees whole domains and takes its share of them (simulation).
         threads: CPU threads; 0 leaves torch's choice.
+        network: The network that the node names for itself, or empty.
     """
 
     domain: str
@@ -32,6 +33,7 @@ class Place:
     source: Source
     shared: bool
     threads: int
+    network: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 import functools
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from flwr.app import Context
 
 from clients import models, precision
 from clients.base import ClientSetup, DomainClient
+from clients.plugin import Plugin
+from clients.settings import ModelConfig, ModelName
 from datasets import catalog
 from datasets.base import Source
 from datasets.errors import ConfigError
@@ -47,7 +49,24 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     if not data_dir.is_absolute():
         raise ConfigError(f"node-config: data-dir must be an absolute path, found {str(data_dir)!r}")
     threads = config.train.threads or max(_integer(given, "threads"), 0)
-    return Place(domain, partition_id, num_partitions, Source(data_dir), False, threads)
+    return Place(domain, partition_id, num_partitions, Source(data_dir), False, threads, _network(config, given))
+
+
+def _network(config: RunConfig, given: Any) -> str:
+    """Return the network that a node names for itself, empty if it names none.
+
+    Raises:
+        ConfigError: If there is none of that name, or all nodes must have the same.
+    """
+    name = str(given.get("model", ""))
+    if name and name not in get_args(ModelName):
+        raise ConfigError(f"node-config: unknown model {name!r}; there are {', '.join(get_args(ModelName))}")
+    if name and not config.model.per_node and name != config.model.name:
+        raise ConfigError(
+            f"node-config: model={name!r}, but this run has one network for all, {config.model.name!r}; "
+            "nodes may differ where the experiment sets model-per-node"
+        )
+    return name
 
 
 def _integer(given: Any, key: str) -> int:
@@ -62,25 +81,49 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     device = precision.default_device()
     if where.threads and device.type == "cpu":
         torch.set_num_threads(where.threads)
-    setup = ClientSetup(config.seed, index, device, config.model, config.train, config.images)
+    setup = ClientSetup(config.seed, index, device, own_network(config, where), config.train, config.images)
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
     client: DomainClient = client_class(
-        model=initial_model(config).to(device).to(memory_format=torch.channels_last),
+        model=initial_model(config, setup.model).to(device).to(memory_format=torch.channels_last),
         setup=setup,
         params=config.node_params(),
         train_set=own.train,
         test_set=lambda domain: test_images(config, where, domain),
         validation_set=own.validation,
         own_test=own.test,
+        plugin=plugin(config),
     )
     return client
 
 
-def initial_model(config: RunConfig) -> models.SplitModel:
-    """Build the model of the run with its initial weights, which depend on the seed alone."""
-    classes = catalog.get(config.dataset.name).classes
-    return models.build(config.model.name, len(classes), torch_seed(config.seed, "initial-weights"))
+def own_network(config: RunConfig, where: Place) -> ModelConfig:
+    """Return what is said of the model, with the node's own network where nodes differ."""
+    per_node = config.model.per_node
+    if not per_node:
+        return config.model
+    turn = max(where.partition_id, 0) % len(per_node)
+    return config.model.model_copy(update={"name": where.network or per_node[turn]})
+
+
+def plugin(config: RunConfig) -> Plugin | None:
+    """Return the modules that the model carries, by the configuration or by the method itself."""
+    client_class = registry.get(config.method["name"]).client_class()
+    chosen: Plugin | None = client_class.plugin(registry.make_plugin(config.modules), config.node_params())
+    return chosen
+
+
+def initial_model(config: RunConfig, own: ModelConfig | None = None) -> models.SplitModel:
+    """Build the run's model, or a node's own, with its initial weights, which depend on the seed alone."""
+    spec = catalog.get(config.dataset.name)
+    plan = models.Blueprint(
+        own or config.model, len(spec.classes), config.dataset.size or spec.size,
+        torch_seed(config.seed, "initial-weights"),
+    )  # fmt: skip
+    client_class = registry.get(config.method["name"]).client_class()
+    model: models.SplitModel = client_class.build_model(plan, config.node_params())
+    carried = plugin(config)
+    return model if carried is None else carried.wrap(model, plan)
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,11 +1,14 @@
 """Every method by name: its Strategy, its NumPyClient, and where it comes from."""
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from datasets.errors import ConfigError
 from fedshift_wire import Params
+
+NO_PLUGIN = "none"
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,80 @@ METHODS: dict[str, Method] = {
             client="clients.i2pfl:I2PFLClient",
             travels="up: a prototype and a count per class; down: the global prototypes",
         ),
+        Method(
+            name="fedcode",
+            title="Contrastive feature decoupling",
+            venue="Neurocomputing 2026",
+            strategy="strategies.fedcode:FedCodeStrategy",
+            client="clients.fedcode:FedCodeClient",
+            travels="up: prototypes of classes and of the style; down: global ones, style clusters, pseudo-label",
+            private="style encoder, head",
+        ),
+        Method(
+            name="f2dc",
+            title="Feature decoupling and calibration",
+            venue="CVPR 2026",
+            strategy="strategies.f2dc:F2DCStrategy",
+            client="clients.f2dc:F2DCClient",
+            private="with local_modules=local: decoupler, corrector, auxiliary classifier",
+        ),
+        Method(
+            name="fedicon",
+            title="Invariance by contrast, test-time adaptation",
+            venue="NeurIPS 2023",
+            strategy="strategies.fedicon:FedICONStrategy",
+            client="clients.fedicon:FedICONClient",
+            travels="down: the phase of the round",
+            private="personal classifier, adapted encoder (made anew for each test)",
+        ),
+        Method(
+            name="fedseproto",
+            title="Semantic prototypes",
+            venue="ECAI 2024",
+            strategy="strategies.fedseproto:FedSeProtoStrategy",
+            client="clients.fedseproto:FedSeProtoClient",
+            travels="up: a semantic prototype and a count per class; down: the global ones",
+            private="domain encoder, decoder",
+        ),
     )
 }
+
+#: What a configuration's section ``modules`` may name: parts that any method's model can carry.
+PLUGINS: dict[str, str] = {"f2dc": "clients.decoupling:Decoupling"}
+
+
+def check_plugin(name: str) -> None:
+    """Refuse a name that the section ``modules`` may not have.
+
+    Raises:
+        ConfigError: With the names that there are.
+    """
+    if name not in (NO_PLUGIN, *PLUGINS):
+        raise ConfigError(f"modules.name: unknown modules {name!r}; there are {NO_PLUGIN}, {', '.join(PLUGINS)}")
+
+
+def plugin_params(modules: Mapping[str, Any]) -> Params:
+    """Return the checked parameters of a section ``modules``.
+
+    Raises:
+        ConfigError: If its name or a parameter is unknown.
+        pydantic.ValidationError: If a value is not allowed.
+    """
+    name = str(modules.get("name", ""))
+    check_plugin(name)
+    given = {key: value for key, value in modules.items() if key != "name"}
+    model = Params if name == NO_PLUGIN else cast(type[Params], _import(PLUGINS[name]).params_model)
+    for key in given:
+        if key not in model.model_fields:
+            known = ", ".join(sorted(model.model_fields)) or "none"
+            raise ConfigError(f"unknown key modules.{key} for modules.name={name}; there are {known}")
+    return model.model_validate(given)
+
+
+def make_plugin(modules: Mapping[str, Any]) -> Any:
+    """Return the ``clients.plugin.Plugin`` of a section ``modules``, None for the name ``none``."""
+    params = plugin_params(modules)
+    return None if modules["name"] == NO_PLUGIN else _import(PLUGINS[modules["name"]])(params)
 
 
 def get(name: str) -> Method:

@@ -68,7 +68,7 @@ class RunFolder:
         self.history.append(result)
         self._weights = weights
         self._save_checkpoint(result.server_round, decode(weights), knowledge)
-        line = {
+        line: dict[str, Any] = {
             "round": result.server_round,
             "accuracy": result.accuracy or None,
             "avg": mean(result.accuracy.values()),
@@ -82,6 +82,8 @@ class RunFolder:
         }
         if result.validation:
             line["validation"] = result.validation
+        if result.others:
+            line["others"] = result.others
         if result.clients is not None:
             line["client_models"] = client_models(result.clients)
         with (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
@@ -159,6 +161,13 @@ def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
     if validated:
         best = max(validated, key=lambda result: _rank(result.validation))
         found["best_validation"] = _chosen(best, "validation images")
+    scored = [result.others for result in history if result.accuracy][-LAST_ROUNDS:]
+    if scored[-1]:
+        found["others"] = {
+            name: {
+                domain: mean(others[name][domain] for others in scored if name in others) for domain in by_domain
+            } for name, by_domain in scored[-1].items()
+        }  # fmt: skip
     clients = [result.clients for result in history if result.clients is not None]
     if clients:
         found["client_models"] = mean_client_models(clients)

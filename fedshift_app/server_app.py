@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from datasets import catalog
-from datasets.errors import FedShiftError
+from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
 from fedshift_app import console, node, registry
 from fedshift_app.config import RunConfig
@@ -107,8 +107,10 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     """Return the initial shared weights and what the strategy must know."""
     model = node.initial_model(config)
     client_class = registry.get(config.method["name"]).client_class()
-    private = client_class.private(model, config.model, config.node_params())
+    carried, params = node.plugin(config), config.node_params()
+    private = client_class.private(model, config.model, params) | (carried.private(model) if carried else frozenset())
     shared = {name: Array(t.numpy()) for name, t in model.state_dict().items() if name not in private}
+    _check_widths(config, model.feature_dim)
     deployed = engine == node.DEPLOYMENT
     federation = Federation(
         domains=config.dataset.domains,
@@ -116,7 +118,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         feature_dim=model.feature_dim,
         seed=config.seed,
         participation=config.federation.participation,
-        personal=bool(private),
+        personal=client_class.personal(model, config.model, params) or (carried is not None and carried.personal),
         # Simulated nodes say themselves how many they are.
         min_nodes=config.federation.min_nodes if deployed else 1,
         node_timeout=config.federation.node_timeout,
@@ -127,6 +129,21 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         validation=config.allocation.validation_fraction > 0,
     )
     return ArrayRecord(shared), federation
+
+
+def _check_widths(config: RunConfig, feature_dim: int) -> None:
+    """Refuse networks whose prototypes do not fit together.
+
+    Raises:
+        ConfigError: With the width of each.
+    """
+    widths = {config.model.name: feature_dim}
+    for name in config.model.per_node:
+        own = config.model.model_copy(update={"name": name})
+        widths[name] = node.initial_model(config, own).feature_dim
+    if config.model.per_node and len(set(widths.values())) > 1:
+        told = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise ConfigError(f"model.per_node: features must be equally wide on all nodes (and as in model.name): {told}")
 
 
 def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:

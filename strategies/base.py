@@ -111,6 +111,7 @@ class RoundResult:
         bytes_up: Array bytes received for training.
         validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
         clients: What the nodes' own models scored, in a round that asks for it.
+        others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
     """
 
     server_round: int
@@ -124,6 +125,7 @@ class RoundResult:
     seconds: float = 0.0
     validation: dict[str, float | None] = field(default_factory=dict)
     clients: ClientScores | None = None
+    others: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
 Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
@@ -147,6 +149,14 @@ class DomainStrategy(FedAvg):
         self._evaluation: Evaluation | None = None
 
     # --- hooks of a method -------------------------------------------------------------------------
+
+    @classmethod
+    def check_run(cls, params: Params, rounds: int) -> None:
+        """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
+
+    def scores_round(self, server_round: int) -> bool:
+        """Tell whether models can be scored at all after this round."""
+        return True
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Return one weight per update, summing to 1; by default the share of training images."""
@@ -212,7 +222,7 @@ class DomainStrategy(FedAvg):
         self._global = ArrayRecord({name: Array(array) for name, array in average.result().items()})
         self._result.nodes = [update.node.index for update in updates]
         self._result.losses = _mean_losses(updates)
-        if self.federation.evaluate.scores_clients(server_round, self.federation.rounds):
+        if self._scores_clients(server_round):
             self._result.clients = self._client_scores(updates, server_round)
         return self._global, MetricRecord(dict(self._result.losses))
 
@@ -222,7 +232,7 @@ class DomainStrategy(FedAvg):
         """Ask, for each domain, the nodes that can tell its accuracy; nobody in a round that is not scored."""
         fed = self.federation
         self._evaluation = None
-        if not fed.evaluate.scores_global(server_round, fed.rounds):
+        if not fed.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
             return []
         nodes = self.roster.online(grid, fed.node_timeout)
         self._evaluation = Evaluation(fed.domains, nodes, personal=fed.personal, validation=fed.validation)
@@ -277,12 +287,17 @@ class DomainStrategy(FedAvg):
                 self._questions(evaluation, again, server_round), timeout=self.federation.node_timeout
             )
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
+        self._result.others = tally.others()
         if self.federation.validation:
             self._result.validation = evaluation.validation.accuracy()
 
+    def _scores_clients(self, server_round: int) -> bool:
+        asked = self.federation.evaluate.scores_clients(server_round, self.federation.rounds)
+        return asked and self.scores_round(server_round)
+
     def _local_domains(self, node: Node, server_round: int) -> dict[str, list[str]]:
         """Return on which domains a node is to score its own model this round: all whose test images it sees."""
-        if not self.federation.evaluate.scores_clients(server_round, self.federation.rounds):
+        if not self._scores_clients(server_round):
             return {}
         own = [node.domain] if node.num_test else []
         return {LOCAL_DOMAINS: list(self.federation.domains) if node.shared_test else own}

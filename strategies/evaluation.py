@@ -15,6 +15,7 @@ from fedshift_wire import (
     LOCAL_OWN_COUNT,
     LOSS_SUM,
     METRICS,
+    OTHER_CORRECT,
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
@@ -44,11 +45,24 @@ class Tally:
 
     def __init__(self, domains: tuple[str, ...]) -> None:
         self._sums = {domain: [0.0, 0.0, 0.0] for domain in domains}
+        self._others: dict[str, dict[str, list[float]]] = {}
 
     def add(self, domain: str, correct: float, count: float, loss_sum: float) -> None:
         """Add one node's answer for one domain."""
         for i, value in enumerate((correct, count, loss_sum)):
             self._sums[domain][i] += value
+
+    def add_other(self, name: str, domain: str, correct: float, count: float) -> None:
+        """Add one node's answer for one domain, scored in another way."""
+        sums = self._others.setdefault(name, {known: [0.0, 0.0] for known in self._sums})[domain]
+        sums[0], sums[1] = sums[0] + correct, sums[1] + count
+
+    def others(self) -> dict[str, dict[str, float | None]]:
+        """Return top-1 accuracy in percent by way of scoring and by domain."""
+        return {
+            name: {domain: 100 * c / n if n else None for domain, (c, n) in by_domain.items()}
+            for name, by_domain in sorted(self._others.items())
+        }
 
     def accuracy(self) -> dict[str, float | None]:
         """Return top-1 accuracy in percent; None for a domain without an answer."""
@@ -118,9 +132,12 @@ class Evaluation:
         if not isinstance(metrics, MetricRecord):
             raise Refused(f"the reply lacks the record {METRICS!r}")
         answers = [(domain, *_answer(metrics, domain)) for domain in domains]
+        others = [other for domain in domains for other in _other_answers(metrics, domain)]
         validated = _right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT) if self.validating else (0.0, 0.0)
         for answer in answers:
             tally.add(*answer)
+        for other in others:
+            tally.add_other(*other)
         self.validation.add(node.domain, *validated, 0.0)
 
     def _candidates(self, place: int, domain: str) -> list[Node]:
@@ -179,6 +196,16 @@ def _answer(metrics: MetricRecord, domain: str) -> tuple[float, float, float]:
     if not 0 <= correct <= count:
         raise Refused(f"{correct:g} correct of {count:g} in domain {domain!r}")
     return correct, count, loss_sum
+
+
+def _other_answers(metrics: MetricRecord, domain: str) -> list[tuple[str, str, float, float]]:
+    """Return what a node scored in another way: name, domain, correct, count."""
+    found = []
+    for key in metrics:
+        name, _, told = key.removeprefix(OTHER_CORRECT).partition("/")
+        if key.startswith(OTHER_CORRECT) and told == domain:
+            found.append((name, domain, *_right_of(metrics, key, COUNT + domain)))
+    return found
 
 
 def _right_of(metrics: Mapping[str, Any], correct_name: str, count_name: str) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
-from clients.base import Batch
+from clients.batches import Batch
 from datasets import catalog
 from fedshift_app import config, node, registry
 from fedshift_app.flower_internals import make_context

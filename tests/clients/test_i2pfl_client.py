@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
-from clients.base import Batch, ClientSetup, DomainClient
+from clients.base import ClientSetup, DomainClient
+from clients.batches import Batch
 from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLParams
 from clients.models import build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig

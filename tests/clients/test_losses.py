@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients import losses
+from clients.losses import i2pfl
 
 Level = Literal["sample", "class_mean"]
 Reduction = Literal["mse_mean", "class_sum"]
@@ -315,7 +316,7 @@ def test_contrast_is_finite_and_never_negative(seed: int, b: int, p: int, tau: f
 def test_mix_by_hand() -> None:
     # 0.25 * (4, 8) + 0.75 * (0, 4) = (1, 5); weight 1 keeps a, weight 0 gives b.
     a, b = torch.tensor([[4.0, 8.0]] * 3), torch.tensor([[0.0, 4.0]] * 3)
-    assert losses.mix(a, b, torch.tensor([0.25, 1.0, 0.0])).tolist() == [[1, 5], [4, 8], [0, 4]]
+    assert i2pfl.mix(a, b, torch.tensor([0.25, 1.0, 0.0])).tolist() == [[1, 5], [4, 8], [0, 4]]
 
 
 @pytest.mark.parametrize("shape", [(B, D), (B, 3, 2, 4), (1, 1)])
@@ -327,7 +328,7 @@ def test_mix_against_loops(seed: int, shape: tuple[int, ...]) -> None:
     slow = np.zeros(shape)
     for place in np.ndindex(*shape):
         slow[place] = float(gamma[place[0]]) * float(a[place]) + (1 - float(gamma[place[0]])) * float(b[place])
-    mixed = losses.mix(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(gamma))
+    mixed = i2pfl.mix(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(gamma))
     assert mixed.dtype == torch.float32
     np.testing.assert_allclose(mixed.numpy(), slow, rtol=1e-5, atol=1e-6)
 
@@ -341,14 +342,14 @@ def test_partner_by_hand() -> None:
         [0.5, 0.4, 0.9, 0.9],
         [0.0, 0.1, 0.9, 0.9],
     ])  # fmt: skip
-    assert losses.other_class_partner(torch.tensor([0, 0, 1, 1]), scores).tolist() == [3, 2, 0, 1]
+    assert i2pfl.other_class_partner(torch.tensor([0, 0, 1, 1]), scores).tolist() == [3, 2, 0, 1]
 
 
 @given(y=st.lists(st.integers(0, 3), min_size=1, max_size=10), seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=60)
 def test_partner_is_of_another_class_or_the_sample_itself(y: list[int], seed: int) -> None:
     scores = np.random.default_rng(seed).uniform(size=(len(y), len(y))).astype(np.float32)
-    partner = losses.other_class_partner(torch.tensor(y), torch.from_numpy(scores)).tolist()
+    partner = i2pfl.other_class_partner(torch.tensor(y), torch.from_numpy(scores)).tolist()
     assert partner == slow_partner(y, scores)
     for i, j in enumerate(partner):
         assert (y[j] != y[i]) if len(set(y)) > 1 else (j == i)
@@ -357,7 +358,7 @@ def test_partner_is_of_another_class_or_the_sample_itself(y: list[int], seed: in
 def test_partner_where_every_score_is_zero_is_still_of_another_class() -> None:
     # torch.rand may return exactly 0.
     y = torch.tensor([0, 0, 1])
-    partner = losses.other_class_partner(y, torch.zeros(3, 3))
+    partner = i2pfl.other_class_partner(y, torch.zeros(3, 3))
     assert (y[partner] != y).all()
 
 
@@ -365,7 +366,7 @@ def test_partners_are_uniform_over_the_other_classes() -> None:
     # Sample 0 has three candidates, 4000 draws: 1333 each, standard deviation 30.
     y = torch.tensor([0, 1, 1, 2])
     rng = torch.Generator().manual_seed(0)
-    chosen = [int(losses.other_class_partner(y, torch.rand(4, 4, generator=rng))[0]) for _ in range(4000)]
+    chosen = [int(i2pfl.other_class_partner(y, torch.rand(4, 4, generator=rng))[0]) for _ in range(4000)]
     counts = np.bincount(chosen, minlength=4)
     assert counts[0] == 0
     assert np.all(np.abs(counts[1:] - 4000 / 3) < 150)
@@ -390,7 +391,7 @@ def test_partners_are_uniform_over_the_other_classes() -> None:
 )
 def test_alignment_by_hand(level: Level, reduction: Reduction, answer: float) -> None:
     h = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]])
-    loss = losses.prototype_alignment(
+    loss = i2pfl.prototype_alignment(
         h,
         torch.tensor([0, 0, 1]),
         torch.zeros(3, 2),
@@ -410,7 +411,7 @@ def test_alignment_against_loops(level: Level, reduction: Reduction, seed: int, 
     present = [k not in missing for k in range(C)]
 
     def loss(x: Tensor) -> Tensor:
-        return losses.prototype_alignment(x, y, p, torch.tensor(present), level=level, reduction=reduction)
+        return i2pfl.prototype_alignment(x, y, p, torch.tensor(present), level=level, reduction=reduction)
 
     def slow(x: NDArray[np.float64]) -> float:
         return slow_alignment(x, y.tolist(), as64(p), present, level, reduction)
@@ -424,7 +425,7 @@ def test_alignment_against_loops(level: Level, reduction: Reduction, seed: int, 
 def test_alignment_without_any_target_is_zero(level: Level, reduction: Reduction) -> None:
     def loss(h: Tensor) -> Tensor:
         none = torch.zeros(C, dtype=torch.bool)
-        return losses.prototype_alignment(h, labels(0), torch.zeros(C, D), none, level=level, reduction=reduction)
+        return i2pfl.prototype_alignment(h, labels(0), torch.zeros(C, D), none, level=level, reduction=reduction)
 
     assert float(loss(features(0))) == 0
     assert torch.equal(gradient(loss, features(0)), torch.zeros(B, D))
@@ -436,7 +437,7 @@ def test_alignment_with_itself_is_zero(level: Level, reduction: Reduction) -> No
     # One sample is its own class mean, so that the distance to it vanishes.
     h, y = features(0, b=1), torch.tensor([2])
     means, counts = losses.class_means(h, y, C)
-    assert float(losses.prototype_alignment(h, y, means, counts > 0, level=level, reduction=reduction)) == 0
+    assert float(i2pfl.prototype_alignment(h, y, means, counts > 0, level=level, reduction=reduction)) == 0
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -444,7 +445,7 @@ def test_alignment_with_itself_is_zero(level: Level, reduction: Reduction) -> No
 def test_alignment_of_one_sample(level: Level, reduction: Reduction) -> None:
     # h - p~ = (3, 4): squared norm 25, mean over D = 2 12.5; sample and class are the same thing.
     h, y, p = torch.tensor([[3.0, 4.0]]), torch.tensor([1]), torch.zeros(2, 2)
-    loss = losses.prototype_alignment(h, y, p, torch.tensor([True, True]), level=level, reduction=reduction)
+    loss = i2pfl.prototype_alignment(h, y, p, torch.tensor([True, True]), level=level, reduction=reduction)
     assert float(loss) == (12.5 if reduction == "mse_mean" else 25)
 
 
@@ -452,7 +453,7 @@ def test_alignment_of_one_sample(level: Level, reduction: Reduction) -> None:
 def test_alignment_passes_the_gradient_to_live_targets(level: Level) -> None:
     y, present = labels(0), torch.ones(C, dtype=torch.bool)
     grad = gradient(
-        lambda p: losses.prototype_alignment(features(0), y, p, present, level=level, reduction="mse_mean"),
+        lambda p: i2pfl.prototype_alignment(features(0), y, p, present, level=level, reduction="mse_mean"),
         features(1, b=C),
     )
     held = torch.bincount(y, minlength=C) > 0
@@ -474,7 +475,7 @@ def _terms(cast: Callable[[Tensor], Tensor]) -> dict[str, Any]:
     for level in LEVELS:
         for reduction in REDUCTIONS:
             name = f"apa {level} {reduction}"
-            terms[name] = losses.prototype_alignment(h, y, p, present, level=level, reduction=reduction)
+            terms[name] = i2pfl.prototype_alignment(h, y, p, present, level=level, reduction=reduction)
     return terms
 
 
@@ -491,9 +492,9 @@ def test_bf16_input_is_computed_in_float32() -> None:
 def test_batch_of_one_class(b: int) -> None:
     """Nobody to mix with: h~ = h, targets are the plain class mean."""
     h, y = features(0, b=b), torch.full((b,), 2)
-    partner = losses.other_class_partner(y, torch.rand(b, b, generator=torch.Generator().manual_seed(0)))
+    partner = i2pfl.other_class_partner(y, torch.rand(b, b, generator=torch.Generator().manual_seed(0)))
     assert partner.tolist() == list(range(b))
-    mixed = losses.mix(h, h[partner], torch.linspace(0, 1, b))
+    mixed = i2pfl.mix(h, h[partner], torch.linspace(0, 1, b))
     torch.testing.assert_close(mixed, h)
     means, counts = losses.class_means(mixed, y, C)
     torch.testing.assert_close(means[2], h.mean(dim=0))

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from clients.models import MODELS, BasicBlock, SplitModel, batchnorm_names, build, set_training
+from clients.models import MODELS, BasicBlock, SplitModel, batchnorm_names, build, initialised, set_training
 from clients.settings import ModelConfig
 
 NAMES = sorted(MODELS)
-FEATURE_DIM = {"cnn": 64, "resnet10": 512, "resnet18": 512}
+FEATURE_DIM = {"cnn": 64, "cnn_bn": 64, "cnn2": 512, "cnn3": 512, "resnet10": 512, "resnet18": 512}
 ENTRIES = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
 
@@ -40,6 +40,27 @@ def test_cnn_has_the_parameters_of_its_description() -> None:
     # 5x5 convolutions 3 -> 32 -> 64, FC 1600 -> 64 -> 10, all with biases.
     by_hand = (75 * 32 + 32) + (25 * 32 * 64 + 64) + (1600 * 64 + 64) + (64 * 10 + 10)
     assert sum(p.numel() for p in build("cnn", 10, 0).parameters()) == by_hand
+
+
+def test_fedseprotos_networks_have_the_parameters_of_their_description() -> None:
+    # 5x5 convolutions 3 -> 32 -> 64 (-> 128) that each halve the map, FC to 512, FC 512 -> 10.
+    two = (75 * 32 + 32) + (25 * 32 * 64 + 64)
+    three = two + (25 * 64 * 128 + 128)
+    head = 512 * 10 + 10
+    assert sum(p.numel() for p in build("cnn2", 10, 0).parameters()) == two + 64 * 64 * 512 + 512 + head
+    assert sum(p.numel() for p in build("cnn3", 10, 0).parameters()) == three + 128 * 16 * 512 + 512 + head
+
+
+def test_added_parts_depend_on_seed_and_purpose_alone() -> None:
+    before = torch.random.get_rng_state()
+    made = [
+        initialised(seed, purpose, lambda: nn.Linear(3, 2))
+        for seed, purpose in [(0, "a"), (0, "a"), (0, "b"), (1, "a")]
+    ]
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(made[0].weight, made[1].weight)
+    assert not torch.equal(made[0].weight, made[2].weight)
+    assert not torch.equal(made[0].weight, made[3].weight)
 
 
 def test_configuration_names_the_models_that_exist() -> None:

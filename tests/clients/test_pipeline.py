@@ -13,7 +13,8 @@ from torch import Tensor
 
 from clients import augment, transforms
 from clients.augment import Pipeline
-from clients.base import Batch, ClientSetup, DomainClient
+from clients.base import ClientSetup, DomainClient
+from clients.batches import Batch
 from clients.models import build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
