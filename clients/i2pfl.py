@@ -8,15 +8,16 @@ Symbols: h features, g global prototypes, p~ augmented prototypes, gamma the Mix
 
 Deviations, all switchable: (1) APA aligns each sample with a detached target, mean over the D dimensions
 (the printed form sums squared norms over classes: ``apa_level``, ``apa_reduction``, ``apa_stopgrad``);
-(2) augmented prototypes come from the batch (``augproto_scope``); (3) one gamma per sample (``gamma_per``).
+(2) augmented prototypes come from the batch (``augproto_scope``); (3) one gamma per sample (``gamma_per``);
+(4) noise for "differential privacy" (Table VI) is on class means (``dp``), without an accounted guarantee.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from clients import losses
@@ -45,7 +46,15 @@ class I2PFLParams(Params):
     apa_level: Literal["sample", "class_mean"] = "sample"  # A10b
     apa_reduction: Literal["mse_mean", "class_sum"] = "mse_mean"  # A10
     gamma_per: Literal["sample", "batch"] = "sample"  # A8
+    dp: Literal["off", "add", "shrink_add"] = "off"  # noise on prototypes before they leave (A13, Table VI)
+    dp_scale: float = Field(0.05, ge=0)  # s
+    dp_q: float = Field(0.1, ge=0, le=1)  # q
     gamma_max: bool = False  # gamma <- max(gamma, 1 - gamma), so that a sample keeps its own class (A12)
+
+    @field_validator("dp", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML 1.1 reads off as false
 
 
 class I2PFLClient(DomainClient):
@@ -90,7 +99,23 @@ class I2PFLClient(DomainClient):
             self.memory[AUGMENTED_SUMS] = sums.cpu().numpy()
             self.memory[AUGMENTED_COUNTS] = counts.cpu().numpy()
         prototypes, counts = self.class_prototypes()
-        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
+        return {"prototypes": self._with_noise(prototypes, counts, server_round), "counts": counts.cpu().numpy()}
+
+    def _with_noise(self, prototypes: Tensor, counts: Tensor, server_round: int) -> NDArray[np.float32]:
+        """Return what leaves the node: p, or with ``dp`` p + q N(0, s^2) or (1 - q) p + N(0, s^2) (A13).
+
+        The noise is on the mean of a class, whatever the class's size. Nothing bounds a single image's
+        share in p, so that no differential-privacy guarantee can be accounted for.
+        """
+        p = self.params
+        told: NDArray[np.float32] = prototypes.cpu().numpy()
+        if p.dp == "off":
+            return told
+        rng = generator(self.setup.seed, "i2pfl-dp", self.setup.index, server_round)
+        noise = rng.normal(0.0, p.dp_scale, told.shape)
+        noisy = told + p.dp_q * noise if p.dp == "add" else (1 - p.dp_q) * told + noise
+        held = counts.cpu().numpy() > 0
+        return np.where(held[:, None], noisy, 0.0).astype(np.float32)
 
     def _alignment(self, features: Tensor, batch: Batch) -> Tensor:
         """APA (Eq. 9) against the augmented prototypes of the configured scope (Eq. 8)."""

@@ -11,7 +11,8 @@ from flwr.clientapp import ClientApp
 from clients.base import Arrays, DomainClient
 from datasets import catalog
 from datasets.errors import FedShiftError
-from fedshift_app import holdings, node
+from fedshift_app import holdings, keeping, node
+from fedshift_app.holdings import Place
 from fedshift_wire import (
     ARRAYS,
     CLASS_COUNTS,
@@ -72,11 +73,13 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
 
 
 def _train(msg: Message, context: Context) -> RecordDict:
-    client = _client(msg, context)
+    client, where = _client(msg, context)
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
     weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS))
     context.state[MEMORY] = _record(client.memory)
+    if not where.shared:
+        keeping.remember(where, msg.metadata.run_id, client.memory)
     return RecordDict({
         ARRAYS: _record(dict(zip(client.shared_names, weights, strict=True))),
         KNOWLEDGE: _record(client.contribution()),
@@ -85,7 +88,7 @@ def _train(msg: Message, context: Context) -> RecordDict:
 
 
 def _evaluate(msg: Message, context: Context) -> RecordDict:
-    client = _client(msg, context)
+    client, _ = _client(msg, context)
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
     _, num_examples, metrics = client.evaluate(parameters, _asked(config, SERVER_ROUND, DOMAINS, VALIDATION))
@@ -111,14 +114,16 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain}), METRICS: metrics})
 
 
-def _client(msg: Message, context: Context) -> DomainClient:
+def _client(msg: Message, context: Context) -> tuple[DomainClient, Place]:
     record = msg.content.config_records[CONFIG]
     config, where = node.open_message(record, context)
     client = node.make_client(config, where, int(str(record[NODE_INDEX])))
     client.knowledge = _decode(msg.content.array_records[KNOWLEDGE])
     if MEMORY in context.state.array_records:
         client.memory = _decode(context.state.array_records[MEMORY])
-    return client
+    elif not where.shared:  # the SuperNode's process was started again, or this is the first round
+        client.memory = keeping.recall(where, msg.metadata.run_id)
+    return client, where
 
 
 def _in_order(arrays: ArrayRecord, client: DomainClient) -> list[Any]:

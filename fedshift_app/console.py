@@ -93,7 +93,8 @@ def table(results: dict[str, Any]) -> str:
 
 def client_table(scores: dict[str, Any]) -> list[str]:
     """Return the lines that show how the nodes' own models did right after local training."""
-    rows = [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
+    rows = [(f"all on {domain}", percent(value)) for domain, value in scores["by_domain"].items()]
+    rows += [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
     rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
     head = ("client models (%)", f"last {scores['averaged_rounds']} rounds")
     why = [f"missing: {scores['why_missing']}"] if "why_missing" in scores else []

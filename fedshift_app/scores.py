@@ -139,6 +139,7 @@ def mean_client_models(rounds: Sequence[ClientScores]) -> dict[str, Any]:
     each = [client_models(scores) for scores in last]
     nodes = last[-1].nodes
     found: dict[str, Any] = {"averaged_rounds": len(each), "matrix": _mean_matrix(last)}
+    found["by_domain"] = _by_domain(found["matrix"])
     found["lta"] = mean(one["lta"] for one in each)
     found["ata"] = {q: mean(one["ata"].get(q) for one in each) for q in each[-1]["ata"]}
     found |= {name: mean(one[name] for one in each) for name in ("gata", "gasa")}
@@ -210,6 +211,12 @@ def _mean_matrix(rounds: Sequence[ClientScores]) -> dict[str, dict[str, float]]:
             for domain, value in accuracy.items():
                 told.setdefault(index, {}).setdefault(domain, []).append(value)
     return {str(i): {d: statistics.fmean(v) for d, v in told[i].items()} for i in sorted(told)}
+
+
+def _by_domain(matrix: dict[str, dict[str, float]]) -> dict[str, float | None]:
+    """Return the mean over clients on each domain (FedSeProto, Table 3: the heterogeneous setting)."""
+    domains = dict.fromkeys(domain for told in matrix.values() for domain in told)
+    return {domain: mean(told.get(domain) for told in matrix.values()) for domain in domains}
 
 
 def _why_missing(nodes: Sequence[Node]) -> str:

@@ -158,7 +158,7 @@ def test_the_last_five_rounds_and_the_numbers_of_the_run_stay_as_they_were(run_i
         found = numbers(reply)
         assert told == {name: 100 * found[LOCAL_CORRECT + name] / found[LOCAL_COUNT + name] for name in NAMES}
     found = run.results["client_models"]
-    assert set(found) == {"averaged_rounds", "matrix", "lta", "ata", "gata", "gasa", "cprr"}
+    assert set(found) == {"averaged_rounds", "matrix", "by_domain", "lta", "ata", "gata", "gasa", "cprr"}
     assert found["averaged_rounds"] == 5
     lines = [line["client_models"] for line in run.rounds[1:]]
     for key in ("lta", "gata", "gasa"):

@@ -124,13 +124,14 @@ def test_table_with_the_round_chosen_on_validation_images() -> None:
 
 def test_table_of_client_models() -> None:
     scores = {
-        "averaged_rounds": 5, "ata": {"mnist": 30.0, "usps": None},
+        "averaged_rounds": 5, "by_domain": {"mnist": 45.0, "usps": None}, "ata": {"mnist": 30.0, "usps": None},
         "lta": 80.04, "gata": None, "gasa": 76.0, "cprr": None,
     }  # fmt: skip
     text = table(results(client_models=scores | {"why_missing": "it rained"}))
     assert "LTA" not in table(results())
     below = text[text.index("client models (%)") :]
     assert "last 5 rounds" in below.splitlines()[0]
+    assert "all on mnist" in below and row(below, "all on mnist")[-1] == "45.0"
     assert "ATA mnist" in below and row(below, "ATA")[2] == "30.0"
     assert [row(below, name)[1] for name in ("LTA", "GATA", "GASA", "CPRR")] == ["80.0", "missing", "76.0", "missing"]
     assert below.rstrip().endswith("missing: it rained")

@@ -199,7 +199,7 @@ def test_the_last_five_rounds_are_averaged_and_cprr_is_the_ratio_of_the_averages
     found = mean_client_models([two(1, 1)] * 3 + [two(50, 50)] * 4 + [two(100, 0)])
     assert found == {
         "averaged_rounds": 5,
-        "matrix": {"0": {"a": 60, "b": 40}, "1": {"a": 40, "b": 60}},
+        "matrix": {"0": {"a": 60, "b": 40}, "1": {"a": 40, "b": 60}}, "by_domain": {"a": 50, "b": 50},
         "lta": 60, "ata": {"a": 40, "b": 40}, "gata": 40, "gasa": 60, "cprr": pytest.approx(4000 / 60),
     }  # fmt: skip
 

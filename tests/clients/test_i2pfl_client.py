@@ -535,3 +535,39 @@ def test_contrast_alone_is_fedavg_before_there_are_prototypes() -> None:
 @pytest.mark.parametrize("params", [{"use_apa": False}, {"use_gpcl": False}, {}])
 def test_switched_on_it_is_not_fedavg(params: dict[str, Any]) -> None:
     assert not same(fit(client(params, global_prototypes()), 1)[0], fit(fedavg({}), 1)[0])
+
+
+# --- noise on prototypes (A13) -----------------------------------------------------------------------
+
+
+def contribution(server_round: int = ROUND, **params: Any) -> dict[str, NDArray[Any]]:
+    made = client(params)
+    made.start_round(server_round)
+    return made.finish_round(server_round)
+
+
+@pytest.mark.parametrize(("dp", "kept", "noisy"), [("add", 1.0, 0.3), ("shrink_add", 0.7, 1.0)])
+def test_noise_is_on_the_class_mean(dp: str, kept: float, noisy: float) -> None:
+    plain = contribution()
+    told = contribution(dp=dp, dp_q=0.3, dp_scale=0.5)
+    noise = generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 0.5, (C, D))
+    held = plain["counts"] > 0
+    np.testing.assert_allclose(
+        told["prototypes"][held], kept * plain["prototypes"][held] + noisy * noise[held], rtol=1e-5, atol=1e-6
+    )
+    assert not told["prototypes"][~held].any()
+    assert told["prototypes"].dtype == np.float32
+    assert told["counts"].tolist() == plain["counts"].tolist()
+
+
+def test_noise_differs_from_round_to_round_and_may_vanish() -> None:
+    first, again, later = (contribution(r, dp="add") for r in (1, 1, 2))
+    assert np.array_equal(first["prototypes"], again["prototypes"])
+    assert not np.array_equal(first["prototypes"], later["prototypes"])
+    np.testing.assert_array_equal(contribution(dp="add", dp_scale=0)["prototypes"], contribution()["prototypes"])
+
+
+@pytest.mark.parametrize("wrong", [{"dp": "on"}, {"dp_scale": -1}, {"dp_q": 1.5}])
+def test_noise_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        I2PFLParams(**wrong)
