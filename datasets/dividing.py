@@ -88,6 +88,49 @@ def _check_coverable(parts: list[Indices], spare: Indices, labels: Indices, num_
         )
 
 
+def draw_mix(labels: Indices, mix: Indices, size: int, rng: np.random.Generator, where: str) -> Indices:
+    """Draw images whose labels are in given proportions.
+
+    Within a class no image comes twice before all have come once; what is asked for beyond that is drawn
+    with replacement.
+
+    Args:
+        labels: Labels of the images to draw from, shape (N,).
+        mix: How many labels of each class make the proportions, shape (C,), their sum above 0.
+        size: How many images to draw.
+        rng: What to draw from.
+        where: Who draws, and from what, for the message.
+
+    Returns:
+        What is drawn, shape (size,), ascending; an image drawn k times stands there k times.
+
+    Raises:
+        DataError: If a class is asked for that has no image.
+    """
+    pieces = [labels[:0]]
+    for label, wanted in enumerate(largest_remainders(mix, size)):
+        members = np.flatnonzero(labels == label)
+        if wanted > 0 and len(members) == 0:
+            raise DataError(f"{where}: {wanted} images of class {label} are to be drawn, there is none")
+        pieces.append(rng.permutation(members)[:wanted])
+        if wanted > len(members):
+            pieces.append(rng.choice(members, wanted - len(members)))
+    return np.sort(np.concatenate(pieces))
+
+
+def largest_remainders(mix: Indices, size: int) -> Indices:
+    """Divide ``size`` in the proportions of ``mix`` (C,): whole shares, what is left by the largest remainder.
+
+    Of equal remainders the lower class comes first.
+    """
+    # Whole numbers only: a share that is rounded could let the sum miss the size.
+    shares, remainders = np.divmod(mix * size, mix.sum())
+    left = size - int(shares.sum())
+    shares[np.argsort(-remainders, kind="stable")[:left]] += 1
+    drawn: Indices = shares
+    return drawn
+
+
 def cut(images: Indices, labels: Indices, fraction: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
     """Cut off a part of a node's images with the classes in proportion: train and test, or train and validation.
 

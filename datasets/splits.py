@@ -214,6 +214,32 @@ def node_parts(
     return Parts(train, validation, test)
 
 
+def mixed_test(dealt: tuple[str, ...], index: int, domain: str, mix: Indices, labels: Indices, seed: int) -> Indices:
+    """Return which test images of a domain a node is scored on where their labels follow its training labels.
+
+    All nodes get equally many, so that the accuracy over all of them is the mean of the nodes' accuracies: the
+    domain's test images divided by the nodes that answer for it, at least one. Those are the nodes of the
+    domain, or, where no node holds it, all. Each node draws for itself.
+
+    Args:
+        dealt: The domain of each node, from :meth:`Allocation.deal`.
+        index: The node.
+        domain: Whose test images.
+        mix: How many images of each class the node holds, shape (C,).
+        labels: Labels of the domain's test images, shape (N,).
+        seed: The run's seed.
+
+    Returns:
+        Indices into the test images, shape (n,), int64, ascending; some twice where a class runs out.
+
+    Raises:
+        DataError: If the domain has no test image of a class that the node is to get.
+    """
+    size = max(1, len(labels) // (dealt.count(domain) or len(dealt)))
+    where = f"shift.label_mix=own: node {index} on the test images of {domain!r}"
+    return dividing.draw_mix(labels, mix, size, generator(seed, f"label-mix-{domain}", index), where)
+
+
 def _holdings(
     allocation: Allocation, domain: str, nodes: int, labels: Indices, num_classes: int, seed: int
 ) -> list[Indices]:

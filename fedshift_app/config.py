@@ -70,6 +70,9 @@ class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     name: Literal["none", "corruption", "domain", "attribute"] = "none"
     corruption: str = "random"  # one of the 15 of Hendrycks & Dietterich, or one drawn for each image
     severity: int = Field(5, ge=0, le=5)  # 0 leaves the images as they are
+    #: own: each simulated node is scored on a test set of its own, drawn from the domain's with the proportions of
+    #: its training labels; none: on the domain's test set as it is.
+    label_mix: Literal["none", "own"] = "none"
 
     @field_validator("corruption")
     @classmethod
@@ -435,6 +438,11 @@ def _check_together(config: RunConfig) -> None:
         raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
     if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
         raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
+    if config.shift.label_mix == "own" and config.allocation.test_fraction > 0:
+        raise ConfigError(
+            "shift.label_mix=own needs allocation.test_fraction=0, found "
+            f"{config.allocation.test_fraction:g}: a test set cut from a node's images follows its labels already"
+        )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
 

@@ -11,7 +11,7 @@ from datasets.base import ImageSet
 from datasets.errors import ConfigError
 from fedshift_app import runner
 from fedshift_app.config import RunConfig
-from fedshift_app.holdings import Place, own_images
+from fedshift_app.holdings import Place, own_images, test_images, uncorrupted
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     """Write the images that each node of an experiment holds.
 
     Training images are the same share, in the same order, that the node takes in simulation; the test
-    images of a domain are divided among its nodes, so that their answers add up.
+    images of a domain are divided among its nodes, so that their answers add up, or are those that are drawn for
+    the node (``shift.label_mix``).
 
     Raises:
         ConfigError: If ``output`` exists already.
@@ -70,6 +71,8 @@ def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[Imag
     own = own_images(config.model_copy(update={"allocation": allocation}), where)
     if own.test is not None:
         return own.train, own.test
+    if config.shift.label_mix == "own":
+        return own.train, test_images(uncorrupted(config), where, domain)  # the real node corrupts them itself
     cfg = config.dataset
     test = catalog.load(cfg.name, domain, "test", cfg.source(), cfg.size)
     parts = np.array_split(np.arange(len(test)), dealt.count(domain))

@@ -9,7 +9,7 @@ from datasets import catalog, corruptions, files
 from datasets.base import ImageSet, Source, Split
 from datasets.dividing import Indices
 from datasets.errors import ConfigError
-from datasets.splits import Allocation, Parts, node_parts
+from datasets.splits import Allocation, Parts, mixed_test, node_parts
 from fedshift_app.config import RunConfig, ShiftConfig
 
 
@@ -74,10 +74,11 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
     """Return the test images of a domain that this node can see, shifted if the configuration says so.
 
     They are the domain's test split; where nodes have test sets of their own (``allocation.test_fraction``),
-    those of the domain's nodes together.
+    those of the domain's nodes together. With ``shift.label_mix=own`` a simulated node gets its own draw from the
+    test split of any domain; a real node's test images are its own already.
 
     Raises:
-        DataError: If they are missing or broken.
+        DataError: If they are missing or broken, or lack a class that the node is to be scored on.
         ConfigError: If a real node is asked for a domain that is not its own.
     """
     if not where.shared and domain != where.domain:
@@ -88,6 +89,8 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         whole = _corrupted(cfg.name, domain, where.source, where.shared, cfg.size, shift, config.seed)
     else:
         whole = _split(config, where, "test", domain)
+    if where.shared and shift.label_mix == "own":
+        return whole.select(_mixed_test(config, where, domain, whole.y))
     if not where.shared or config.allocation.test_fraction == 0:
         return whole
     chosen = _test_parts(config, where, domain)
@@ -99,9 +102,13 @@ def num_test(config: RunConfig, where: Place) -> int:
     data_dir = where.source.data_dir
     if not where.shared and data_dir is not None and files.find_domain(data_dir, where.domain, "test") is None:
         return 0
-    # A shift changes no number, and corrupting a test set only to count it takes seconds.
-    unshifted = config.model_copy(update={"shift": ShiftConfig()})
-    return len(test_images(unshifted, where, where.domain))
+    # A corruption changes no number, and corrupting a test set only to count it takes seconds.
+    return len(test_images(uncorrupted(config), where, where.domain))
+
+
+def uncorrupted(config: RunConfig) -> RunConfig:
+    """Return the configuration without its corruption of test images."""
+    return config.model_copy(update={"shift": config.shift.model_copy(update={"severity": 0})})
 
 
 def _parts(config: RunConfig, where: Place, index: int) -> Parts:
@@ -116,6 +123,16 @@ def _test_parts(config: RunConfig, where: Place, domain: str) -> Indices:
     dealt = config.allocation.deal(config.dataset.domains, where.num_partitions, config.seed)
     parts = [_parts(config, where, index).test for index, held in enumerate(dealt) if held == domain]
     return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+
+def _mixed_test(config: RunConfig, where: Place, domain: str, labels: Indices) -> Indices:
+    """Return which of a domain's test images, of these labels, the node is scored on."""
+    dealt = config.allocation.deal(config.dataset.domains, where.num_partitions, config.seed)
+    parts = _parts(config, where, where.partition_id)
+    # With the validation part, which is no reason to be tested on other images.
+    held = _split(config, where, "train", where.domain).y[np.concatenate([parts.train, parts.validation])]
+    mix = np.bincount(held, minlength=_classes(config))
+    return mixed_test(dealt, where.partition_id, domain, mix, labels, config.seed)
 
 
 def _take(config: RunConfig, where: Place, domain: str, index: Indices) -> ImageSet:

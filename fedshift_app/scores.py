@@ -102,8 +102,8 @@ def matrix_of(scores: ClientScores) -> tuple[Matrix, tuple[str, ...]]:
 
     Nodes that see whole test sets share that of their domain: a[m, n] is m's accuracy on n's domain. Where
     that is divided among the domain's nodes, it is m's accuracy on all parts together, which leaves the
-    means over a domain as they are if parts are equally large. A real node's test images are its own, so
-    that nobody else's model was scored on them.
+    means over a domain as they are if parts are equally large. The test images of a real node, and those
+    drawn for a node, are its own, so that nobody else's model was scored on them.
     """
     a = np.full((len(scores.nodes), len(scores.nodes)), np.nan)
     for m, source in enumerate(scores.nodes):
@@ -222,7 +222,7 @@ def _by_domain(matrix: dict[str, dict[str, float]]) -> dict[str, float | None]:
 def _why_missing(nodes: Sequence[Node]) -> str:
     reasons = []
     if not all(node.shared_test for node in nodes):
-        reasons.append("a real node has test images of its own only, so no model was scored on another node's")
+        reasons.append("nodes have test images of their own only, so no model was scored on another node's")
     untested = ", ".join(str(node) for node in nodes if not node.num_test)
     if untested:
         reasons.append(f"without test images: {untested}")

@@ -127,6 +127,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         rounds=config.rounds,
         evaluate=config.evaluate,
         validation=config.allocation.validation_fraction > 0,
+        own_tests=config.shift.label_mix == "own",
     )
     return ArrayRecord(shared), federation
 

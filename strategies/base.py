@@ -11,7 +11,7 @@ A method subclasses :class:`DomainStrategy` and overrides ``weights`` (how node 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,6 +64,7 @@ class Federation:
         rounds: Rounds of the run.
         evaluate: Which of them are scored.
         validation: Nodes keep a validation part, on which the global model is scored as well.
+        own_tests: Each node has a test set of its own for every domain, so all answer and their parts add up.
     """
 
     domains: tuple[str, ...]
@@ -79,6 +80,7 @@ class Federation:
     rounds: int = 1
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     validation: bool = False
+    own_tests: bool = False
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,9 @@ class DomainStrategy(FedAvg):
         if not fed.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
             return []
         nodes = self.roster.online(grid, fed.node_timeout)
-        self._evaluation = Evaluation(fed.domains, nodes, personal=fed.personal, validation=fed.validation)
+        self._evaluation = Evaluation(
+            fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation
+        )
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -303,6 +307,7 @@ class DomainStrategy(FedAvg):
         return {LOCAL_DOMAINS: list(self.federation.domains) if node.shared_test else own}
 
     def _client_scores(self, updates: list[Update], server_round: int) -> ClientScores:
+        fed = self.federation
         accuracy: dict[int, dict[str, float]] = {}
         own: dict[int, float] = {}
         for update in updates:
@@ -313,7 +318,9 @@ class DomainStrategy(FedAvg):
                 own |= {} if part is None else {update.node.index: part}
             except Refused as refused:
                 self._leave_out(update.node, f"could not score its own model: {refused}")
-        return ClientScores(tuple(self.roster.nodes), accuracy, own)
+        # No model was scored on what was drawn for another node.
+        nodes = (replace(node, shared_test=node.shared_test and not fed.own_tests) for node in self.roster.nodes)
+        return ClientScores(tuple(nodes), accuracy, own)
 
     def _sift(self, replies: Iterable[Message]) -> tuple[list[Update], list[tuple[Node, str]]]:
         """Return the replies that may be averaged, and why the others may not; both by node index."""

@@ -77,9 +77,10 @@ class Evaluation:
     """The questions of one round.
 
     Nodes that see a domain's whole test set (simulation) answer for it one at a time; nodes with a test
-    part of their own (deployment) all answer, and their parts add up. With personal models every node
-    of the domain answers in both engines. A held-out domain, of which there is no node, is put to the
-    nodes in turn (to all of them where models are personal), which needs a whole test set on the node.
+    part of their own (deployment) all answer, and their parts add up. With personal models, and with test
+    sets drawn for each node, every node of the domain answers in both engines. A held-out domain, of which
+    there is no node, is put to the nodes in turn (to all of them in those two cases), which needs a whole
+    test set on the node.
 
     Attributes:
         validating: The nodes to ask now are to score their validation parts as well; with the first
@@ -88,12 +89,18 @@ class Evaluation:
     """
 
     def __init__(
-        self, domains: tuple[str, ...], nodes: list[Node], *, personal: bool, validation: bool = False
+        self,
+        domains: tuple[str, ...],
+        nodes: list[Node],
+        *,
+        personal: bool,
+        own_tests: bool = False,
+        validation: bool = False,
     ) -> None:
         self.validating = validation
         self.validation = Tally(domains)
         self._domains = domains
-        self._personal = personal
+        self._everyone = personal or own_tests
         self._nodes = nodes
         self._asked: dict[int, tuple[Node, list[str]]] = {}
         self._untried = {domain: self._candidates(i, domain) for i, domain in enumerate(domains)}
@@ -150,7 +157,7 @@ class Evaluation:
 
     def _next(self, domain: str) -> list[Node]:
         left = self._untried[domain]
-        take = len(left) if self._personal or not all(node.shared_test for node in left) else min(1, len(left))
+        take = len(left) if self._everyone or not all(node.shared_test for node in left) else min(1, len(left))
         chosen, self._untried[domain] = left[:take], left[take:]
         return chosen
 

@@ -2,7 +2,8 @@
 
 Paper: Dan Hendrycks, Thomas Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations", ICLR 2019, https://arxiv.org/abs/1903.12261
-Reference code: hendrycks/robustness, ``make_imagenet_c.py`` (224 pixels) and ``make_cifar_c.py`` (32 pixels)
+Reference code: hendrycks/robustness, ``make_imagenet_c.py`` (224 pixels, at commit e0377d4) and ``make_cifar_c.py``
+(32 pixels, at commit ca36008)
 
 The result for an image depends on its pixels, the corruption, the severity, the seed and its key, and on nothing
 else: not on the batch it comes in, nor on the order. One seed and key give the same noise, flakes or direction at

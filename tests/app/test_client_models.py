@@ -285,7 +285,7 @@ def test_real_nodes_score_on_their_own_test_images_and_the_rest_says_why_not(
     assert {index: list(row) for index, row in found["matrix"].items()} == {str(i): own for i, own in asked.items()}
     assert found["lta"] == pytest.approx(np.mean([value for row in found["matrix"].values() for value in row.values()]))
     assert [found[key] for key in ("ata", "gata", "gasa", "cprr")] == [dict.fromkeys(NAMES), None, None, None]
-    assert "a real node has test images of its own only" in found["why_missing"]
+    assert "nodes have test images of their own only" in found["why_missing"]
     assert f"missing: {found['why_missing']}" in capsys.readouterr().out
 
 

@@ -213,3 +213,11 @@ def test_cifar_takes_the_second_concentration_of_its_table() -> None:
     assert resolve({"experiment": "fedicon-cifar10-attribute"}).allocation.label_skew == 0.1
     other = resolve({"experiment": "fedicon-cifar10-attribute", "set": "allocation.label_skew=1"})
     assert other.allocation.label_skew == 1
+
+
+def test_cifar_is_tested_on_both_test_sets_with_the_labels_of_each_node() -> None:
+    """Table 4: the original test set and CIFAR-10.1; on both, a client's test labels follow its training labels."""
+    config = resolve({"experiment": "fedicon-cifar10-attribute"})
+    assert config.dataset.domains == ("cifar10", "cifar10.1")
+    assert config.shift.label_mix == "own"
+    assert {name for name in STATED if resolve({"experiment": name}).shift.label_mix == "own"} == {config.experiment}

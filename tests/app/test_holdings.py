@@ -5,14 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message, MessageType
+from numpy.typing import NDArray
 from PIL import Image
-from support import InlineRun
+from support import InlineRun, ListeningGrid
 
 from datasets import catalog
 from datasets.base import ImageSet, Source
 from datasets.errors import ConfigError
 from fedshift_app import cli, holdings
 from fedshift_app.config import RunConfig, resolve
+from fedshift_app.exporting import export
 from fedshift_app.holdings import Own, Place, own_images
 
 FEW = "train.epochs=1 allocation.share=0.1"
@@ -82,6 +85,8 @@ def test_corruption_touches_test_images_only_and_is_the_same_for_every_node() ->
         ("shift.name=domain", "needs allocation.held_out"),
         ("shift.name=attribute allocation.held_out=[scan]", "needs dataset cifar10, found handwritten"),
         ("shift.name=corruption allocation.test_fraction=0.2", "needs allocation.test_fraction=0"),
+        ("shift.label_mix=own allocation.test_fraction=0.2", "needs allocation.test_fraction=0, found 0.2"),
+        ("shift.label_mix=other", "shift.label_mix: .*'none' or 'own', found 'other'"),
         ("dataset.size=64", "model.name=cnn needs dataset.size=32, found 64"),
     ],
 )
@@ -102,6 +107,95 @@ def test_runs_with_shift_and_own_tests_go_through(run_inline: InlineRun) -> None
     assert corrupted["final"] != clean["final"]
     own = run_inline(rounds=1, set="train.epochs=1 allocation.test_fraction=0.2").results
     assert None not in own["final"].values()
+
+
+SKEWED = "shift.label_mix=own allocation.label_skew=0.3"
+
+
+def class_shares(images: ImageSet) -> NDArray[np.float64]:
+    return np.bincount(images.y, minlength=10) / len(images)
+
+
+def test_with_its_own_label_mix_a_node_is_tested_on_labels_like_those_it_trains_on() -> None:
+    cfg, plain = config(SKEWED), config("")
+    for domain in cfg.dataset.domains:
+        all_of_it = set(names(holdings.test_images(plain, place(plain, 0), domain)))
+        for index in range(8):
+            where = place(cfg, index)
+            test = holdings.test_images(cfg, where, domain)
+            assert len(test) == len(all_of_it) // 2  # two nodes of eight hold it, and answer for it
+            assert set(names(test)) <= all_of_it
+            assert np.abs(class_shares(test) - class_shares(own_images(cfg, where).train)).max() <= 1 / len(test)
+            assert names(test) == names(holdings.test_images(cfg, where, domain))
+        assert holdings.num_test(cfg, place(cfg, 0)) == 45
+    first, second = (holdings.test_images(cfg, place(cfg, index), "scan") for index in (0, 4))
+    assert names(first) != names(second)
+
+
+def test_a_validation_part_and_a_corruption_leave_the_label_mix_alone() -> None:
+    cfg = config(SKEWED)
+    test = holdings.test_images(cfg, place(cfg, 0), "scan")
+    kept = config(f"{SKEWED} allocation.validation_fraction=0.3")
+    assert names(holdings.test_images(kept, place(kept, 0), "scan")) == names(test)
+    bad = config(f"{SKEWED} shift.name=corruption")
+    corrupted = holdings.test_images(bad, place(bad, 0), "scan")
+    assert np.array_equal(corrupted.y, test.y)
+    assert names(corrupted) != names(test)
+    assert names(holdings.test_images(holdings.uncorrupted(bad), place(bad, 0), "scan")) == names(test)
+
+
+def test_an_exported_node_is_tested_on_what_was_drawn_for_it(tmp_path: Path) -> None:
+    cfg = config(SKEWED)
+    for folder in export(cfg, 8, tmp_path / "out"):
+        real = Place(folder.domain, folder.index, -1, Source(folder.path), shared=False, threads=1)
+        drawn = holdings.test_images(cfg, place(cfg, folder.index), folder.domain)
+        assert names(holdings.test_images(cfg, real, folder.domain)) == names(drawn)
+        assert holdings.num_test(cfg, real) == len(drawn)
+
+
+@pytest.fixture
+def cifar(tmp_path: Path) -> Path:
+    """A small CIFAR-10, 200 images to train on and 80 to test, and 40 of CIFAR-10.1; colour tells the class."""
+    rng = np.random.default_rng(0)
+
+    def made(count: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        y = np.arange(count) % 10
+        x = rng.integers(0, 60, (count, 32, 32, 3)) + np.array([[20 * c, 180 - 18 * c, 60] for c in y])[:, None, None]
+        return x.astype(np.uint8), y.astype(np.uint8)
+
+    for name, count in {**{f"data_batch_{i}": 40 for i in range(1, 6)}, "test_batch": 80}.items():
+        x, y = made(count)
+        records = np.concatenate([y[:, None], x.transpose(0, 3, 1, 2).reshape(count, -1)], axis=1)
+        (tmp_path / f"{name}.bin").write_bytes(records.tobytes())
+    x, y = made(40)
+    np.save(tmp_path / "cifar10.1_v6_data.npy", x)
+    np.save(tmp_path / "cifar10.1_v6_labels.npy", y.astype(np.int32))
+    return tmp_path
+
+
+def test_every_node_is_scored_on_its_own_draw_of_both_test_sets(cifar: Path, run_inline: InlineRun) -> None:
+    replies: dict[int, dict[str, float]] = {}
+
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message:
+            if asked.metadata.message_type == MessageType.EVALUATE:
+                index = int(str(asked.content.config_records["config"]["node-index"]))
+                replies[index] = {k: float(str(v)) for k, v in reply.content.metric_records["metrics"].items()}
+            return reply
+
+    small = "'allocation.counts={cifar10: 4}' train.epochs=1 evaluate.client_models=last"
+    run = run_inline("fedicon-cifar10-attribute", rounds=1, data_dir=str(cifar), grid=Grid, set=small)
+    assert list(replies) == [0, 1, 2, 3]
+    for domain, number in (("cifar10", 20), ("cifar10.1", 10)):
+        assert [told[f"count/{domain}"] for told in replies.values()] == [number] * 4
+        # Parts are equally large, so the sum over nodes is FedICON's mean over clients.
+        means = [100 * told[f"correct/{domain}"] / number for told in replies.values()]
+        assert run.results["final"][domain] == pytest.approx(np.mean(means))
+    found = run.results["client_models"]
+    assert found["lta"] == pytest.approx(np.mean([row["cifar10"] for row in found["matrix"].values()]))
+    assert all(set(row) == {"cifar10", "cifar10.1"} for row in found["matrix"].values())
+    assert found["gasa"] is None  # nobody was scored on another node's draw
+    assert found["why_missing"].startswith("nodes have test images of their own only")
 
 
 @pytest.fixture

@@ -223,8 +223,7 @@ def test_why_a_deployment_cannot_know() -> None:
     assert found["lta"] == 80
     assert [found[key] for key in ("ata", "gata", "gasa", "cprr")] == [{"a": None}, None, None, None]
     assert found["why_missing"] == (
-        "a real node has test images of its own only, so no model was scored on another node's; "
-        "all nodes hold one domain"
+        "nodes have test images of their own only, so no model was scored on another node's; all nodes hold one domain"
     )
     none = mean_client_models([ClientScores(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])
     assert none["lta"] is None

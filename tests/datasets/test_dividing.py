@@ -1,6 +1,7 @@
 """Nodes divide a domain: disjoint, of exact size, every class where that is asked for, and the same each time."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from datasets import dividing
 from datasets.errors import DataError
 from datasets.seeding import generator
-from datasets.splits import Allocation, Parts, node_parts
+from datasets.splits import Allocation, Parts, mixed_test, node_parts
 
 seeds = st.integers(0, 2**31)
 #: How many images a domain has of each class.
@@ -278,3 +279,75 @@ def test_own_test_sets_are_cut_from_all_images_of_a_domain() -> None:
     assert Allocation().pool == ("train",)
     assert Allocation(validation_fraction=0.1).pool == ("train",)
     assert Allocation(test_fraction=0.2).pool == ("train", "test")
+
+
+# --- a test set drawn after a node's labels --------------------------------------------------------------
+
+mixes = st.lists(st.integers(0, 5000), min_size=1, max_size=8).filter(any)
+
+
+@given(mix=mixes, size=st.integers(0, 3000))
+def test_largest_remainders_are_within_one_of_the_exact_share(mix: list[int], size: int) -> None:
+    drawn = dividing.largest_remainders(np.array(mix), size)
+    assert drawn.dtype == np.int64
+    assert drawn.sum() == size
+    exact = [Fraction(size * part, sum(mix)) for part in mix]
+    assert all(abs(int(got) - share) < 1 for got, share in zip(drawn, exact, strict=True))
+    assert all(int(got) == share for got, share in zip(drawn, exact, strict=True) if share.denominator == 1)
+    # Nobody was rounded up whose remainder is smaller than that of one who was not.
+    up = [share % 1 for got, share in zip(drawn, exact, strict=True) if got > share]
+    down = [share % 1 for got, share in zip(drawn, exact, strict=True) if got < share]
+    assert not up or not down or min(up) >= max(down)
+
+
+def test_largest_remainders_by_hand() -> None:
+    """Of 10 images for 5, 3, 3 and 1 labels: 4.17, 2.5, 2.5 and 0.83; two are left, for the last and the second."""
+    assert dividing.largest_remainders(np.array([5, 3, 3, 1]), 10).tolist() == [4, 3, 2, 1]
+
+
+@given(counts=full_counts, data=st.data(), size=st.integers(0, 400), seed=seeds)
+def test_a_drawn_test_set_has_the_mix_and_repeats_only_what_ran_out(
+    counts: list[int], data: st.DataObject, size: int, seed: int
+) -> None:
+    labels = labels_of(counts)
+    mix = np.array(data.draw(st.lists(st.integers(0, 900), min_size=len(counts), max_size=len(counts)).filter(any)))
+    first, second = (dividing.draw_mix(labels, mix, size, generator(seed, "mix"), "here") for _ in range(2))
+    assert np.array_equal(first, second)
+    assert first.dtype == np.int64
+    assert np.all(np.diff(first) >= 0)
+    wanted = dividing.largest_remainders(mix, size)
+    assert np.array_equal(np.bincount(labels[first], minlength=len(counts)), wanted)
+    for label, number in enumerate(wanted):
+        # Each image of the class once at most, or, where there are too few, once at least.
+        distinct = len(np.unique(first[labels[first] == label]))
+        assert distinct == min(number, counts[label])
+
+
+def test_another_seed_draws_other_images() -> None:
+    labels = labels_of([100, 100])
+    first, second = (dividing.draw_mix(labels, np.array([1, 1]), 50, generator(seed, "mix"), "") for seed in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+def test_a_class_that_is_not_there_cannot_be_drawn() -> None:
+    with pytest.raises(DataError) as caught:
+        mixed_test(("a", "b"), 1, "a", np.array([1, 3]), np.zeros(8, np.int64), 0)
+    for told in ("shift.label_mix=own", "node 1", "'a'", "6 images of class 1 are to be drawn, there is none"):
+        assert told in str(caught.value)
+
+
+@given(counts=full_counts, nodes=st.integers(1, 30), seed=seeds)
+def test_nodes_that_answer_for_a_domain_get_equal_test_sets(counts: list[int], nodes: int, seed: int) -> None:
+    labels, mix = labels_of(counts), np.ones(len(counts), np.int64)
+    dealt = ("a",) * nodes + ("b",)
+    for domain, answering in (("a", nodes), ("b", 1), ("held out", nodes + 1)):
+        sizes = {len(mixed_test(dealt, index, domain, mix, labels, seed)) for index in range(len(dealt))}
+        assert sizes == {max(1, len(labels) // answering)}
+
+
+def test_nodes_draw_for_themselves() -> None:
+    labels = labels_of([300, 300])
+    first, second = (mixed_test(("a", "a"), index, "a", np.array([1, 1]), labels, 0) for index in (0, 1))
+    assert len(first) == len(second) == 300
+    # Half of the images each: 150 in common are to be expected, with a spread of 8.7 or less.
+    assert 110 < len(np.intersect1d(first, second)) < 190

@@ -40,6 +40,13 @@ def test_personal_models_are_all_asked() -> None:
     assert found == {0: ["scan"], 1: ["texture"], 2: ["scan"]}
 
 
+def test_nodes_with_test_sets_of_their_own_are_all_asked() -> None:
+    found = asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=False, own_tests=True))
+    assert found == {0: ["scan", "texture"], 1: ["scan", "texture"]}
+    both = Evaluation(DOMAINS, nodes("scan", "texture", "scan"), personal=False, own_tests=True)
+    assert asked(both) == {0: ["scan"], 1: ["texture"], 2: ["scan"]}
+
+
 def test_a_held_out_domain_goes_to_one_node_or_with_personal_models_to_all() -> None:
     assert asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=False)) == {0: ["scan"], 1: ["texture"]}
     found = asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=True))
