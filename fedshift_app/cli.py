@@ -57,8 +57,13 @@ def run(
 
 
 @app.command("methods")
-def list_methods() -> None:
+def list_methods(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
+) -> None:
     """List the methods, one line each."""
+    if markdown:
+        typer.echo(registry.markdown())
+        return
     for m in registry.METHODS.values():
         typer.echo(f"{m.name:<12} {m.title} ({m.venue})")
 

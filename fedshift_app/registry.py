@@ -152,6 +152,16 @@ def make_plugin(modules: Mapping[str, Any]) -> Any:
     return None if modules["name"] == NO_PLUGIN else _import(PLUGINS[modules["name"]])(params)
 
 
+def markdown() -> str:
+    """Return all methods as a table for a README that lies beside ``docs``."""
+    head = ("name", "method", "venue", "travels besides the weights", "stays on the node", "page")
+    rows = [
+        (f"`{m.name}`", m.title, m.venue, m.travels, m.private, f"[{m.name}](docs/methods/{m.name}.md)")
+        for m in METHODS.values()
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+
+
 def get(name: str) -> Method:
     """Return a method by name.
 

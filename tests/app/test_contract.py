@@ -126,8 +126,10 @@ def _gradients(message: Message) -> dict[str, np.ndarray[Any, Any]]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_method_stands_in_the_docs_and_has_defaults(method: str) -> None:
+    root = Path(config.CONF).parent
     assert (config.CONF / "methods" / f"{method}.yaml").is_file()
-    assert f"`{method}`" in (Path(config.CONF).parent / "README.md").read_text()
+    assert (root / "docs" / "methods" / f"{method}.md").is_file()
+    assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
 
 
 def test_every_dataset_stands_in_the_docs() -> None:
