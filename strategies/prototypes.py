@@ -59,3 +59,22 @@ def finch_groups(points: FloatArray) -> list[NDArray[np.int64]]:
 
     labels = FINCH(points, distance="cosine", verbose=False)[0][:, -1]
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+
+
+def keep_absent_classes(prototypes: FloatArray, labels: NDArray[np.int64], past: Arrays) -> Arrays:
+    """Add the past prototypes of classes that have none now, because no node of this round holds them.
+
+    Args:
+        prototypes: This round's, (P, D), one or several of a class.
+        labels: The class of each, (P,).
+        past: Knowledge of the round before, with ``prototypes`` and ``labels``, or empty.
+
+    Returns:
+        ``prototypes`` and ``labels``, in the order of the classes.
+    """
+    if past:
+        old = ~np.isin(past["labels"], labels)
+        prototypes = np.concatenate([prototypes, past["prototypes"][old]])
+        labels = np.concatenate([labels, past["labels"][old]])
+    order = np.argsort(labels, kind="stable")
+    return {"prototypes": prototypes[order], "labels": labels[order]}

@@ -1,0 +1,52 @@
+"""FedProc client [Mu et al., 2023].
+
+Paper: "FedProc: Prototypical contrastive federated learning on non-IID data", Xutong Mu, Yulong Shen, Ke Cheng,
+Xueli Geng, Jiaxuan Fu, Tao Zhang, Zhiwei Zhang; Future Generation Computer Systems 143 (2023) 93-104,
+https://arxiv.org/abs/2109.12273. Reference code: none published by the authors.
+
+Symbols: z features, G global prototypes, tau temperature, alpha_t share of the contrast in round t.
+
+Deviations: (1) without global prototypes (round 1) the loss is cross-entropy alone, since alpha_0 = 1 would
+leave nothing; (2) the contrast is on the encoder's features, without a projection; (3) tau is a choice.
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.base import Arrays, DomainClient
+from clients.batches import Batch
+from fedshift_wire import Params
+
+
+class FedProcParams(Params):
+    """The node's side of FedProc."""
+
+    use_gpc: bool = True  # contrast with global prototypes; false is FedAvg
+    tau: float = Field(0.5, gt=0)  # the usual value; the paper's is not known; 1: the FPL code family
+
+
+class FedProcClient(DomainClient):
+    """(1 - alpha_t) cross-entropy + alpha_t contrast with global prototypes; contributes class prototypes."""
+
+    params_model = FedProcParams
+    params: FedProcParams
+
+    def start_round(self, server_round: int) -> None:
+        """Read the global prototypes and this round's alpha."""
+        self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")
+        self._alpha = None if self._prototypes is None else float(self.knowledge["alpha"][0])
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        r"""Return both terms of :math:`\alpha_t\mathcal L_{gpc}+(1-\alpha_t)\mathrm{CE}`, weighted."""
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        ce = losses.cross_entropy(logits, batch.y)
+        if not self.params.use_gpc or self._alpha is None or self._prototypes is None or self._labels is None:
+            return {"ce": ce}
+        contrast = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, self.params.tau)
+        return {"ce": (1 - self._alpha) * ce, "gpc": self._alpha * contrast}
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the class means of the trained encoder's features."""
+        prototypes, counts = self.class_prototypes()
+        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}

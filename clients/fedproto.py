@@ -1,0 +1,124 @@
+"""FedProto client [Tan et al., 2022].
+
+Paper: "FedProto: Federated Prototype Learning across Heterogeneous Clients", Yue Tan, Guodong Long, Lu Liu,
+Tianyi Zhou, Qinghua Lu, Jing Jiang, Chengqi Zhang; AAAI 2022, https://arxiv.org/abs/2105.00243.
+Reference code: yuetan031/FedProto at commit cb3c41f (``lib/update.py``, ``update_weights_het``).
+
+Symbols: z features, G global prototypes, p_n^k prototype of node n and class k, lambda the weight.
+
+Deviations: (1) samples whose class has no prototype are left out of the mean, which the code divides by all;
+(2) prototypes are taken after training in evaluation mode (``proto_source``; the code gathers them while it
+trains); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
+"""
+
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.base import Arrays, DomainClient
+from clients.batches import Batch
+from clients.losses import fedproto as terms_of_fedproto
+from clients.models import SplitModel
+from clients.settings import ModelConfig, TrainConfig
+from datasets.errors import ConfigError
+from fedshift_wire import Params
+
+#: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
+#: augmented; or the features seen in the last local epoch, in training mode and augmented.
+ProtoSource = Literal["after_training", "last_epoch"]
+
+
+class FedProtoParams(Params):
+    """The node's side of FedProto."""
+
+    lambda_proto: float = Field(1.0, ge=0)  # lambda: 1, in the code 0.1 for CIFAR-10; 0 turns the term off
+    share_weights: bool = False  # average weights too; false: the whole model stays on the node, as in the paper
+    reduction: Literal["mse_mean", "sum"] = "mse_mean"  # mean over D (code), or sum (paper)
+    predict_by: Literal["head", "prototype"] = "head"  # classifier, or nearest global prototype
+    proto_source: ProtoSource = "after_training"
+
+
+class EpochMeans:
+    """Class means of the features that a node sees while it trains, over one epoch."""
+
+    def __init__(self, num_classes: int, feature_dim: int, device: torch.device) -> None:
+        self._sums = torch.zeros(num_classes, feature_dim, device=device)
+        self._counts = torch.zeros(num_classes, dtype=torch.int64, device=device)
+
+    def add(self, features: Tensor, y: Tensor) -> None:
+        """Add features (B, D), as they were in the forward pass of a step, with labels (B,)."""
+        self._sums.index_add_(0, y, features.detach())
+        self._counts += torch.bincount(y, minlength=len(self._counts))
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Return means (C, D), zero for a class that was not seen, and counts (C,)."""
+        return self._sums / self._counts.clamp(min=1)[:, None], self._counts
+
+
+class FedProtoClient(DomainClient):
+    """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
+
+    params_model = FedProtoParams
+    heterogeneous = True
+    params: FedProtoParams
+
+    @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig) -> None:
+        """Refuse to average weights of different networks."""
+        if model.per_node and cast(FedProtoParams, params).share_weights:
+            raise ConfigError(
+                f"model.per_node={list(model.per_node)} gives nodes different networks, whose weights cannot be "
+                "averaged: set method.share_weights=false"
+            )
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Keep the whole model on the node, unless weights are shared."""
+        if cast(FedProtoParams, params).share_weights:
+            return super().private(model, config, params)
+        return frozenset(model.state_dict())
+
+    def start_round(self, server_round: int) -> None:
+        """Read the global prototypes."""
+        self._targets = self._global_prototypes()
+
+    def start_epoch(self, epoch: int) -> None:
+        """Gather prototypes anew, so that the last epoch's remain."""
+        self._seen = EpochMeans(self.model.num_classes, self.model.feature_dim, self.setup.device)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; without global prototypes cross-entropy alone."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        if p.proto_source == "last_epoch":
+            self._seen.add(features, batch.y)
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        if p.lambda_proto > 0 and self._targets is not None:
+            distance = terms_of_fedproto.prototype_distance(features, batch.y, *self._targets, reduction=p.reduction)
+            terms["proto"] = p.lambda_proto * distance
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the class means of the node's features."""
+        last_epoch = self.params.proto_source == "last_epoch"
+        prototypes, counts = self._seen.result() if last_epoch else self.class_prototypes()
+        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the classifier's logits, or how near the newest global prototypes are."""
+        features, logits = self.forward(x)
+        targets = self._global_prototypes() if self.params.predict_by == "prototype" else None
+        return logits if targets is None else terms_of_fedproto.nearness(features, *targets)
+
+    def _global_prototypes(self) -> tuple[Tensor, Tensor] | None:
+        """Return G (C, D) and which classes have one (C,); None while no class has."""
+        prototypes, labels = self.tensor("prototypes"), self.tensor("labels")
+        if prototypes is None or labels is None or not len(labels):
+            return None
+        dense = prototypes.new_zeros(self.model.num_classes, prototypes.shape[1])
+        present = torch.zeros(self.model.num_classes, dtype=torch.bool, device=dense.device)
+        dense[labels], present[labels] = prototypes, True
+        return dense, present

@@ -1,0 +1,45 @@
+"""FedProx client [Li et al., 2020].
+
+Paper: "Federated Optimization in Heterogeneous Networks", Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi,
+Ameet Talwalkar, Virginia Smith, MLSys 2020; https://arxiv.org/abs/1812.06127 (equation 2, algorithm 2).
+Reference code: litian96/FedProx.
+
+Symbols: w local weights, w^t the global weights of round t, mu the weight of the proximal term.
+
+Deviations: (1) every node trains ``train.epochs`` epochs; the paper's nodes may stop at an inexact solution of their
+own; (2) the server averages by number of images (the paper draws nodes by that share and averages equally).
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from clients.base import DomainClient
+from clients.batches import Batch
+from clients.losses import fedprox as terms_of_fedprox
+from fedshift_wire import Params
+
+
+class FedProxParams(Params):
+    """The node's side of FedProx."""
+
+    mu: float = Field(0.01, ge=0)  # the paper's grid: 0.001, 0.01, 0.1, 1; 0.01 in FedICON; 0 is FedAvg
+
+
+class FedProxClient(DomainClient):
+    """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
+
+    params_model = FedProxParams
+    params: FedProxParams
+
+    def start_round(self, server_round: int) -> None:
+        """Keep w^t, which has just been loaded."""
+        shared = set(self.shared_names)
+        self._weights = [p for name, p in self.model.named_parameters() if name in shared]
+        self._received = [p.detach().clone() for p in self._weights]
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return cross-entropy and the proximal term (Eq. 2)."""
+        terms = super().loss(batch)
+        if self.params.mu > 0:
+            terms["prox"] = terms_of_fedprox.proximal(self._weights, self._received, self.params.mu)
+        return terms

@@ -1,0 +1,69 @@
+"""FPL client [Huang et al., 2023].
+
+Paper: "Rethinking Federated Learning with Domain Shift: A Prototype View", Wenke Huang, Mang Ye, Zekun Shi,
+He Li, Bo Du; CVPR 2023. Reference code: WenkeHuang/RethinkFL at commit 61275b6 (``models/fpl.py``).
+
+Symbols: z features, P cluster prototypes, U unbiased prototypes, tau temperature.
+
+Deviations: (1) prototypes are taken after training in evaluation mode (``proto_source``; the code gathers them
+in the last local epoch); (2) samples whose class has no prototype are left out of the means, which the code
+divides by all.
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.base import Arrays, DomainClient
+from clients.batches import Batch
+from clients.fedproto import EpochMeans, ProtoSource
+from clients.losses import fpl as terms_of_fpl
+from fedshift_wire import Params
+
+
+class FPLParams(Params):
+    """The node's side of FPL."""
+
+    use_cpcl: bool = True  # contrast with cluster prototypes
+    use_upcr: bool = True  # consistency with unbiased prototypes; both false is FedAvg
+    tau: float = Field(0.02, gt=0)
+    proto_source: ProtoSource = "after_training"
+
+
+class FPLClient(DomainClient):
+    """Cross-entropy + CPCL + UPCR; contributes class prototypes."""
+
+    params_model = FPLParams
+    params: FPLParams
+
+    def start_round(self, server_round: int) -> None:
+        """Read the cluster prototypes and average them by class."""
+        self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")  # P x D, P
+        self._unbiased = None
+        if self._prototypes is not None and self._labels is not None:
+            self._unbiased = terms_of_fpl.unbiased_prototypes(self._prototypes, self._labels, self.model.num_classes)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Gather prototypes anew, so that the last epoch's remain."""
+        self._seen = EpochMeans(self.model.num_classes, self.model.feature_dim, self.setup.device)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms; without prototypes (round 1) cross-entropy alone."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        if p.proto_source == "last_epoch":
+            self._seen.add(features, batch.y)
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        if self._prototypes is None or self._labels is None or self._unbiased is None:
+            return terms
+        if p.use_cpcl:
+            terms["cpcl"] = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, p.tau)
+        if p.use_upcr:
+            terms["upcr"] = terms_of_fpl.unbiased_consistency(features, batch.y, *self._unbiased)
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the class means of the node's features."""
+        last_epoch = self.params.proto_source == "last_epoch"
+        prototypes, counts = self._seen.result() if last_epoch else self.class_prototypes()
+        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}

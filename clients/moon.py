@@ -1,0 +1,119 @@
+"""MOON client [Li et al., 2021].
+
+Paper: "Model-Contrastive Federated Learning", Qinbin Li, Bingsheng He, Dawn Song, CVPR 2021;
+https://arxiv.org/abs/2103.16257 (equations 3 and 4, algorithm 1). Reference code: QinbinLi/MOON, commit 2f7199e.
+
+Symbols: z representation by the model in training, z_glob by the received global model, z_prev by the node's
+previous local model, mu the weight of the contrast, tau temperature.
+
+Deviations: (1) no projection head unless asked for (``projection``): all methods then share one network; with it,
+the classifier stands on the projection, as in the paper and its code; (2) one previous model (the code can keep
+several).
+"""
+
+import copy
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients import losses, precision
+from clients.base import Arrays, DomainClient
+from clients.batches import Batch
+from clients.losses import moon as terms_of_moon
+from clients.models import Blueprint, SplitModel, initialised
+from fedshift_wire import Params
+
+PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
+PROJECTED = 256  # width of the projection, as in the paper
+
+
+class MoonParams(Params):
+    """The node's side of MOON."""
+
+    mu: float = Field(1.0, ge=0)  # weight of the contrast: 5 on CIFAR-10 and in the FPL code family; 0 is FedAvg
+    tau: float = Field(0.5, gt=0)
+    projection: Literal["none", "mlp"] = "none"  # contrast features, or what a two-layer MLP makes of them
+
+
+class ProjectedClassifier(nn.Linear):
+    """A linear classifier on the output of a projection head: D - D - ReLU - ``PROJECTED`` - C."""
+
+    def __init__(self, feature_dim: int, num_classes: int) -> None:
+        super().__init__(PROJECTED, num_classes)
+        self.projection = nn.Sequential(
+            nn.Linear(feature_dim, feature_dim), nn.ReLU(), nn.Linear(feature_dim, PROJECTED)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features (B, D) to logits (B, C)."""
+        return F.linear(self.projection(features), self.weight, self.bias)
+
+
+class MoonClient(DomainClient):
+    """Cross-entropy + mu * contrast with the global and the previous local model (Eq. 4)."""
+
+    params_model = MoonParams
+    params: MoonParams
+
+    @classmethod
+    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+        """Build the network, with a projection head where it is asked for."""
+        assert isinstance(params, MoonParams)
+        model = super().build_model(plan, params)
+        if params.projection == "mlp":
+            model.classifier = initialised(
+                plan.seed, "moon-projection", lambda: ProjectedClassifier(model.feature_dim, plan.num_classes)
+            )
+        return model
+
+    def start_round(self, server_round: int) -> None:
+        """Set up both reference models; before a node's first training the previous one is the global one.
+
+        The contrast would then be the constant ln 2 without a gradient, so there is none.
+        """
+        self._references: tuple[SplitModel, SplitModel] | None = None
+        if self.params.mu > 0 and all(PREVIOUS + name in self.memory for name in self.shared_names):
+            received = _reference(self.model)
+            # Private parts (bn = local) have not changed since: they are the previous model's too.
+            previous = _reference(self.model)
+            state = previous.state_dict()
+            for name in self.shared_names:
+                state[name].copy_(torch.from_numpy(self.memory[PREVIOUS + name]))
+            self._references = received, previous
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms of Eq. 4, weighted."""
+        if self._references is None:
+            return super().loss(batch)
+        z, logits = self._represent(self.model, batch.x)
+        with torch.no_grad():
+            z_glob, z_prev = (self._represent(reference, batch.x)[0] for reference in self._references)
+        contrast = terms_of_moon.model_contrast(z, z_glob, z_prev, self.params.tau)
+        return {"ce": losses.cross_entropy(logits, batch.y), "contrast": self.params.mu * contrast}
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Keep the trained model for the node's next round; contribute nothing."""
+        self._references = None
+        if self.params.mu > 0:
+            state = self.model.state_dict()
+            for name in self.shared_names:
+                self.memory[PREVIOUS + name] = state[name].detach().cpu().numpy().copy()
+        return super().finish_round(server_round)
+
+    def _represent(self, model: SplitModel, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is contrasted, z, and the logits (B, C), both in float32."""
+        with precision.autocast(self.setup.train.precision, self.setup.device):
+            z, logits = model(x)
+            if isinstance(model.classifier, ProjectedClassifier):
+                z = model.classifier.projection(z)
+        return z.float(), logits.float()
+
+
+def _reference(model: SplitModel) -> SplitModel:
+    """Return a copy that does not train: evaluation mode, no gradients."""
+    made = copy.deepcopy(model).eval()
+    made.requires_grad_(False)
+    return made

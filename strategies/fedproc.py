@@ -1,0 +1,47 @@
+"""FedProc strategy [Mu et al., 2023].
+
+Paper: "FedProc: Prototypical contrastive federated learning on non-IID data", Xutong Mu, Yulong Shen, Ke Cheng,
+Xueli Geng, Jiaxuan Fu, Tao Zhang, Zhiwei Zhang; Future Generation Computer Systems 143 (2023) 93-104,
+https://arxiv.org/abs/2109.12273. Reference code: none published by the authors.
+
+Symbols: G^k global prototype of class k, alpha_t share of the contrast, t round from 0, T rounds of the run.
+
+Deviation: a class that no node of a round holds keeps its prototype.
+"""
+
+import numpy as np
+
+from strategies.averaging import Arrays
+from strategies.base import DomainStrategy, Update
+from strategies.prototypes import check_prototypes, keep_absent_classes, mean_prototypes, stack_prototypes
+from strategies.roster import Node
+
+
+class FedProcStrategy(DomainStrategy):
+    """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
+
+    def knowledge_for(self, node: Node) -> Arrays:
+        """Send the global prototypes with the round's alpha; nothing before there are prototypes."""
+        if not self.knowledge:
+            return {}
+        alpha = contrast_share(self._result.server_round, self.federation.rounds)
+        return self.knowledge | {"alpha": np.array([alpha])}
+
+    def check_knowledge(self, knowledge: Arrays) -> None:
+        """Refuse prototypes of another shape, or with numbers that are not finite."""
+        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Average over the nodes of this round that hold a class."""
+        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
+        g, held = mean_prototypes(p, counts > 0)
+        labels = np.flatnonzero(held).astype(np.int64)
+        self.knowledge = keep_absent_classes(g[labels], labels, self.knowledge)
+
+
+def contrast_share(server_round: int, rounds: int) -> float:
+    r"""Return :math:`\alpha_t=1-t/T` of a round counted from 1, so t = ``server_round`` - 1.
+
+    It falls from 1 to 1 / T; it never reaches 0.
+    """
+    return 1 - (server_round - 1) / rounds

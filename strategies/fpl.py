@@ -1,0 +1,28 @@
+"""FPL strategy [Huang et al., 2023].
+
+Paper: "Rethinking Federated Learning with Domain Shift: A Prototype View", Wenke Huang, Mang Ye, Zekun Shi,
+He Li, Bo Du; CVPR 2023. Reference code: WenkeHuang/RethinkFL at commit 61275b6 (``models/fpl.py``,
+``proto_aggregation``).
+
+Symbols: p_n^k prototype of node n and class k, P^k the cluster prototypes of class k.
+
+Deviation: a class that no node of a round holds keeps its clusters.
+"""
+
+from strategies.averaging import Arrays
+from strategies.base import DomainStrategy, Update
+from strategies.i2pfl import cluster_prototypes
+from strategies.prototypes import check_prototypes, keep_absent_classes, stack_prototypes
+
+
+class FPLStrategy(DomainStrategy):
+    """Averages weights as FedAvg does; clusters the nodes' prototypes of each class by FINCH."""
+
+    def check_knowledge(self, knowledge: Arrays) -> None:
+        """Refuse prototypes of another shape, or with numbers that are not finite."""
+        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Turn the prototypes of each class into the means of its clusters; the nodes average those to U."""
+        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
+        self.knowledge = keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)

@@ -1,0 +1,199 @@
+"""FedProc on a node: both terms and their shares against NumPy, and the way back to FedAvg."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from clients.base import ClientSetup, DomainClient
+from clients.batches import Batch
+from clients.fedproc import FedProcClient, FedProcParams
+from clients.models import build
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.base import ImageSet
+from fedshift_wire import SERVER_ROUND, Params
+from strategies.prototypes import check_prototypes
+
+SEED, INDEX, ROUND = 11, 3, 2
+C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
+ALPHA = 0.75
+
+
+def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
+    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
+
+
+def told(alpha: float = ALPHA) -> dict[str, NDArray[Any]]:
+    """Knowledge as the server sends it: class 1 has no prototype."""
+    g = np.random.default_rng(1).uniform(size=(3, D)).astype(np.float32)
+    return {"prototypes": g, "labels": np.array([0, 2, 3]), "alpha": np.array([alpha])}
+
+
+def setup(**train: Any) -> ClientSetup:
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
+    return ClientSetup(
+        seed=SEED,
+        index=INDEX,
+        device=torch.device("cpu"),
+        model=ModelConfig(name="cnn"),
+        train=TrainConfig(**settings | train),
+        images=ImageConfig(crop_padding=2, flip=True, eval_batch=7),
+    )
+
+
+def client(
+    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
+) -> FedProcClient:
+    train_set = options.pop("train_set", None) or image_set()
+    made = FedProcClient(
+        build("cnn", C, 0), setup(**options), FedProcParams(**params or {}), train_set, lambda domain: train_set
+    )
+    made.knowledge = dict(knowledge or {})
+    return made
+
+
+def fedavg() -> DomainClient:
+    return DomainClient(build("cnn", C, 0), setup(), Params(), image_set(), lambda domain: image_set())
+
+
+def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    state = of.model.state_dict()
+    arrays, number, metrics = of.fit(
+        [state[name].numpy().copy() for name in of.shared_names], {SERVER_ROUND: server_round}
+    )
+    assert number == len(of.train_set)
+    return arrays, metrics
+
+
+def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def batch(y: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0, 1)) -> Batch:
+    x = torch.randn(len(y), 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    return Batch(x, torch.tensor(y), 0)
+
+
+def terms_of(
+    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, given: Batch | None = None
+) -> dict[str, tuple[float, NDArray[np.float32]]]:
+    """Each term of a batch, and its gradient with respect to all weights."""
+    made = client(params, told() if knowledge is None else knowledge)
+    made.start_round(ROUND)
+    made.start_epoch(0)
+    weights = list(made.model.parameters())
+    found = {}
+    for name, term in made.loss(given or batch()).items():
+        grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
+    return found
+
+
+# --- the loss --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.75, 0.01])
+@pytest.mark.parametrize("tau", [0.5, 0.1])
+def test_both_terms_against_numpy(alpha: float, tau: float) -> None:
+    made, given = client({"tau": tau}), batch()
+    y, g = given.y.tolist(), told()["prototypes"].astype(np.float64)
+    with torch.no_grad():
+        z, logits = (part.numpy().astype(np.float64) for part in made.model(given.x))
+    contrast, entropy = [], []
+    for i in range(len(y)):
+        s = [float(z[i] @ row) / float(np.linalg.norm(z[i]) * np.linalg.norm(row)) for row in g]
+        place = {0: 0, 2: 1, 3: 2}.get(y[i])  # class 1 has no prototype: left out
+        if place is not None:
+            contrast.append(-np.log(np.exp(s[place] / tau) / sum(np.exp(v / tau) for v in s)))
+        entropy.append(-np.log(np.exp(logits[i][y[i]]) / np.exp(logits[i]).sum()))
+    terms = terms_of({"tau": tau}, told(alpha))
+    assert list(terms) == ["ce", "gpc"]
+    assert terms["gpc"][0] == pytest.approx(alpha * np.mean(contrast), rel=1e-4)
+    assert terms["ce"][0] == pytest.approx((1 - alpha) * np.mean(entropy), rel=1e-4, abs=1e-12)
+
+
+def test_alpha_moves_weight_from_cross_entropy_to_the_contrast() -> None:
+    late, early = terms_of(knowledge=told(0.25)), terms_of(knowledge=told(0.75))
+    assert early["gpc"][0] == pytest.approx(3 * late["gpc"][0], rel=1e-6)
+    assert late["ce"][0] == pytest.approx(3 * early["ce"][0], rel=1e-6)
+
+
+def test_temperature_changes_the_contrast_only() -> None:
+    default, sharp = terms_of(), terms_of({"tau": 0.1})
+    assert sharp["ce"][0] == default["ce"][0] and np.array_equal(sharp["ce"][1], default["ce"][1])
+    assert sharp["gpc"][0] != default["gpc"][0]
+
+
+def test_contrast_is_positive_and_moves_the_encoder_only() -> None:
+    value, grad = terms_of()["gpc"]
+    in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
+    assert value > 0
+    assert np.isfinite(grad).all() and grad[:in_encoder].any()
+    assert not grad[in_encoder:].any()
+
+
+@pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0,)])
+def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> None:
+    terms = terms_of(given=batch(y))
+    assert all(np.isfinite(value) and np.isfinite(grad).all() for value, grad in terms.values())
+    assert (terms["gpc"][0] > 0) is (y == (0,))
+
+
+def test_without_prototypes_cross_entropy_has_its_full_weight() -> None:
+    assert list(terms_of(knowledge={})) == ["ce"]
+    assert same(fit(client(), 1)[0], fit(fedavg(), 1)[0])
+
+
+@pytest.mark.parametrize("params", [{"tau": 0.0}, {"tau": -1.0}, {"alpha": 0.5}])
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FedProcParams(**params)
+
+
+# --- a round ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("classes", [C - 1, 1])
+def test_a_round_contributes_the_class_means(precision: str, classes: int) -> None:
+    train_set = image_set(classes=classes)
+    made = client({}, told(), epochs=1, precision=precision, train_set=train_set)
+    _, metrics = fit(made, ROUND)
+    assert metrics["loss"] == pytest.approx(metrics["loss/ce"] + metrics["loss/gpc"])
+    assert all(np.isfinite(value) for value in metrics.values())
+    got = made.contribution()
+    check_prototypes(got, C, D)
+    assert got["counts"].tolist() == ([7, 7, 6, 0] if classes > 1 else [N, 0, 0, 0])
+    x = (train_set.x / 255 - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
+    with torch.no_grad():
+        h = made.forward(torch.from_numpy(x.transpose(0, 3, 1, 2).astype(np.float32)))[0].numpy()
+    tolerance = 1e-4 if precision == "float32" else 2e-2
+    np.testing.assert_allclose(got["prototypes"][0], h[train_set.y == 0].mean(axis=0), rtol=tolerance, atol=tolerance)
+    assert not got["prototypes"][3].any()
+
+
+def test_fit_is_deterministic() -> None:
+    runs = []
+    for noise in range(2):
+        torch.manual_seed(noise)  # global generators must not matter
+        made = client(knowledge=told())
+        runs.append((*fit(made, ROUND), list(made.contribution().values())))
+    assert same(runs[0][0], runs[1][0]) and same(runs[0][2], runs[1][2])
+    assert runs[0][1] == runs[1][1]
+
+
+def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
+    mine, plain = client({"use_gpc": False}, told()), fedavg()
+    for server_round in (1, 2):
+        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
+        assert same(arrays, wanted)
+        assert metrics == expected
+
+
+def test_switched_on_it_is_not_fedavg() -> None:
+    assert not same(fit(client(knowledge=told()), 1)[0], fit(fedavg(), 1)[0])

@@ -1,0 +1,370 @@
+"""FedProto on a node: its loss against NumPy, every switch against what it names, what stays on the node."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from clients.base import ClientSetup, DomainClient
+from clients.batches import Batch
+from clients.fedproto import EpochMeans, FedProtoClient, FedProtoParams
+from clients.models import batchnorm_names, build
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.base import ImageSet
+from datasets.errors import ConfigError
+from fedshift_wire import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND, Params
+from strategies.prototypes import check_prototypes
+
+Float = NDArray[np.float64]
+SEED, INDEX, ROUND = 11, 3, 2
+C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
+SHARED: dict[str, Any] = {"share_weights": True}
+OFF: dict[str, Any] = {"share_weights": True, "lambda_proto": 0.0}
+
+
+def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
+    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
+
+
+def global_prototypes() -> dict[str, NDArray[Any]]:
+    """Knowledge as the server sends it: class 1 has none."""
+    g = np.random.default_rng(1).uniform(size=(3, D)).astype(np.float32)
+    return {"prototypes": g, "labels": np.array([0, 2, 3])}
+
+
+def setup(model: str = "cnn", index: int = INDEX, bn: str = "average", **train: Any) -> ClientSetup:
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
+    return ClientSetup(
+        seed=SEED,
+        index=index,
+        device=torch.device("cpu"),
+        model=ModelConfig.model_validate({"name": model, "bn": bn}),
+        train=TrainConfig(**settings | train),
+        images=ImageConfig(crop_padding=2, flip=True, eval_batch=7),
+    )
+
+
+def client(
+    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
+) -> FedProtoClient:
+    train_set = options.pop("train_set", None) or image_set()
+    configured = setup(**options)
+    model = build(configured.model.name, C, 0)
+    made = FedProtoClient(model, configured, FedProtoParams(**params or {}), train_set, lambda domain: train_set)
+    made.knowledge = dict(knowledge or {})
+    return made
+
+
+def shared(of: DomainClient) -> list[NDArray[Any]]:
+    state = of.model.state_dict()
+    return [state[name].numpy().copy() for name in of.shared_names]
+
+
+def whole(of: DomainClient) -> list[NDArray[Any]]:
+    return [tensor.numpy().copy() for tensor in of.model.state_dict().values()]
+
+
+def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    arrays, number, metrics = of.fit(shared(of), {SERVER_ROUND: server_round})
+    assert number == len(of.train_set)
+    return arrays, metrics
+
+
+def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def batch(b: int = 8, first: int = 0, y: list[int] | None = None) -> Batch:
+    x = torch.randn(b, 3, 32, 32, generator=torch.Generator().manual_seed(first))
+    return Batch(x, torch.tensor(y if y is not None else [i % (C - 1) for i in range(b)]), 0)
+
+
+def started(params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None) -> FedProtoClient:
+    made = client(params, global_prototypes() if knowledge is None else knowledge)
+    made.start_round(ROUND)
+    made.start_epoch(0)
+    return made
+
+
+def features_of(of: DomainClient, x: torch.Tensor) -> Float:
+    with torch.no_grad():
+        return np.asarray(of.model.encoder(x).numpy(), dtype=np.float64)
+
+
+def values_and_gradients(
+    params: dict[str, Any], knowledge: dict[str, NDArray[Any]] | None = None
+) -> dict[str, tuple[float, NDArray[np.float32]]]:
+    made = started(params, knowledge)
+    weights = list(made.model.parameters())
+    found = {}
+    for name, term in made.loss(batch()).items():
+        grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
+    return found
+
+
+# --- the loss --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduction", ["mse_mean", "sum"])
+def test_loss_against_numpy(reduction: str) -> None:
+    made, given = started({"reduction": reduction, "lambda_proto": 2.5}), batch()
+    h, y, g = features_of(made, given.x), given.y.tolist(), global_prototypes()["prototypes"].astype(np.float64)
+    distances, entropy = [], []
+    for i in range(len(y)):
+        place = {0: 0, 2: 1, 3: 2}.get(y[i])  # class 1 has no prototype: left out
+        if place is not None:
+            squares = [(h[i][d] - g[place][d]) ** 2 for d in range(D)]
+            distances.append(sum(squares) / (D if reduction == "mse_mean" else 1))
+        with torch.no_grad():
+            logits = made.model.classifier(torch.from_numpy(h[i].astype(np.float32))).numpy().astype(np.float64)
+        entropy.append(-np.log(np.exp(logits[y[i]]) / np.exp(logits).sum()))
+    terms = made.loss(given)
+    assert list(terms) == ["ce", "proto"]
+    assert float(terms["proto"].detach()) == pytest.approx(2.5 * np.mean(distances), rel=1e-4)
+    assert float(terms["ce"].detach()) == pytest.approx(np.mean(entropy), rel=1e-4)
+
+
+@pytest.mark.parametrize("params", [{"lambda_proto": 0.0}, {"lambda_proto": 3.0}, {"reduction": "sum"}])
+def test_switch_changes_only_the_prototype_term(params: dict[str, Any]) -> None:
+    default, switched = values_and_gradients({}), values_and_gradients(params)
+    assert switched["ce"][0] == default["ce"][0]
+    assert np.array_equal(switched["ce"][1], default["ce"][1])
+    if params.get("lambda_proto") == 0:
+        assert set(switched) == {"ce"}
+    else:
+        factor = params.get("lambda_proto", D)  # the sum is D times the mean
+        assert switched["proto"][0] == pytest.approx(factor * default["proto"][0], rel=1e-5)
+
+
+@pytest.mark.parametrize("params", [SHARED, {"predict_by": "prototype"}, {"proto_source": "last_epoch"}])
+def test_other_switches_do_not_change_the_loss(params: dict[str, Any]) -> None:
+    default, switched = values_and_gradients({}), values_and_gradients(params)
+    for name in default:
+        assert switched[name][0] == default[name][0]
+        assert np.array_equal(switched[name][1], default[name][1])
+
+
+def test_prototype_term_is_positive_and_moves_the_encoder_only() -> None:
+    value, grad = values_and_gradients({})["proto"]
+    in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
+    assert value > 0
+    assert np.isfinite(grad).all() and grad[:in_encoder].any()
+    assert not grad[in_encoder:].any()
+
+
+@pytest.mark.parametrize(
+    "knowledge", [{}, {"prototypes": np.zeros((0, D), np.float32), "labels": np.zeros(0, np.int64)}]
+)
+def test_without_prototypes_there_is_cross_entropy_alone(knowledge: dict[str, NDArray[Any]]) -> None:
+    made = client(knowledge=knowledge)
+    _, metrics = fit(made)
+    assert {name for name in metrics if name.startswith("loss/")} == {"loss/ce"}
+
+
+@pytest.mark.parametrize("y", [[1], [1, 1, 1], [0]])
+def test_small_batches_and_classes_without_a_prototype(y: list[int]) -> None:
+    terms = started().loss(batch(b=len(y), y=y))
+    assert all(term.isfinite() for term in terms.values())
+    assert (float(terms["proto"].detach()) > 0) is (y == [0])
+
+
+@pytest.mark.parametrize("params", [{"lambda_proto": -1.0}, {"reduction": "mean"}, {"predict_by": "x"}, {"mu": 1}])
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FedProtoParams(**params)
+
+
+# --- what stays on the node ------------------------------------------------------------------------
+
+
+def test_the_whole_model_stays_and_goes_on_where_it_was() -> None:
+    made = client(knowledge=global_prototypes())
+    assert made.shared_names == []
+    arrays, _ = fit(made, 1)
+    assert arrays == []
+    after, memory = whole(made), dict(made.memory)
+    assert {f"model/{name}" for name in made.model.state_dict()} == set(memory)
+    again = client(knowledge=global_prototypes())  # another process, with the same memory
+    again.memory = memory
+    again._load([])
+    assert same(whole(again), after)
+    fit(again, 2)
+    fit(made, 2)
+    assert same(whole(again), whole(made))
+    assert not same(whole(again), after)
+
+
+def test_without_the_term_nodes_train_alone() -> None:
+    mine = client({"lambda_proto": 0.0}, global_prototypes())
+    plain = DomainClient(build("cnn", C, 0), setup(), Params(), image_set(), lambda domain: image_set())
+    arrays = shared(plain)
+    for server_round in (1, 2):
+        fit(mine, server_round)
+        arrays, _, _ = plain.fit(arrays, {SERVER_ROUND: server_round})
+    assert same(whole(mine), arrays)
+
+
+@pytest.mark.parametrize("bn", ["average", "local"])
+def test_shared_weights_leave_what_fedavg_leaves(bn: str) -> None:
+    model, config = build("cnn_bn", C, 0), ModelConfig.model_validate({"name": "cnn_bn", "bn": bn})
+    wanted = batchnorm_names(model) if bn == "local" else frozenset()
+    assert FedProtoClient.private(model, config, FedProtoParams(share_weights=True)) == wanted
+    assert FedProtoClient.personal(model, config, FedProtoParams(share_weights=True)) is (bn == "local")
+    assert FedProtoClient.private(model, config, FedProtoParams()) == frozenset(model.state_dict())
+    assert FedProtoClient.personal(model, config, FedProtoParams())
+
+
+def test_different_networks_cannot_share_weights() -> None:
+    train = setup().train
+    mixed = ModelConfig.model_validate({"name": "cnn2", "per_node": ("cnn2", "cnn3")})
+    FedProtoClient.check_run(FedProtoParams(), mixed, train)
+    FedProtoClient.check_run(FedProtoParams(share_weights=True), ModelConfig(name="cnn2"), train)
+    with pytest.raises(ConfigError, match=r"cnn2.*cnn3.*share_weights=false"):
+        FedProtoClient.check_run(FedProtoParams(share_weights=True), mixed, train)
+    assert FedProtoClient.heterogeneous
+
+
+# --- what a node contributes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "size"), [("cnn", 32), ("resnet10", 8)])
+def test_contribution_is_the_class_mean_in_evaluation_mode(model: str, size: int) -> None:
+    train_set = image_set(size=size)
+    made = client(model=model, train_set=train_set, epochs=1)
+    fit(made)
+    got = made.contribution()
+    cfg = made.setup.images
+    x = ((train_set.x / 255 - np.array(cfg.mean)) / np.array(cfg.std)).transpose(0, 3, 1, 2).astype(np.float32)
+    made.model.eval()
+    h = features_of(made, torch.from_numpy(x))
+    assert got["counts"].tolist() == [7, 7, 6, 0]
+    for k in range(C - 1):
+        np.testing.assert_allclose(got["prototypes"][k], h[train_set.y == k].mean(axis=0), rtol=1e-4, atol=1e-5)
+    assert not got["prototypes"][3].any()
+
+
+def test_last_epoch_gathers_what_training_saw() -> None:
+    made = client({"proto_source": "last_epoch"}, global_prototypes())
+    made.start_round(ROUND)
+    rows: list[Float] = []
+    y: list[int] = []
+    for epoch in range(2):
+        made.start_epoch(epoch)
+        rows, y = [], []
+        for i in range(2):
+            given = batch(6, 10 * epoch + i, [0, 1, 2, 0, 1, 1])
+            rows += list(features_of(made, given.x))
+            y += given.y.tolist()
+            made.loss(given)
+    got = made.finish_round(ROUND)
+    assert got["counts"].tolist() == [4, 6, 2, 0]
+    for k in range(C - 1):
+        members = [row for row, label in zip(rows, y, strict=True) if label == k]
+        np.testing.assert_allclose(got["prototypes"][k], np.mean(members, axis=0), rtol=1e-4, atol=1e-5)
+    assert not got["prototypes"][3].any()
+
+
+def test_where_prototypes_come_from_does_not_change_training() -> None:
+    after, last = (
+        client(SHARED, global_prototypes()),
+        client(SHARED | {"proto_source": "last_epoch"}, global_prototypes()),
+    )
+    assert same(fit(after, ROUND)[0], fit(last, ROUND)[0])
+    assert after.contribution()["counts"].tolist() == last.contribution()["counts"].tolist() == [7, 7, 6, 0]
+    assert not np.allclose(after.contribution()["prototypes"], last.contribution()["prototypes"])
+
+
+@pytest.mark.parametrize("source", ["after_training", "last_epoch"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_contribution_is_what_the_server_accepts(source: str, precision: str) -> None:
+    made = client({"proto_source": source}, global_prototypes(), epochs=1, precision=precision)
+    _, metrics = fit(made, ROUND)
+    check_prototypes(made.contribution(), C, D)
+    terms = [value for name, value in metrics.items() if name.startswith("loss/")]
+    assert len(terms) == 2 and np.isfinite(terms).all()
+    assert metrics["loss"] == pytest.approx(sum(terms))
+
+
+def test_epoch_means_of_nothing_are_zero() -> None:
+    means, counts = EpochMeans(C, D, torch.device("cpu")).result()
+    assert not means.any() and not counts.any()
+
+
+def test_node_with_one_class_trains() -> None:
+    made = client(knowledge=global_prototypes(), train_set=image_set(classes=1))
+    _, metrics = fit(made, ROUND)
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert made.contribution()["counts"].tolist() == [N, 0, 0, 0]
+
+
+# --- prediction ------------------------------------------------------------------------------------
+
+
+def test_prediction_by_head_is_the_default() -> None:
+    made, x = client(knowledge=global_prototypes()), batch().x
+    assert torch.equal(made.predict(x), made.forward(x)[1])
+
+
+def test_prediction_by_the_nearest_global_prototype() -> None:
+    # Evaluation calls no start_round: what counts is the knowledge of the moment.
+    made, x = client({"predict_by": "prototype"}), batch().x
+    assert torch.equal(made.predict(x), made.forward(x)[1])  # before there are prototypes
+    made.knowledge = global_prototypes()
+    h, g = features_of(made, x), global_prototypes()["prototypes"].astype(np.float64)
+    nearest = [int(np.argmin([((row - p) ** 2).sum() for p in g])) for row in h]
+    assert made.predict(x).argmax(dim=1).tolist() == [[0, 2, 3][j] for j in nearest]
+
+
+def test_evaluation_by_prototype_is_finite_and_counts_right() -> None:
+    test = image_set()
+    made = client({"predict_by": "prototype"}, global_prototypes(), train_set=test)
+    _, number, metrics = made.evaluate([], {DOMAINS: ["a"], SERVER_ROUND: ROUND})
+    assert (number, metrics[COUNT + "a"]) == (N, N)
+    assert np.isfinite(metrics[LOSS_SUM + "a"])
+    x = ((test.x / 255 - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)).transpose(0, 3, 1, 2)
+    h, g = features_of(made, torch.from_numpy(x.astype(np.float32))), global_prototypes()["prototypes"]
+    right = sum(
+        [0, 2, 3][int(np.argmin([((row - p) ** 2).sum() for p in g]))] == k for row, k in zip(h, test.y, strict=True)
+    )
+    assert metrics[CORRECT + "a"] == right
+
+
+# --- determinism, and the way back to FedAvg -------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [SHARED, SHARED | {"proto_source": "last_epoch"}])
+def test_fit_is_deterministic(params: dict[str, Any]) -> None:
+    runs = []
+    for noise in range(2):
+        torch.manual_seed(noise)  # global generators must not matter
+        state = torch.get_rng_state()
+        made = client(params, global_prototypes())
+        arrays, metrics = fit(made, ROUND)
+        assert torch.equal(torch.get_rng_state(), state)
+        runs.append((arrays, metrics, list(made.contribution().values())))
+    assert same(runs[0][0], runs[1][0]) and same(runs[0][2], runs[1][2])
+    assert runs[0][1] == runs[1][1]
+
+
+def fedavg() -> DomainClient:
+    return DomainClient(build("cnn", C, 0), setup(), Params(), image_set(), lambda domain: image_set())
+
+
+@pytest.mark.parametrize("params", [OFF, OFF | {"proto_source": "last_epoch"}])
+def test_switched_off_it_is_fedavg_bit_for_bit(params: dict[str, Any]) -> None:
+    mine, plain = client(params, global_prototypes()), fedavg()
+    for server_round in (1, 2):
+        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
+        assert same(arrays, wanted)
+        assert metrics == expected
+
+
+def test_switched_on_it_is_not_fedavg_once_there_are_prototypes() -> None:
+    assert same(fit(client(SHARED), 1)[0], fit(fedavg(), 1)[0])
+    assert not same(fit(client(SHARED, global_prototypes()), 1)[0], fit(fedavg(), 1)[0])

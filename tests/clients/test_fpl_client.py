@@ -1,0 +1,268 @@
+"""FPL on a node: its three terms against NumPy, every switch against the term it names."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import Tensor
+
+from clients.base import ClientSetup, DomainClient
+from clients.batches import Batch
+from clients.fpl import FPLClient, FPLParams
+from clients.models import SplitModel, build
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.base import ImageSet
+from fedshift_wire import SERVER_ROUND, Params
+from strategies.prototypes import check_prototypes
+
+Float = NDArray[np.float64]
+SEED, INDEX, ROUND = 11, 3, 2
+C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
+CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none
+OFF: dict[str, Any] = {"use_cpcl": False, "use_upcr": False}
+
+
+def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
+    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
+
+
+def clusters() -> dict[str, NDArray[Any]]:
+    p = np.random.default_rng(1).uniform(size=(len(CLASSES), D)).astype(np.float32)
+    return {"prototypes": p, "labels": np.array(CLASSES)}
+
+
+def setup(**train: Any) -> ClientSetup:
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
+    return ClientSetup(
+        seed=SEED,
+        index=INDEX,
+        device=torch.device("cpu"),
+        model=ModelConfig(name="cnn"),
+        train=TrainConfig(**settings | train),
+        images=ImageConfig(crop_padding=2, flip=True, eval_batch=7),
+    )
+
+
+def client(
+    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
+) -> FPLClient:
+    train_set = options.pop("train_set", None) or image_set()
+    model = options.pop("model", None) or build("cnn", C, 0)
+    made = FPLClient(model, setup(**options), FPLParams(**params or {}), train_set, lambda domain: train_set)
+    made.knowledge = dict(knowledge or {})
+    return made
+
+
+def fedavg() -> DomainClient:
+    return DomainClient(build("cnn", C, 0), setup(), Params(), image_set(), lambda domain: image_set())
+
+
+def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    state = of.model.state_dict()
+    arrays, number, metrics = of.fit(
+        [state[name].numpy().copy() for name in of.shared_names], {SERVER_ROUND: server_round}
+    )
+    assert number == len(of.train_set)
+    return arrays, metrics
+
+
+def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def batch(y: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0, 1), first: int = 0) -> Batch:
+    x = torch.randn(len(y), 3, 32, 32, generator=torch.Generator().manual_seed(first))
+    return Batch(x, torch.tensor(y), 0)
+
+
+def started(params: dict[str, Any] | None = None, **options: Any) -> FPLClient:
+    made = client(params, clusters(), **options)
+    made.start_round(ROUND)
+    made.start_epoch(0)
+    return made
+
+
+def values_and_gradients(
+    params: dict[str, Any], given: Batch | None = None
+) -> dict[str, tuple[float, NDArray[np.float32]]]:
+    made = started(params)
+    weights = list(made.model.parameters())
+    found = {}
+    for name, term in made.loss(given or batch()).items():
+        grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
+    return found
+
+
+def slow_terms(z: Float, logits: Float, y: list[int], tau: float) -> dict[str, float]:
+    """All three terms from features and logits; samples of class 1, which has no prototype, are left out of two."""
+    p = clusters()["prototypes"].astype(np.float64)
+    members = {k: [p[j] for j in range(len(CLASSES)) if CLASSES[j] == k] for k in set(CLASSES)}
+    entropy, contrast, consistency = [], [], []
+    for i in range(len(y)):
+        entropy.append(-np.log(np.exp(logits[i][y[i]]) / np.exp(logits[i]).sum()))
+        if y[i] in members:
+            s = [float(z[i] @ row) / float(np.linalg.norm(z[i]) * np.linalg.norm(row)) for row in p]
+            positive = sum(np.exp(s[j] / tau) for j in range(len(s)) if CLASSES[j] == y[i])
+            contrast.append(-np.log(positive / sum(np.exp(v / tau) for v in s)))
+            u = sum(members[y[i]]) / len(members[y[i]])
+            consistency.append(sum((z[i][d] - u[d]) ** 2 for d in range(D)) / D)
+    return {"ce": float(np.mean(entropy)), "cpcl": float(np.mean(contrast)), "upcr": float(np.mean(consistency))}
+
+
+# --- the loss --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tau", [0.02, 0.2])
+def test_terms_against_numpy(tau: float) -> None:
+    made, given = started({"tau": tau}), batch()
+    with torch.no_grad():
+        z, logits = (part.numpy().astype(np.float64) for part in made.model(given.x))
+    terms = made.loss(given)
+    assert list(terms) == ["ce", "cpcl", "upcr"]
+    for name, expected in slow_terms(z, logits, given.y.tolist(), tau).items():
+        assert float(terms[name].detach()) == pytest.approx(expected, rel=1e-3), name
+
+
+class Doubled(SplitModel):
+    """A model with something put around it, as modules do: features are twice the encoder's."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = 2 * self.encoder(x)
+        return features, self.classifier(features)
+
+
+def test_terms_and_prototypes_are_of_the_features_that_the_whole_model_gives() -> None:
+    inner = build("cnn", C, 0)
+    model = Doubled(inner.encoder, D, C)
+    model.classifier = inner.classifier
+    made, given = started({"tau": 0.2}, model=model), batch()
+    with torch.no_grad():
+        z = 2 * inner.encoder(given.x)
+        logits = inner.classifier(z).numpy().astype(np.float64)
+    expected = slow_terms(z.numpy().astype(np.float64), logits, given.y.tolist(), 0.2)
+    for name, term in made.loss(given).items():
+        assert float(term.detach()) == pytest.approx(expected[name], rel=1e-3), name
+    plain = started()
+    np.testing.assert_allclose(
+        made.finish_round(ROUND)["prototypes"], 2 * plain.finish_round(ROUND)["prototypes"], rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "term"), [({"use_cpcl": False}, "cpcl"), ({"use_upcr": False}, "upcr"), ({"tau": 0.5}, "cpcl")]
+)
+def test_switch_changes_exactly_the_term_it_names(params: dict[str, Any], term: str) -> None:
+    default, switched = values_and_gradients({}), values_and_gradients(params)
+    off = term not in switched
+    assert off == (False in params.values())
+    assert set(switched) == set(default) - ({term} if off else set())
+    for name, (value, grad) in switched.items():
+        assert (value == default[name][0] and np.array_equal(grad, default[name][1])) is (name != term), name
+
+
+def test_own_terms_are_positive_and_move_the_encoder_only() -> None:
+    found = values_and_gradients({})
+    in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
+    for name in ("cpcl", "upcr"):
+        value, grad = found[name]
+        assert value > 0
+        assert np.isfinite(grad).all() and grad[:in_encoder].any()
+        assert not grad[in_encoder:].any()
+
+
+@pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0,)])
+def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> None:
+    terms = values_and_gradients({}, batch(y))
+    assert all(np.isfinite(value) and np.isfinite(grad).all() for value, grad in terms.values())
+    assert all((terms[name][0] > 0) is (y == (0,)) for name in ("cpcl", "upcr"))
+
+
+def test_first_round_has_cross_entropy_alone() -> None:
+    _, metrics = fit(client())
+    assert {name for name in metrics if name.startswith("loss/")} == {"loss/ce"}
+    assert same(fit(client(), 1)[0], fit(fedavg(), 1)[0])
+
+
+@pytest.mark.parametrize("params", [{"tau": 0.0}, {"tau": -1.0}, {"proto_source": "x"}, {"lambda": 1.0}])
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FPLParams(**params)
+
+
+# --- what a node contributes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["after_training", "last_epoch"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("classes", [C - 1, 1])
+def test_contribution_is_what_the_server_accepts(source: str, precision: str, classes: int) -> None:
+    made = client(
+        {"proto_source": source}, clusters(), epochs=1, precision=precision, train_set=image_set(classes=classes)
+    )
+    _, metrics = fit(made, ROUND)
+    got = made.contribution()
+    check_prototypes(got, C, D)
+    assert got["counts"].tolist() == ([7, 7, 6, 0] if classes > 1 else [N, 0, 0, 0])
+    assert not got["prototypes"][3].any()
+    terms = [value for name, value in metrics.items() if name.startswith("loss/")]
+    assert len(terms) == 3 and np.isfinite(terms).all()
+    assert metrics["loss"] == pytest.approx(sum(terms))
+
+
+def test_prototypes_after_training_are_not_augmented() -> None:
+    made, train_set = client({}, clusters(), epochs=1), image_set()
+    fit(made, ROUND)
+    x = (train_set.x / 255 - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
+    with torch.no_grad():
+        h = made.model.encoder(torch.from_numpy(x.transpose(0, 3, 1, 2).astype(np.float32))).numpy()
+    for k in range(C - 1):
+        np.testing.assert_allclose(
+            made.contribution()["prototypes"][k], h[train_set.y == k].mean(axis=0), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_last_epoch_gathers_what_training_saw() -> None:
+    made = started({"proto_source": "last_epoch"})
+    for epoch in range(2):
+        made.start_epoch(epoch)
+        given = batch((0, 1, 2, 0), first=epoch)
+        made.loss(given)
+    with torch.no_grad():
+        h = made.model.encoder(given.x).numpy()
+    got = made.finish_round(ROUND)
+    assert got["counts"].tolist() == [2, 1, 1, 0]
+    np.testing.assert_allclose(got["prototypes"][0], (h[0] + h[3]) / 2, rtol=1e-4, atol=1e-6)
+
+
+# --- determinism, and the way back to FedAvg -------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["after_training", "last_epoch"])
+def test_fit_is_deterministic(source: str) -> None:
+    runs = []
+    for noise in range(2):
+        torch.manual_seed(noise)  # global generators must not matter
+        made = client({"proto_source": source}, clusters())
+        runs.append((*fit(made, ROUND), list(made.contribution().values())))
+    assert same(runs[0][0], runs[1][0]) and same(runs[0][2], runs[1][2])
+    assert runs[0][1] == runs[1][1]
+
+
+@pytest.mark.parametrize("params", [OFF, OFF | {"proto_source": "last_epoch"}])
+def test_switched_off_it_is_fedavg_bit_for_bit(params: dict[str, Any]) -> None:
+    mine, plain = client(params, clusters()), fedavg()
+    for server_round in (1, 2):
+        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
+        assert same(arrays, wanted)
+        assert metrics == expected
+
+
+@pytest.mark.parametrize("params", [{"use_cpcl": False}, {"use_upcr": False}, {}])
+def test_switched_on_it_is_not_fedavg(params: dict[str, Any]) -> None:
+    assert not same(fit(client(params, clusters()), 1)[0], fit(fedavg(), 1)[0])

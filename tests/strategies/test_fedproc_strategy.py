@@ -1,0 +1,97 @@
+"""FedProc on the server: the schedule of alpha, the mean over nodes, and classes that come and go."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+
+from fedshift_wire import Params
+from strategies.base import Federation, RoundResult, Update
+from strategies.fedproc import FedProcStrategy, contrast_share
+from strategies.prototypes import Refused
+from strategies.roster import Node
+
+Array = NDArray[Any]
+C, D = 3, 2
+
+
+def strategy(rounds: int = 4) -> FedProcStrategy:
+    federation = Federation(
+        domains=("a",), num_classes=C, feature_dim=D, seed=0, participation=1.0, personal=False,
+        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}", rounds=rounds,
+    )  # fmt: skip
+    return FedProcStrategy(federation, Params(), lambda result, weights, knowledge: None)
+
+
+def update(prototypes: list[list[float]], counts: list[int], index: int = 0) -> Update:
+    node = Node(100 + index, index, "a", tuple(counts), 0, True, index)
+    knowledge: dict[str, Array] = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
+    return Update(node, ArrayRecord(), knowledge, max(sum(counts), 1), {})
+
+
+def merged(server: FedProcStrategy, *updates: Update) -> dict[int, list[float]]:
+    server.merge_knowledge(list(updates))
+    prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
+    assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
+    return {int(k): row.tolist() for k, row in zip(labels, prototypes, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "shares"), [(1, [1.0]), (2, [1.0, 0.5]), (4, [1.0, 0.75, 0.5, 0.25]), (5, [1.0, 0.8, 0.6, 0.4, 0.2])]
+)
+def test_alpha_falls_from_one_to_one_over_the_rounds(rounds: int, shares: list[float]) -> None:
+    assert [contrast_share(t, rounds) for t in range(1, rounds + 1)] == pytest.approx(shares)
+
+
+def test_nodes_are_told_the_alpha_of_the_round() -> None:
+    server = strategy(rounds=4)
+    node = update([[0, 0]] * C, [1] * C).node
+    assert server.knowledge_for(node) == {}  # round 1: no prototypes
+    server.merge_knowledge([update([[1, 2]] * C, [1] * C)])
+    for server_round, alpha in ((2, 0.75), (3, 0.5), (4, 0.25)):
+        server._result = RoundResult(server_round)
+        sent = server.knowledge_for(node)
+        assert set(sent) == {"prototypes", "labels", "alpha"}
+        assert sent["alpha"].shape == (1,)
+        assert sent["alpha"].tolist() == [alpha]
+    assert set(server.knowledge) == {"prototypes", "labels"}  # alpha follows from the round, so none is kept
+
+
+def test_a_run_of_one_round_has_no_contrast() -> None:
+    server = strategy(rounds=1)
+    server._result = RoundResult(1)
+    assert server.knowledge_for(update([[0, 0]] * C, [1] * C).node) == {}
+    server.merge_knowledge([update([[1, 2]] * C, [1] * C)])  # evaluation after it
+    assert server.knowledge_for(update([[0, 0]] * C, [1] * C).node)["alpha"].tolist() == [1.0]
+
+
+def test_each_node_counts_once_however_many_images_it_has() -> None:
+    first, second = update([[3, 0], [2, 2], [9, 9]], [30, 1, 0]), update([[11, 0], [9, 9], [9, 9]], [1, 0, 0], 1)
+    assert merged(strategy(), first, second) == {0: [7, 0], 1: [2, 2]}
+
+
+def test_mean_against_loops() -> None:
+    rng = np.random.default_rng(0)
+    p, counts = rng.normal(size=(5, C, D)), rng.integers(0, 3, size=(5, C))
+    got = merged(strategy(), *(update(p[n].tolist(), counts[n].tolist(), n) for n in range(5)))
+    for k in range(C):
+        members = [p[n, k] for n in range(5) if counts[n, k] > 0]
+        np.testing.assert_allclose(got[k], sum(members) / len(members), rtol=1e-5)
+
+
+def test_classes_come_and_go() -> None:
+    server = strategy()
+    assert merged(server, update([[9, 9], [9, 9], [1, 3]], [0, 0, 1])) == {2: [1, 3]}
+    assert merged(server, update([[5, 7], [9, 9], [9, 9]], [1, 0, 0])) == {0: [5, 7], 2: [1, 3]}
+    assert merged(server, update([[9, 9], [9, 9], [3, 5]], [0, 0, 1])) == {0: [5, 7], 2: [3, 5]}
+    assert merged(server, update([[9, 9]] * C, [0] * C)) == {0: [5, 7], 2: [3, 5]}
+
+
+def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:
+    server = strategy()
+    server.check_knowledge(update([[1.0] * D] * C, [1] * C).knowledge)
+    for bad in ({}, update([[1.0] * (D + 1)] * C, [1] * C).knowledge, update([[np.inf] * D] * C, [1] * C).knowledge):
+        with pytest.raises(Refused):
+            server.check_knowledge(bad)
