@@ -253,7 +253,7 @@ def _complete_method(config: RunConfig) -> dict[str, Any]:
             f"nodes may differ with {', '.join(able)}"
         )
     method.strategy_class().check_run(server, config.rounds)
-    client_class.check_run(node, config.model, config.train)
+    client_class.check_run(node, config.model, config.train, config.images)
     return {"name": method.name} | server.model_dump() | node.model_dump()
 
 
