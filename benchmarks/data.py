@@ -14,7 +14,6 @@ Run: python benchmarks/data.py [--repeats 7]
 import argparse
 import json
 import os
-import platform
 import statistics
 import tarfile
 import tempfile
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import machine
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -207,14 +207,6 @@ def saved(images: Pixels, folder: Path) -> list[Path]:
 # --- the report ------------------------------------------------------------------------------------
 
 
-def machine() -> str:
-    """Return processor, cores and torch's version."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{(models or [platform.processor()])[0]}, {os.cpu_count()} cores, torch {torch.__version__}"
-
-
 def show(result: dict[str, Any]) -> None:
     """Print one case of the table."""
     for name in ("theirs", "ours"):
@@ -241,7 +233,7 @@ def main() -> None:
             show(results[-1])
     tightest = min(results, key=lambda result: result["ratio"] / result["target"])
     head = {"name": "data", "ratio": tightest["ratio"], "target": tightest["target"]}
-    report = head | {"ok": all(result["ok"] for result in results), "cases": results, "machine": machine()}
+    report = head | {"ok": all(result["ok"] for result in results), "cases": results, "machine": machine.describe()}
     print(json.dumps(report))
 
 

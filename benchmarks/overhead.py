@@ -10,14 +10,12 @@ import argparse
 import contextlib
 import io
 import json
-import os
-import platform
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
+import machine
 
 from fedshift_app import node, registry, runner
 from fedshift_app.config import resolve
@@ -54,14 +52,6 @@ def parameters(method: str, flat: dict[str, Any]) -> tuple[int, int]:
     return sum(counts.values()) - private, private
 
 
-def machine() -> str:
-    """Return processor, cores and torch's version."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{(models or [platform.processor()])[0]}, {os.cpu_count()} cores, torch {torch.__version__}"
-
-
 def main() -> None:
     """Measure all methods; print a Markdown table and, last, one JSON object."""
     parser = argparse.ArgumentParser(description="Costs of each method beside FedAvg.")
@@ -85,7 +75,11 @@ def main() -> None:
         )
     slowest = max(results, key=lambda found: found["ratio"])
     head = {"name": "overhead", "ratio": slowest["ratio"], "target": TARGET, "ok": slowest["ratio"] <= TARGET}
-    print(json.dumps(head | {"model": given.model, "nodes": given.nodes, "methods": results, "machine": machine()}))
+    print(
+        json.dumps(
+            head | {"model": given.model, "nodes": given.nodes, "methods": results, "machine": machine.describe()}
+        )
+    )
 
 
 if __name__ == "__main__":

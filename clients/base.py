@@ -132,7 +132,7 @@ class DomainClient(NumPyClient):
     # --- hooks of a method -------------------------------------------------------------------------
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig) -> None:
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
 
     @classmethod
@@ -232,8 +232,8 @@ class DomainClient(NumPyClient):
             metrics |= {f"{OTHER_CORRECT}{name}/{domain}": correct for name, correct in scores.others.items()}
             loss, images = loss + scores.loss_sum, images + len(test)
         if config.get(VALIDATION) and self.validation_set is not None:
-            correct, _ = self.score(self.validation_set)
-            metrics |= {VALIDATION_CORRECT: correct, VALIDATION_COUNT: len(self.validation_set)}
+            scores = self.score_test(self.validation_set)
+            metrics |= {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(self.validation_set)}
         return loss / max(images, 1), images, metrics
 
     def local_scores(self, domains: Sequence[str]) -> dict[str, int]:
@@ -350,8 +350,7 @@ class DomainClient(NumPyClient):
 
         Args:
             images: The images; their labels are passed on as they are.
-            batch_size: Images per batch, at most the room made for one; a last batch of one image joins
-                the one before.
+            batch_size: Images per batch; a last batch of one image joins the one before.
             views: Augmented views of each image, 1 or 2; 0 for the image as it is.
             order: CPU generator of the order.
             first: CPU generator of the first view.
@@ -361,15 +360,17 @@ class DomainClient(NumPyClient):
         pixels, labels = self._on_device(images)
         permutation = torch.randperm(len(labels), generator=order).to(self.setup.device)
         for index in _cut(permutation, batch_size):
-            # index_select copies whole images, and into the same memory for every batch.
-            x = torch.index_select(pixels, 0, index, out=self._taken[: len(index)])
+            # index_select copies whole images, and into the same memory for every batch that has room there.
+            fits = len(index) <= len(self._taken)
+            taken, buffer = (self._taken[: len(index)], self._buffer) if fits else (None, None)
+            x = torch.index_select(pixels, 0, index, out=taken)
             y = labels[index]
             if views == 2:
                 one, other = self._pipeline.two_views(x, first, second)
                 yield Batch(one, y, epoch, other)
             else:
-                draw = self._pipeline.train(x, first, self._buffer) if views else self._pipeline.plain(x, self._buffer)
-                yield Batch(draw, y, epoch)
+                one = self._pipeline.train(x, first, buffer) if views else self._pipeline.plain(x, buffer)
+                yield Batch(one, y, epoch)
 
     # --- the loop ----------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             launch[key] = _launch_value(key, value)
         elif key in configuration.FLAT_KEYS:
             flat[key] = _flat_value(key, value)
-        elif "." in key:
+        elif "." in key or key.replace("-", "_") == configuration.MODEL_PER_NODE:
             dotted.append(argument)
         else:
             known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))

@@ -235,7 +235,8 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
     # Write every parameter out, so that the run folder shows defaults too.
-    return config.model_copy(update={"method": _complete_method(config), "modules": _complete_modules(config)})
+    complete = config.model_copy(update={"modules": _complete_modules(config)})
+    return complete.model_copy(update={"method": _complete_method(complete)})
 
 
 def _complete_method(config: RunConfig) -> dict[str, Any]:
@@ -253,7 +254,8 @@ def _complete_method(config: RunConfig) -> dict[str, Any]:
             f"nodes may differ with {', '.join(able)}"
         )
     method.strategy_class().check_run(server, config.rounds)
-    client_class.check_run(node, config.model, config.train)
+    client_class.plugin(registry.make_plugin(config.modules), node)
+    client_class.check_run(node, config.model, config.train, config.images)
     return {"name": method.name} | server.model_dump() | node.model_dump()
 
 

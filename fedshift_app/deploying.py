@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets import cache
 from fedshift_app import config as configuration
-from fedshift_app import exporting, processes, runner
+from fedshift_app import exporting, keeping, processes, runner
 
 ROUNDS = 4  # each message starts a process of its own, so a round takes some 10 s on two cores
 
@@ -27,8 +27,9 @@ def demo(flat: dict[str, Any]) -> Path:
     with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
         home = Path(name)
         folders = exporting.export(config, number, home / "nodes")
-        # The folders are gone afterwards, so their decoded images must not stay behind.
-        environment = runner.environment(home) | {cache.CACHE_DIR: str(home / "cache")}
+        # The nodes are gone afterwards, so neither their decoded images nor their private parts must stay behind.
+        own = {cache.CACHE_DIR: str(home / "cache"), keeping.STATE_DIR: str(home / "state")}
+        environment = runner.environment(home) | own
         with processes.group(runner.empty_folder(home), environment) as flower:
             port = processes.free_port()
             runner.start_superlink(flower, port)

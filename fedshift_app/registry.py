@@ -91,6 +91,7 @@ METHODS: dict[str, Method] = {
             venue="CVPR 2026",
             strategy="strategies.f2dc:F2DCStrategy",
             client="clients.f2dc:F2DCClient",
+            travels="with local_modules=aggregate: the modules, averaged with the weights",
             private="with local_modules=local: decoupler, corrector, auxiliary classifier",
         ),
         Method(

@@ -1,11 +1,15 @@
 """Class prototypes of many nodes: stacking, checking, averaging, clustering."""
 
+import warnings
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from strategies.averaging import Arrays
 
 FloatArray = NDArray[np.float32]
+Partition = Literal["last", "first"]
 
 
 class Refused(ValueError):  # noqa: N818 (a verdict, not a malfunction)
@@ -51,13 +55,20 @@ def mean_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray
     return (total / np.maximum(number, 1)[:, None]).astype(np.float32), number > 0
 
 
-def finch_groups(points: FloatArray) -> list[NDArray[np.int64]]:
-    """Return the members of each cluster of FINCH's coarsest partition of points (N, D)."""
+def finch_groups(points: FloatArray, partition: Partition = "last") -> list[NDArray[np.int64]]:
+    """Return the members of each cluster of points (N, D) by FINCH with cosine distance.
+
+    Args:
+        points: What to cluster.
+        partition: FINCH's last and coarsest partition, or its first and finest.
+    """
     if len(points) < 3:  # FINCH puts one or two points into one cluster
         return [np.arange(len(points))] if len(points) else []
-    from finch import FINCH  # type: ignore[import-untyped]  # here, because it warns on import
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a package is missing which only 10,000 points and more need
+        from finch import FINCH  # type: ignore[import-untyped]
 
-    labels = FINCH(points, distance="cosine", verbose=False)[0][:, -1]
+    labels = FINCH(points, distance="cosine", verbose=False)[0][:, -1 if partition == "last" else 0]
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 

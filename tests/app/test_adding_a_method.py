@@ -18,7 +18,7 @@ PACKAGES = ("fedshift_app", "strategies", "clients", "datasets", "conf")
 def blocks() -> dict[str, str]:
     """Return the page's files by path: each block names its own in its first line."""
     found = re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    return {path: text for path, text in found}
+    return dict(found)
 
 
 def test_the_page_counts_right() -> None:

@@ -268,6 +268,11 @@ def test_arguments_are_divided() -> None:
     assert flat["set"] == "train.lr=1 method.tau=0.1 'allocation.counts={scan: 2, sketch: 1}'"
 
 
+def test_networks_per_node_need_no_dot() -> None:
+    flat, _ = cli.parse_arguments(["handwritten", "method=fedseproto", "model-per-node=[cnn3,cnn2]"])
+    assert flat["set"] == "'model-per-node=[cnn3,cnn2]'"
+
+
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

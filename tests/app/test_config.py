@@ -13,7 +13,7 @@ from datasets import catalog
 from datasets.errors import ConfigError
 from fedshift_app import registry
 from fedshift_app.cli import parse_arguments
-from fedshift_app.config import CONF, FLAT_KEYS, RunConfig, from_json, names, parse_set, resolve
+from fedshift_app.config import ASKED_BY_METHODS, CONF, FLAT_KEYS, RunConfig, from_json, names, parse_set, resolve
 from fedshift_app.run_folder import CONFIG_FILE, RunFolder
 
 #: A small experiment as a person would write one.
@@ -59,6 +59,9 @@ def refusal(flat: dict[str, Any]) -> str:
 @pytest.mark.parametrize("method", registry.METHODS)
 @pytest.mark.parametrize("experiment", names("experiments"))
 def test_every_experiment_resolves_with_every_method(experiment: str, method: str) -> None:
+    if experiment == "fedseproto-digits-heterogeneous" and not registry.get(method).client_class().heterogeneous:
+        assert "nodes may differ with" in refusal({"experiment": experiment, "method": method})
+        return
     config = resolve({"experiment": experiment, "method": method})
     assert config.experiment == experiment
     assert config.method["name"] == method
@@ -77,6 +80,7 @@ def test_every_dataset_has_a_file() -> None:
 @pytest.mark.parametrize("method", registry.METHODS)
 def test_a_method_file_holds_only_parameters_of_its_method(method: str) -> None:
     content = yaml.safe_load((CONF / "methods" / f"{method}.yaml").read_text()) or {}
+    content = {key: value for key, value in content.items() if key not in ASKED_BY_METHODS}
     server, node = registry.get(method).split_params(content)
     assert set(content) <= set(type(server).model_fields) | set(type(node).model_fields)
 
@@ -139,6 +143,99 @@ def test_experiment_overrides_the_method_file(tmp_path: Path) -> None:
     assert method["tau"] == 0.5  # method: of the experiment
     assert method["alpha"] == 0.2  # methods: i2pfl: of the experiment
     assert method["lambda1"] == 10.0  # the method's file
+
+
+def test_a_method_asks_for_settings_below_the_experiments_own(tmp_path: Path) -> None:
+    # conf/methods/fedicon.yaml: images.views 2, grayscale 0.2
+    asked = resolve({"experiment": written(tmp_path, rounds=20), "method": "fedicon"}).images
+    assert (asked.views, asked.grayscale) == (2, 0.2)
+    assert asked.crop_padding == resolve({"experiment": written(tmp_path, rounds=20)}).images.crop_padding
+    own = written(tmp_path, rounds=20, images={"grayscale": 0.5})
+    assert resolve({"experiment": own, "method": "fedicon"}).images.grayscale == 0.5
+    assert resolve({"experiment": own}).images.views == 1  # of another method it is not asked
+    assert resolve({"experiment": own, "method": "fedicon", "set": "images.grayscale=0"}).images.grayscale == 0
+
+
+def test_an_experiment_may_set_anything_for_one_method(tmp_path: Path) -> None:
+    special = {"rounds": 33, "train": {"momentum": 0.0}, "images": {"flip": True}, "lambda2": 0.5}
+    path = written(tmp_path, methods={"i2pfl": special}, images={"flip": False})
+    plain, changed = resolve({"experiment": path, "method": "fedavg"}), resolve({"experiment": path, "method": "i2pfl"})
+    assert (changed.rounds, changed.train.momentum, changed.images.flip) == (33, 0.0, True)
+    assert changed.method["lambda2"] == 0.5
+    assert changed.train.lr == plain.train.lr
+    assert (plain.rounds, plain.train.momentum, plain.images.flip) != (33, 0.0, True)
+    assert resolve({"experiment": path, "method": "i2pfl", "rounds": 7}).rounds == 7
+
+
+def test_a_resolved_configuration_means_itself(tmp_path: Path) -> None:
+    for method, more in (("fedicon", "images.grayscale=0"), ("fedavg", "modules.name=f2dc modules.tau=0.5")):
+        config = resolve({"method": method, "set": more})
+        path = tmp_path / f"{method}.yaml"
+        path.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
+        assert resolve({"experiment": str(path)}) == config
+
+
+# --- modules and networks per node --------------------------------------------------------------------------
+
+
+def test_modules_bring_their_defaults_and_are_written_out() -> None:
+    assert resolve({}).modules == {"name": "none"}
+    modules = resolve({"set": "modules.name=f2dc modules.tau=0.1"}).modules
+    assert (modules["name"], modules["tau"], modules["lambda1"], modules["noise"]) == (
+        "f2dc", 0.1, 0.8, "logistic_pair",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("modules.name=x", ["modules.name", "'x'", "f2dc"]),
+        ("modules.tau=1", ["modules.tau", "none"]),
+        ("modules.name=f2dc modules.x=1", ["modules.x", "tau"]),
+        ("modules.name=f2dc modules.tau=0", ["modules.tau", "greater than 0", "0"]),
+        ("method.name=f2dc modules.name=f2dc", ["modules.name", "f2dc carries its modules already"]),
+    ],
+)
+def test_modules_that_make_no_sense(text: str, told: list[str]) -> None:
+    message = refusal({"set": text})
+    assert all(part in message for part in told), message
+
+
+def test_model_per_node_has_two_spellings(tmp_path: Path) -> None:
+    path = written(tmp_path, **{"model-per-node": ["cnn3", "cnn2"]}, model={"name": "cnn3"})
+    assert resolve({"experiment": path, "method": "fedseproto"}).model.per_node == ("cnn3", "cnn2")
+    for key in ("model-per-node", "model.per_node"):
+        text = f"model.name=cnn3 '{key}=[cnn2,cnn3]'"
+        assert resolve({"method": "fedseproto", "set": text}).model.per_node == ("cnn2", "cnn3")
+
+
+@pytest.mark.parametrize(
+    ("flat", "told"),
+    [
+        ({"set": "model.per_node=[cnn]"}, ["model.per_node", "'fedavg' averages weights", "fedseproto"]),
+        ({"method": "fedseproto", "set": "model.per_node=[big]"}, ["model.per_node.0", "cnn2", "'big'"]),
+        (
+            {"method": "fedseproto", "set": "dataset.size=64 model.name=resnet10 model.per_node=[cnn3]"},
+            ["cnn3", "dataset.size=32", "64"],
+        ),
+    ],
+)
+def test_networks_that_cannot_be(flat: dict[str, Any], told: list[str]) -> None:
+    message = refusal(flat)
+    assert all(part in message for part in told), message
+
+
+@pytest.mark.parametrize(
+    ("flat", "told"),
+    [
+        ({"method": "fedicon", "rounds": 5}, ["rounds=5", "classifier_rounds=5"]),
+        ({"method": "fedicon", "set": "images.views=1"}, ["images.views=1", "lie=true"]),
+        ({"method": "fedseproto", "set": "train.epochs=1"}, ["phase1_epochs=1", "train.epochs=1", "joint"]),
+    ],
+)
+def test_what_a_method_cannot_run_with(flat: dict[str, Any], told: list[str]) -> None:
+    message = refusal(flat)
+    assert all(part in message for part in told), message
 
 
 def test_methods_section_counts_for_a_chosen_method_alone(tmp_path: Path) -> None:

@@ -118,6 +118,42 @@ def test_private_batchnorm_stays_and_survives(method: str, run_inline: InlineRun
     assert batches == [BATCHES.get(method, 4)] * 4
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("nodes", "settings"),
+    [
+        (4, "allocation.share=0.1 federation.participation=0.25"),  # one node a round, so one cluster (J = 1)
+        (4, "allocation.label_skew=0.05"),  # nodes lack classes
+        (4, "allocation.share=0.06 train.batch_size=7"),  # 21 or 22 images: a last batch of one
+    ],
+)
+def test_odd_federations_give_numbers(method: str, nodes: int, settings: str, run_inline: InlineRun) -> None:
+    run = run_inline(method=method, rounds=2, nodes=nodes, set=short(method, settings))
+    assert not run.rounds[-1]["left_out"]
+    for line in run.rounds:
+        assert all(value is not None and np.isfinite(value) for value in line["losses"].values()), line["losses"]
+    for kind in ("weights", "knowledge"):
+        arrays = load_file(run.folder / "checkpoint" / f"{kind}-00002.safetensors")
+        assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet10"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_node_with_one_image_trains(method: str, model: str) -> None:
+    settings = short(method, f"model.name={model}")
+    cfg = config.resolve({"experiment": "handwritten", "method": method, "rounds": 2, "set": settings})
+    where = node.place(cfg, make_context(1, {"partition-id": 0, "num-partitions": 4}, {}), node.SIMULATION)
+    client = node.make_client(cfg, where, 0)
+    client.train_set = client.train_set.select(np.array([3]))
+    state = client.model.state_dict()
+    arrays, examples, metrics = client.fit([state[name].numpy() for name in client.shared_names], {"server-round": 1})
+    assert examples == 1
+    assert all(np.isfinite(value) for value in metrics.values()), metrics
+    assert all(
+        np.isfinite(array).all() for array in [*arrays, *client.memory.values(), *client.contribution().values()]
+    )
+
+
 class _Recorder:
     """Makes grids that remember the first and the last training message that a node was sent."""
 

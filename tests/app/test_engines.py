@@ -65,11 +65,12 @@ def only_new(before: set[int]) -> set[int]:
 
 
 @pytest.mark.slow
-def test_three_engines_agree_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["method=fedcode", "rounds=2"]], ids=["fedavg", "private-parts"])
+def test_three_engines_agree_bit_for_bit(more: list[str], tmp_path: Path) -> None:
     before = flower_processes()
-    inline = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", *TINY, cwd=tmp_path))
-    simulation = finished(fedshift("run", "handwritten", "nodes=2", *TINY, cwd=tmp_path))
-    deployment = finished(fedshift("deploy-demo", *TINY, cwd=tmp_path))
+    inline = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", *TINY, *more, cwd=tmp_path))
+    simulation = finished(fedshift("run", "handwritten", "nodes=2", *TINY, *more, cwd=tmp_path))
+    deployment = finished(fedshift("deploy-demo", *TINY, *more, cwd=tmp_path))
     runs = {"inline": inline, "simulation": simulation, "deployment": deployment}
     assert {name: run.results["engine"] for name, run in runs.items()} == {name: name for name in runs}
     assert len({run.results["weights_sha256"] for run in runs.values()}) == 1
@@ -79,7 +80,7 @@ def test_three_engines_agree_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_number_of_actors_does_not_change_the_numbers(tmp_path: Path) -> None:
-    arguments = ["run", "handwritten", "method=i2pfl", "nodes=4", "rounds=2", "train.epochs=1"]
+    arguments = ["run", "handwritten", "method=fedcode", "nodes=4", "rounds=2", "train.epochs=1"]
     many = finished(fedshift(*arguments, cwd=tmp_path))
     one = finished(fedshift(*arguments, "actors=1", cwd=tmp_path))
     inline = finished(fedshift(*arguments, "engine=inline", cwd=tmp_path))

@@ -1,13 +1,19 @@
 """A node's memory outlives its process: on disk, by node and run, never a silent fresh start."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message, RecordDict
+from support import InlineRun, ListeningGrid
 
 from datasets.base import Source
 from datasets.errors import FedShiftError
-from fedshift_app import keeping
+from fedshift_app import exporting, keeping, node, server_app
+from fedshift_app.config import resolve
+from fedshift_app.exporting import NodeFolder
+from fedshift_app.flower_internals import make_context
 from fedshift_app.holdings import Place
 
 
@@ -69,3 +75,49 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv(keeping.STATE_DIR, str(tmp_path / "file"))
     with pytest.raises(FedShiftError, match="cannot keep this node's private parts"):
         keeping.remember(place(), 11, MEMORY)
+
+
+# --- a whole run ------------------------------------------------------------------------------------
+
+
+class SuperNodes:
+    """Makes grids whose nodes are given their images, as real SuperNodes are; one may lose its process's memory."""
+
+    def __init__(self, folders: list[NodeFolder], *, restarts: bool) -> None:
+        self.folders = folders
+        self.restarts = restarts
+
+    def make(self, *args: Any) -> Any:
+        nodes = self
+
+        class Grid(ListeningGrid):
+            def pass_on(self, asked: Message, reply: Message) -> Message | None:
+                if nodes.restarts and asked.metadata.dst_node_id == 1001:
+                    self._contexts[1001].state = RecordDict()  # what remains of a SuperNode's process that ended
+                return reply
+
+        grid = Grid(*args)
+        for i, folder in enumerate(self.folders):
+            given = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "threads": 1}
+            grid._contexts[1000 + i] = make_context(1000 + i, given, {})
+        return grid
+
+
+def test_private_parts_outlive_the_supernodes_process(
+    tmp_path: Path, run_inline: InlineRun, image_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = "train.epochs=1 allocation.share=0.1 federation.min_nodes=4"
+    cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
+    folders = exporting.export(cfg, 4, tmp_path / "nodes")
+    monkeypatch.setattr(server_app, "_engine", lambda grid: node.DEPLOYMENT)
+    hashes = []
+    for restarts, forgets in ((False, False), (True, False), (True, True)):
+        monkeypatch.setenv(keeping.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
+        if forgets:
+            monkeypatch.setattr(keeping, "recall", lambda where, run_id: {})
+        run = run_inline(
+            method="fedcode", rounds=3, nodes=4, set=settings, grid=SuperNodes(folders, restarts=restarts).make
+        )
+        hashes.append((run.results["weights_sha256"], [line["accuracy"] for line in run.rounds]))
+    assert hashes[0] == hashes[1]  # a restart changes nothing
+    assert hashes[0] != hashes[2]  # because the parts are on disk

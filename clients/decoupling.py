@@ -1,0 +1,384 @@
+"""F2DC's modules as a plugin: DFD splits a feature map by a mask, DFC calibrates what the mask rejects.
+
+Paper: "Domain-Skewed Federated Learning with Feature Decoupling and Calibration", Huan Wang, Jun Shen, Jun Yan,
+Guansong Pang, CVPR 2026; https://arxiv.org/abs/2603.14238 (equations 3-9).
+Reference code: mala-lab/F2DC, versions up to commit c59e322 and commit 6b0a8ed.
+
+Symbols: f feature map after a stage, A_D and A_C the two convolutional modules, S = A_D(f), M the mask of Eq. 3,
+f+ = M f and f- = (1 - M) f, f* the calibrated f-, f~ = f+ + f* the fused map that replaces f; r^F global average
+pooling, l = r^F(f) latent features, m the auxiliary linear classifier, L the insertion points.
+
+Deviations: (1) modules are averaged with the weights as in the code, because scores of f+, f-, f* (Table 7) need
+them at the server (the paper keeps them on the node: ``local_modules``, ``eval_modules``); (2) no noise in the mask
+at test (``eval_noise``; the paper does not say, the code draws); (3) r^F pools also where the network goes on
+with FC and ReLU (the CNNs; the paper has residual networks only): Eq. 5 through such layers is least where they
+are dead, and they die.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal, cast
+
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor, nn
+
+from clients.batches import Batch
+from clients.losses import f2dc as terms
+from clients.models import Blueprint, ResNetEncoder, SplitModel, initialised
+from datasets.errors import ConfigError
+from datasets.seeding import torch_seed
+from fedshift_wire import Params
+
+PART = "decoupling."  # so start the state-dict names of all modules
+TestFeature = Literal["fused", "f_plus", "f_minus", "f_star"]
+
+
+class DecouplingParams(Params):
+    """The modules' parameters; values are the paper's. Both ``use_`` switches off: no modules at all."""
+
+    use_dfd_loss: bool = True  # L_DFD (Table 6)
+    use_dfc_loss: bool = True  # A_C and L_DFC (Table 6); without them f* = f-, so f~ = f
+    lambda1: float = Field(0.8, ge=0)  # weight of L_DFD; 0 turns the term off
+    lambda2: float = Field(1.0, ge=0)  # weight of L_DFC; 0 turns the term off and keeps A_C
+    tau: float = Field(0.06, gt=0)  # temperature of the separability
+    sigma: float = Field(0.1, gt=0)  # smoothness of the mask (Table 5)
+    conv_layers: Literal[2, 3] = 2  # of A_D and A_C; 3 in the code since June 2026
+    hidden: int = Field(64, ge=1)  # their inner width; 50 in the code since June 2026
+    insert_after: Literal["last"] | tuple[Annotated[int, Field(ge=1)], ...] = "last"  # stages, from 1 (Eq. 9)
+    noise: terms.Noise = "logistic_pair"  # of the mask: the paper's, or the code's (A3)
+    eval_noise: bool = False  # noise at test too (A2)
+    y_hat_from: Literal["classifier", "aux"] = "classifier"  # whose most confident wrong class: h(l~), or m(l-) (A6)
+    test_feature: TestFeature = "fused"  # which map is classified at test: f~, f+, f-, f* (Table 7)
+    local_modules: Literal["local", "aggregate"] = "aggregate"  # A_D, A_C, m: kept on the node, or averaged (A1)
+    #: What scores a model: no modules (f~ = f), each node's own with scores averaged, or the averaged ones (A1).
+    eval_modules: Literal["none", "client_mean", "aggregated"] = "aggregated"
+
+    @property
+    def active(self) -> bool:
+        """Whether there are any modules."""
+        return self.use_dfd_loss or self.use_dfc_loss
+
+    @field_validator("insert_after")
+    @classmethod
+    def _different_stages(cls, stages: Literal["last"] | tuple[int, ...]) -> Literal["last"] | tuple[int, ...]:
+        if stages == "last":
+            return "last"
+        if not stages or len(set(stages)) != len(stages):
+            raise ValueError(f"expected 'last' or different numbers of stages from 1, found {list(stages)}")
+        return tuple(sorted(stages))
+
+    @model_validator(mode="after")
+    def _modules_are_where_they_are_needed(self) -> "DecouplingParams":
+        if self.local_modules == "local" and self.eval_modules == "aggregated":
+            raise ValueError(
+                "eval_modules=aggregated needs local_modules=aggregate; with local ones there are none, client_mean"
+            )
+        if self.local_modules == "aggregate" and self.eval_modules == "client_mean":
+            raise ValueError(
+                "eval_modules=client_mean needs local_modules=local; averaged ones are the same on every node"
+            )
+        if self.test_feature != "fused" and (self.eval_modules == "none" or not self.active):
+            raise ValueError(f"test_feature={self.test_feature} needs modules at test; without them there is only f")
+        if self.eval_noise and self.eval_modules == "none":
+            raise ValueError("eval_noise=true needs modules at test, but eval_modules=none")
+        return self
+
+
+# --- the encoder in stages -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stages:
+    """An encoder cut up; it stays the owner of its layers.
+
+    Attributes:
+        maps: From the images, or the map before, to the map of each stage (B, C, H, W).
+        widths: C of each.
+        rest: From the last map to the features (B, D).
+    """
+
+    maps: tuple[Callable[[Tensor], Tensor], ...]
+    widths: tuple[int, ...]
+    rest: Callable[[Tensor], Tensor]
+
+
+def split(encoder: nn.Module, name: str) -> Stages:
+    """Cut an encoder into stages and a rest.
+
+    A residual network has the four of its paper, the first with the stem; a row of layers has one stage up to
+    each max-pooling, and must flatten the last.
+
+    Raises:
+        ConfigError: If the network, called ``name``, has no such stages.
+    """
+    if isinstance(encoder, ResNetEncoder):
+        first, *others = encoder.stages
+        blocks = [nn.Sequential(encoder.stem, first), *others]
+        return Stages(tuple(blocks), tuple(_width(block) for block in blocks), pooled)
+    if isinstance(encoder, nn.Sequential):
+        ends = [i + 1 for i, layer in enumerate(encoder) if isinstance(layer, nn.MaxPool2d)]
+        if ends and len(encoder) > ends[-1] and isinstance(encoder[ends[-1]], nn.Flatten):
+            blocks = [encoder[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            return Stages(tuple(blocks), tuple(_width(block) for block in blocks), encoder[ends[-1] :])
+    raise ConfigError(f"modules f2dc: the network {name!r} has no stages; there are resnet10, resnet18 and the CNNs")
+
+
+def _width(block: nn.Module) -> int:
+    return [layer for layer in block.modules() if isinstance(layer, nn.Conv2d)][-1].out_channels
+
+
+def pooled(f: Tensor) -> Tensor:
+    """Return r^F(f): global average pooling, (B, C, H, W) to (B, C)."""
+    return f.mean(dim=(2, 3))
+
+
+# --- the modules -----------------------------------------------------------------------------------
+
+
+def convolutions(width: int, hidden: int, layers: int) -> nn.Sequential:
+    """Build A_D or A_C: 3x3 convolutions without bias, BatchNorm and ReLU between them; (B, C, H, W) to the same."""
+    built: list[nn.Module] = [nn.Conv2d(width, hidden, 3, padding=1, bias=False)]
+    for width_in, width_out in pairwise([*[hidden] * (layers - 1), width]):
+        built += [nn.BatchNorm2d(width_in), nn.ReLU(), nn.Conv2d(width_in, width_out, 3, padding=1, bias=False)]
+    return nn.Sequential(*built)
+
+
+@dataclass(frozen=True)
+class Maps:
+    """What becomes of a map f; all of its shape (B, C, H, W)."""
+
+    plus: Tensor
+    minus: Tensor
+    star: Tensor
+    fused: Tensor
+
+    def chosen(self, feature: TestFeature) -> Tensor:
+        """Return the map that a configuration names."""
+        return {"fused": self.fused, "f_plus": self.plus, "f_minus": self.minus, "f_star": self.star}[feature]
+
+
+class Insertion(nn.Module):
+    """A_D, A_C and m after one stage.
+
+    Args:
+        width: C of the map, which is d.
+        num_classes: Of m.
+        params: Which modules, and their shape.
+    """
+
+    def __init__(self, width: int, num_classes: int, params: DecouplingParams) -> None:
+        super().__init__()
+        self.decoupler = convolutions(width, params.hidden, params.conv_layers)  # A_D
+        self.corrector: nn.Module | None = None  # A_C
+        if params.use_dfc_loss:
+            self.corrector = convolutions(width, params.hidden, params.conv_layers)
+        self.auxiliary = nn.Linear(width, num_classes)  # m
+        self._params = params
+
+    def forward(self, f: Tensor, rng: torch.Generator | None) -> Maps:
+        """Split and calibrate a map (Eqs 3, 4, 6); without a generator the mask has no noise."""
+        noise = None if rng is None else terms.pair_noise(f, self._params.noise, rng)
+        mask = terms.soft_mask(self.decoupler(f), noise, self._params.sigma)
+        plus, minus = mask * f, (1 - mask) * f
+        if self.corrector is None:
+            return Maps(plus, minus, minus, f)  # f+ + f- is f but for rounding
+        star = minus + (1 - mask) * self.corrector(minus)
+        return Maps(plus, minus, star, plus + star)
+
+    def __call__(self, f: Tensor, rng: torch.Generator | None) -> Maps:
+        """Typed as :meth:`forward`."""
+        return cast(Maps, super().__call__(f, rng))
+
+    def logits(self, latent: Tensor) -> Tensor:
+        """Return m(l), (B, C), in float32 whatever autocast does."""
+        with torch.autocast(latent.device.type, enabled=False):
+            return cast(Tensor, self.auxiliary(latent.float()))
+
+
+@dataclass(frozen=True)
+class Latents:
+    """l+, l- and l* at one insertion, (B, d) each."""
+
+    insertion: Insertion
+    plus: Tensor
+    minus: Tensor
+    star: Tensor
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One training pass: the logits of f~ (B, C), and the latent features at each insertion."""
+
+    logits: Tensor
+    latents: list[Latents]
+
+
+def _latents(insertion: Insertion, maps: Maps) -> Latents:
+    return Latents(insertion, pooled(maps.plus), pooled(maps.minus), pooled(maps.star))
+
+
+class DecoupledModel(SplitModel):
+    """A model with F2DC's modules after some stages of its encoder.
+
+    The names of encoder and classifier stay; the modules are ``decoupling.stageN``.
+
+    Args:
+        model: The plain model; its parts become this one's.
+        stages: Its encoder, cut up.
+        params: The modules' parameters.
+        seed: Of the noise at test.
+    """
+
+    def __init__(self, model: SplitModel, stages: Stages, params: DecouplingParams, seed: int) -> None:
+        super().__init__(model.encoder, model.feature_dim, model.num_classes)
+        self.classifier = model.classifier
+        self._stages = stages
+        self._params = params
+        self._seed = torch_seed(seed, "f2dc-test-noise")
+        self._train_rng: torch.Generator | None = None
+        self._test_rng: torch.Generator | None = None
+        self._seen: Seen | None = None
+        last = len(stages.maps)
+        self._inserted = (last,) if params.insert_after == "last" else params.insert_after
+        self.decoupling = nn.ModuleDict()
+        for n in self._inserted:
+            self.decoupling[f"stage{n}"] = Insertion(stages.widths[n - 1], model.num_classes, params)
+
+    def start_round(self, rng: torch.Generator) -> None:
+        """Take this round's noise from ``rng``; it is drawn on the model's device."""
+        self._seen = None
+        self._train_rng = torch.Generator(self.classifier.weight.device)
+        self._train_rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+
+    def train(self, mode: bool = True) -> "DecoupledModel":
+        """Switch the mode; each scoring draws the same noise, whatever was scored before."""
+        if not mode:
+            self._test_rng = None
+        super().train(mode)
+        return self
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features (B, D) and logits (B, C) of the fused map, or of the chosen one at test.
+
+        The first training pass since the last :meth:`take_seen` is kept for the loss terms.
+        """
+        if not self.training and self._params.eval_modules == "none":
+            return super().forward(x)
+        keep = self.training and torch.is_grad_enabled() and self._seen is None
+        rng = self._generator()
+        latents: list[Latents] = []
+        h = x
+        for n, stage in enumerate(self._stages.maps, start=1):
+            h = stage(h)
+            if n in self._inserted:
+                insertion = self._insertion(n)
+                maps = insertion(h, rng)
+                if keep:
+                    latents.append(_latents(insertion, maps))
+                h = maps.fused if self.training or n != self._inserted[-1] else maps.chosen(self._params.test_feature)
+        features = self._stages.rest(h)
+        logits = self.classifier(features)
+        if keep:
+            self._seen = Seen(logits, latents)
+        return features, logits
+
+    def take_seen(self) -> Seen:
+        """Return what the first training pass since the last call left.
+
+        Raises:
+            RuntimeError: If there was none.
+        """
+        if self._seen is None:
+            raise RuntimeError("modules f2dc: the method's loss made no training pass with gradients")
+        seen, self._seen = self._seen, None
+        return seen
+
+    def _insertion(self, n: int) -> Insertion:
+        return cast(Insertion, self.decoupling[f"stage{n}"])
+
+    def _generator(self) -> torch.Generator | None:
+        if self.training:
+            if self._train_rng is None:
+                raise RuntimeError("modules f2dc: call start_round before training")
+            return self._train_rng
+        if self._params.eval_noise and self._test_rng is None:
+            self._test_rng = torch.Generator(self.classifier.weight.device)
+            self._test_rng.manual_seed(self._seed)
+        return self._test_rng
+
+
+class Decoupling:
+    """The plugin: wraps a plain model and adds the terms ``dfd`` and ``dfc`` of Eq. 9."""
+
+    params_model: ClassVar[type[Params]] = DecouplingParams
+
+    def __init__(self, params: Params) -> None:
+        assert isinstance(params, DecouplingParams)
+        self.params = params
+
+    @property
+    def personal(self) -> bool:
+        """Whether each node is scored with its own modules."""
+        return self.params.active and self.params.eval_modules == "client_mean"
+
+    def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
+        """Put the modules into a plain model; with both switches off there are none and it stays as it is.
+
+        Raises:
+            ConfigError: If the model is not plain, or has no such stages.
+        """
+        if not self.params.active:
+            return model
+        if type(model) is not SplitModel:
+            raise ConfigError(
+                f"modules f2dc: the method's model is a {type(model).__name__} with a forward pass of its own; "
+                "the modules need a method that leaves the network as it is"
+            )
+        if plan.num_classes < 2:
+            raise ConfigError("modules f2dc: L_DFD needs a wrong class, but there is only one class")
+        stages = split(model.encoder, plan.config.name)
+        wanted = self.params.insert_after
+        if wanted != "last" and wanted[-1] > len(stages.maps):
+            raise ConfigError(
+                f"insert_after: {plan.config.name} has the stages 1 to {len(stages.maps)}, found {list(wanted)}"
+            )
+        return initialised(plan.seed, "f2dc-modules", lambda: DecoupledModel(model, stages, self.params, plan.seed))
+
+    def private(self, model: SplitModel) -> frozenset[str]:
+        """Return the modules' names if they stay on the node, else none."""
+        if self.params.local_modules == "aggregate":
+            return frozenset()
+        return frozenset(name for name in model.state_dict() if name.startswith(PART))
+
+    def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
+        """Take this round's noise from ``rng``."""
+        if isinstance(model, DecoupledModel):
+            model.start_round(rng)
+
+    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+        """Return lambda1 L_DFD and lambda2 L_DFC, each averaged over the insertions (Eq. 9)."""
+        if not isinstance(model, DecoupledModel):
+            return {}
+        p, seen = self.params, model.take_seen()
+        if len(seen.logits) != len(batch.y):
+            raise RuntimeError(
+                f"modules f2dc: the method's first pass had {len(seen.logits)} images, the batch has {len(batch.y)}"
+            )
+        found = {}
+        if p.use_dfd_loss and p.lambda1 > 0:
+            found["dfd"] = p.lambda1 * _mean([self._dfd(latents, seen.logits, batch.y) for latents in seen.latents])
+        if p.use_dfc_loss and p.lambda2 > 0:
+            each = [terms.calibration(at.insertion.logits(at.star), batch.y) for at in seen.latents]
+            found["dfc"] = p.lambda2 * _mean(each)
+        return found
+
+    def _dfd(self, at: Latents, logits: Tensor, y: Tensor) -> Tensor:
+        plus, minus = at.insertion.logits(at.plus), at.insertion.logits(at.minus)
+        wrong = terms.most_confident_wrong(logits if self.params.y_hat_from == "classifier" else minus, y)
+        return terms.decoupling(at.plus, at.minus, plus, minus, y, wrong, self.params.tau)
+
+
+def _mean(values: list[Tensor]) -> Tensor:
+    return torch.stack(values).mean()

@@ -1,0 +1,259 @@
+"""FedCode client [Zhang et al., 2026].
+
+Paper: "FedCode: Addressing Federated Domain Shift by Contrastive Feature Decoupling", Shaobo Zhang, Yijie Yin,
+Wei Liang, Fan Wu, Weizhi Meng, Tian Wang; Neurocomputing 2026, doi 10.1016/j.neucom.2026.133151
+(equations 2, 5-8, 10-16, algorithm 1). Reference code: none published.
+
+Symbols: z_c semantic feature, z_s style feature, G global semantic prototypes, P global style prototypes,
+j the node's pseudo-domain, tau temperature, alpha and beta weights.
+
+Deviations: (1) no contrast in round 1, where there is no prototype yet (A1); (2) FDR is the cosine of the whole
+feature, as printed it is a constant (``fdr_form``, A3); (3) the paper gives no tau: 0.5.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from clients import losses, models, precision
+from clients.base import Arrays, DomainClient, Scores
+from clients.batches import Batch
+from clients.losses import fedcode as terms
+from clients.models import Blueprint, SplitModel
+from clients.settings import ModelConfig
+from datasets.base import ImageSet
+from fedshift_wire import Params
+
+STYLE = "style_encoder"  # the model's private encoder of style
+HEAD = "classifier"
+SAIN_EPS = 1e-5  # under the root of the variance; Eq. 5 has none (A12)
+SE_REDUCTION = 16  # of the squeeze-and-excitation network (Hu et al., CVPR 2018)
+
+
+class FedCodeParams(Params):
+    """The node's side of FedCode. Values are the paper's for Digit5; a weight at 0 turns its terms off."""
+
+    alpha: float = Field(20.0, ge=0)  # weight of SemCL and of StyCL: 20 Digit5, 100 PACS
+    beta: float = Field(1.0, ge=0)  # weight of FDR
+    tau: float = Field(0.5, gt=0)  # temperature of Eq. 10; the paper gives none
+    use_semcl: bool = True  # Tables 5 and 6
+    use_stycl: bool = True  # Tables 5 and 6
+    use_fdr: bool = True  # Tables 5 and 6
+    use_sain: bool = True  # Fig. 6; false: the style encoder is the ordinary network, BatchNorm included
+    share_head: bool = False  # Fig. 7; true: the head travels and is averaged
+    fdr_form: Literal["abs_cos", "sum_abs", "literal"] = "abs_cos"  # A3
+    style_in_negatives: bool = True  # z_s repels z_c in SemCL, and z_c repels z_s in StyCL
+    center_in_negatives: bool = True  # the mean of P repels z_c in SemCL, the mean of G repels z_s in StyCL
+    negatives_stop_grad: bool = False  # z_s in SemCL and z_c in StyCL are constants (A8)
+    proto_source: Literal["after_training", "last_epoch"] = "after_training"  # A10
+    global_model: Literal["off", "average_heads"] = "off"  # Fig. 5: also score the encoder with the mean head (A13)
+
+    @model_validator(mode="after")
+    def _one_global_model(self) -> "FedCodeParams":
+        if self.share_head and self.global_model == "average_heads":
+            raise ValueError(
+                "global_model=average_heads needs share_head=false: with share_head=true the ordinary score is "
+                "the global model's"
+            )
+        return self
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether SemCL or StyCL is on, so that prototypes travel."""
+        return self.alpha > 0 and (self.use_semcl or self.use_stycl)
+
+    @property
+    def decouples(self) -> bool:
+        """Whether FDR is on."""
+        return self.beta > 0 and self.use_fdr
+
+    @property
+    def has_style(self) -> bool:
+        """Whether there is a style encoder at all."""
+        return self.contrasts or self.decouples
+
+    @property
+    def loss_needs_style(self) -> bool:
+        """Whether a loss term looks at z_s."""
+        contrast = self.alpha > 0 and (self.use_stycl or (self.use_semcl and self.style_in_negatives))
+        return contrast or self.decouples
+
+
+class SAIN(nn.Module):
+    r"""What instance normalisation removes, weighted by channel (Eqs 5-7).
+
+    .. math:: F_{norm}=\frac{F-\mu(F)}{\sigma(F)},\quad F_{style}=F-F_{norm},\quad F_{out}=w\cdot F_{style}
+
+    w comes from squeeze-and-excitation of F_style: global average pooling, two fully connected layers,
+    ReLU, sigmoid. gamma = 1 and delta = 0 of Eq. 5 are fixed, and no scale or shift follows.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        hidden = max(channels // SE_REDUCTION, 1)
+        self.squeeze = nn.Linear(channels, hidden)
+        self.excite = nn.Linear(hidden, channels)
+
+    def forward(self, f: Tensor) -> Tensor:
+        """Map (B, C, H, W) to the same shape; a map of one pixel has nothing to normalise and stays."""
+        with torch.autocast(f.device.type, enabled=False):
+            full = f.float()  # in bfloat16 the difference of Eq. 6 is mostly rounding
+            variance, mean = torch.var_mean(full, dim=(2, 3), correction=0)  # B x C
+            k = (variance + SAIN_EPS).rsqrt()  # 1 / sigma
+            # F_style = F - (F - mu) k = (1 - k) F + k mu: one pass over the map. Its mean, the squeeze, is mu.
+            w = self.excite(torch.relu(self.squeeze(mean))).sigmoid()  # B x C
+            shift, scale = (each[:, :, None, None] for each in (w * k * mean, w * (1 - k)))
+            return torch.addcmul(shift, full, scale).to(f.dtype)  # Eq. 7
+
+
+def with_sain(encoder: nn.Module) -> nn.Module:
+    """Put SAIN in the place of every BatchNorm, shortcuts included; without any, after every convolution."""
+    has_batchnorm = any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
+    for parent in list(encoder.modules()):
+        for name, child in list(parent.named_children()):
+            if has_batchnorm and isinstance(child, nn.BatchNorm2d):
+                setattr(parent, name, SAIN(child.num_features))
+            elif not has_batchnorm and isinstance(child, nn.Conv2d):
+                setattr(parent, name, nn.Sequential(child, SAIN(child.out_channels)))
+    return encoder
+
+
+class FedCodeClient(DomainClient):
+    """CE + alpha (SemCL + StyCL) + beta FDR (Eq. 16); contributes semantic prototypes and one of style."""
+
+    params_model = FedCodeParams
+    params: FedCodeParams
+
+    @classmethod
+    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+        """Add the style encoder to the network, which is the semantic encoder and the head."""
+        assert isinstance(params, FedCodeParams)
+        model = super().build_model(plan, params)
+
+        def style_encoder() -> nn.Module:
+            encoder = models.MODELS[plan.config.name](plan.num_classes).encoder
+            return with_sain(encoder) if params.use_sain else encoder
+
+        if params.has_style:
+            model.add_module(STYLE, models.initialised(plan.seed, "fedcode-style", style_encoder))
+        return model
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Keep the style encoder on the node, and the head unless it is shared."""
+        assert isinstance(params, FedCodeParams)
+        parts = (STYLE,) if params.share_head else (STYLE, HEAD)
+        own = (name for name in model.state_dict() if name.split(".")[0] in parts)
+        return super().private(model, config, params) | frozenset(own)
+
+    @classmethod
+    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+        """Style does not classify: with a shared head all nodes predict alike unless BatchNorm is local."""
+        assert isinstance(params, FedCodeParams)
+        return not params.share_head or config.bn == "local"
+
+    def start_round(self, server_round: int) -> None:
+        """Read the global prototypes and the node's pseudo-domain; round 1 has none (A1)."""
+        self._semantic = self.tensor("prototypes")  # G, K' x D
+        self._labels = self.tensor("labels")  # the class of each, K'
+        self._style = self.tensor("style-prototypes")  # P, J x D
+        own = self.knowledge.get("pseudo-label")  # none for a node that has not contributed yet
+        self._domain = None if own is None else int(own[0])  # j
+
+    def start_epoch(self, epoch: int) -> None:
+        """Forget the features of the epoch before (``proto_source = last_epoch``)."""
+        classes, width, device = self.model.num_classes, self.model.feature_dim, self.setup.device
+        self._semantic_sums = torch.zeros(classes, width, device=device)
+        self._semantic_counts = torch.zeros(classes, dtype=torch.int64, device=device)
+        self._style_sum = torch.zeros(width, device=device)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms of Eq. 16, weighted."""
+        p = self.params
+        z_c, logits = self.forward(batch.x)  # B x D, B x C
+        found = {"ce": losses.cross_entropy(logits, batch.y)}  # Eq. 15
+        sums = p.proto_source == "last_epoch" and p.contrasts
+        z_s = None
+        if p.loss_needs_style or sums:
+            with torch.set_grad_enabled(p.loss_needs_style):
+                z_s = self._encode_style(batch.x)  # B x D
+        if sums and z_s is not None:
+            self._accumulate(z_c.detach(), z_s.detach(), batch.y)
+        if p.contrasts:
+            found |= self._contrasts(z_c, z_s, batch.y)
+        if p.decouples and z_s is not None:
+            found["fdr"] = p.beta * terms.decoupling(z_s, z_c, p.fdr_form)
+        return found
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute c_n (Eq. 2) and s_n (Eq. 8), and the head where it is to be averaged for scoring."""
+        contribution: Arrays = {}
+        if self.params.contrasts:
+            prototypes, counts, style = self._prototypes()
+            contribution["prototypes"] = prototypes.cpu().numpy()
+            contribution["counts"] = counts.cpu().numpy()
+            contribution["style-prototype"] = style.cpu().numpy()
+        if self.params.global_model == "average_heads":
+            head = self.model.classifier
+            contribution["head-weight"] = head.weight.detach().float().cpu().numpy().copy()
+            contribution["head-bias"] = head.bias.detach().float().cpu().numpy().copy()
+        return contribution
+
+    def score_test(self, test: ImageSet) -> Scores:
+        """Score the node's own model and, as ``global``, its encoder under the mean of all heads (A13)."""
+        own = super().score_test(test)
+        weight, bias = self.tensor("head-weight"), self.tensor("head-bias")
+        if self.params.global_model == "off" or weight is None or bias is None:
+            return own
+
+        def predict(x: Tensor) -> Tensor:
+            return nn.functional.linear(self.forward(x)[0], weight, bias)
+
+        return Scores(own.correct, own.loss_sum, {"global": self.score(test, predict)[0]})
+
+    def _contrasts(self, z_c: Tensor, z_s: Tensor | None, y: Tensor) -> dict[str, Tensor]:
+        """Return SemCL (Eq. 11) and StyCL (Eq. 13) as far as there are prototypes for them."""
+        p = self.params
+        found: dict[str, Tensor] = {}
+        if self._semantic is None or self._labels is None or self._style is None:
+            return found
+        centres = (self._style.mean(dim=0), self._semantic.mean(dim=0)) if p.center_in_negatives else (None, None)
+        if p.use_semcl:
+            contrast = terms.semantic_contrast(
+                z_c, y, self._semantic, self._labels, p.tau, style=self._negative(z_s), centre=centres[0]
+            )
+            found["semcl"] = p.alpha * contrast
+        if p.use_stycl and z_s is not None and self._domain is not None:
+            contrast = terms.style_contrast(
+                z_s, self._domain, self._style, p.tau, semantic=self._negative(z_c), centre=centres[1]
+            )
+            found["stycl"] = p.alpha * contrast
+        return found
+
+    def _negative(self, z: Tensor | None) -> Tensor | None:
+        """Return a sample's other feature as its negative: live, as a constant (A8), or not at all."""
+        if z is None or not self.params.style_in_negatives:
+            return None
+        return z.detach() if self.params.negatives_stop_grad else z
+
+    def _encode_style(self, x: Tensor) -> Tensor:
+        """Return z_s, (B, D), in float32."""
+        with precision.autocast(self.setup.train.precision, self.setup.device):
+            z: Tensor = self.model.get_submodule(STYLE)(x)
+        return z.float()
+
+    def _accumulate(self, z_c: Tensor, z_s: Tensor, y: Tensor) -> None:
+        self._semantic_sums.index_add_(0, y, z_c)
+        self._semantic_counts += torch.bincount(y, minlength=self.model.num_classes)
+        self._style_sum += z_s.sum(dim=0)
+
+    def _prototypes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return c_n (C, D), images per class (C,) and s_n (D,), from where ``proto_source`` says (A10)."""
+        if self.params.proto_source == "last_epoch":
+            counts = self._semantic_counts
+            return self._semantic_sums / counts.clamp(min=1)[:, None], counts, self._style_sum / counts.sum()
+        semantic, counts = self.class_prototypes()
+        style, _ = self.class_means_of(self._encode_style)  # C x D
+        return semantic, counts, counts.float() @ style / counts.sum()

@@ -1,0 +1,295 @@
+"""FedSeProto client [Lai et al., 2024].
+
+Paper: "FedSeProto: Learning Semantic Prototype in Federated Learning", Yanyi Lai, Lele Fu, Tianchi Liao,
+Chuan Chen, Zibin Zheng; ECAI 2024, https://doi.org/10.3233/FAIA240731 (equations 9-15, algorithm 1).
+Reference code: none published. Hyper-parameters stand in a supplement that could not be had.
+
+Symbols: F general encoder, F^s semantic encoder, F^d domain encoder, H classifier, G decoder;
+z = F(x), z^s = F^s(z), z^d = F^d(z); c_g global prototypes. Inference: H(F^s(F(x))).
+
+Deviations, all switchable: (1) the sign of Eq. 11 follows the text (``kd_form``); (2) F^s and F^d give a mean
+and a variance, since a point has no finite divergence from a Gaussian (``mi_form``); (3) two phases in each
+round, as the text says and algorithm 1 does not (``schedule``); (4) sums over dimensions are means.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients import losses, models, precision
+from clients.base import Arrays, DomainClient
+from clients.batches import Batch
+from clients.losses import fedseproto as eq
+from clients.models import Blueprint, SplitModel
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.errors import ConfigError
+from fedshift_wire import Params
+
+PRIVATE = ("domain.", "decoder.")  # F^d and G never travel
+LOG_VARIANCE = 10.0  # largest size of log sigma^2
+MAP_WIDTH, MAP_SIDE = 128, 4  # the decoder's first map
+LEAST_WIDTH = 16  # of the maps of a decoder for large images
+
+
+class FedSeProtoParams(Params):
+    """The node's side of FedSeProto. The paper's own values are unknown; these are recommendations."""
+
+    #: two_phase_each_round: phase 1 trains H(F(x)), phase 2 freezes H and minimises Eq. 15;
+    #: phase1_first_round_only: later rounds have phase 2 alone; joint: algorithm 1, Eq. 15 throughout.
+    schedule: Literal["two_phase_each_round", "phase1_first_round_only", "joint"] = "two_phase_each_round"
+    phase1_epochs: int = Field(1, ge=1)  # E_1, of train.epochs
+    use_kd: bool = True  # Fig. 3
+    use_mi: bool = True  # Fig. 3
+    use_proto: bool = True  # Fig. 3
+    alpha: float = Field(1.0, ge=0)  # weight of KD; 0 turns it off
+    beta: float = Field(0.01, ge=0)  # weight of MI; 0 turns it and the sampling off
+    lambda_proto: float = Field(1.0, ge=0)  # lambda, weight of Proto; 0 turns it off
+    kd_temperature: float = Field(1.0, gt=0)
+    kd_form: Literal["corrected", "printed"] = "corrected"  # A1
+    kl_direction: Literal["teacher_student", "student_teacher"] = "teacher_student"  # A3
+    mi_form: Literal["gaussian", "batch_moment", "l2"] = "gaussian"  # A7
+    mi_stopgrad: bool = False  # keep the gradient of MI out of F (A10)
+    proto_reduction: Literal["sample_mean", "class_mean"] = "sample_mean"  # A12
+    #: Initial F^s. identity: it passes z on, so that phase 1 trains the very path that predicts.
+    semantic_start: Literal["random", "identity"] = "random"
+
+    @property
+    def has_mi(self) -> bool:
+        """Whether the MI term is on."""
+        return self.use_mi and self.beta > 0
+
+    @property
+    def samples(self) -> bool:
+        """Whether codes are drawn from a distribution; else they are points."""
+        return self.has_mi and self.mi_form == "gaussian"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Semantic or domain features of a batch.
+
+    Attributes:
+        mean: What prototypes, distillation and inference use, (B, D).
+        sample: What the decoder and the cross-entropy use, (B, D); the mean itself where nothing is drawn.
+        log_variance: log sigma^2, (B, D), where a sample is drawn.
+    """
+
+    mean: Tensor
+    sample: Tensor
+    log_variance: Tensor | None = None
+
+
+class SideEncoder(nn.Module):
+    """F^s or F^d: one FC layer from z (B, D) to z^s or z^d (B, D); a second one for the variance if Gaussian."""
+
+    def __init__(self, feature_dim: int, *, gaussian: bool) -> None:
+        super().__init__()
+        self.mean = nn.Linear(feature_dim, feature_dim)
+        self.log_variance = nn.Linear(feature_dim, feature_dim) if gaussian else None
+
+    def forward(self, z: Tensor, noise: Tensor | None = None) -> Code:
+        """Return the code of z, float32; with ``noise`` (B, D), standard normal, a sample of it."""
+        mean = self.mean(z).float()
+        if noise is None or self.log_variance is None:
+            return Code(mean, mean)
+        log_variance = self.log_variance(z).float().clamp(-LOG_VARIANCE, LOG_VARIANCE)
+        return Code(mean, mean + (0.5 * log_variance).exp() * noise, log_variance)
+
+    def __call__(self, z: Tensor, noise: Tensor | None = None) -> Code:
+        """Typed as :meth:`forward`."""
+        return cast(Code, super().__call__(z, noise))
+
+
+class Decoder(nn.Module):
+    """G: FC to 128 x 4 x 4, then transposed convolutions that double the map until it covers the image (A11).
+
+    For 32 pixels 128-64-32-3; without BatchNorm.
+    """
+
+    def __init__(self, code_dim: int, size: int) -> None:
+        super().__init__()
+        self.size = size
+        doublings = max(1, ((size - 1) // MAP_SIDE).bit_length())
+        widths = [max(MAP_WIDTH >> i, LEAST_WIDTH) for i in range(doublings)] + [3]
+        self.fc = nn.Linear(code_dim, MAP_WIDTH * MAP_SIDE**2)
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(width_in, width, 4, 2, 1) for width_in, width in itertools.pairwise(widths)
+        )
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Map codes [z^s, z^d] (B, 2 D) to images (B, 3, H, W), float32, from 0 to 1."""
+        h = self.fc(codes).view(-1, MAP_WIDTH, MAP_SIDE, MAP_SIDE)
+        for layer in self.up:
+            h = layer(torch.relu(h))
+        images = torch.sigmoid(h.float())
+        if images.shape[-1] == self.size:
+            return images
+        return F.interpolate(images, size=(self.size, self.size), mode="bilinear", align_corners=False)
+
+
+class FedSeProtoModel(SplitModel):
+    """A network with F^s between encoder and classifier, and F^d and G beside them.
+
+    Attributes:
+        semantic: F^s.
+        domain: F^d, private.
+        decoder: G, private.
+    """
+
+    def __init__(self, network: SplitModel, semantic: SideEncoder, domain: SideEncoder, decoder: Decoder) -> None:
+        super().__init__(network.encoder, network.feature_dim, network.num_classes)
+        self.classifier = network.classifier
+        self.semantic = semantic
+        self.domain = domain
+        self.decoder = decoder
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the means of z^s (B, D) and logits (B, C) of images (B, 3, H, W)."""
+        features = self.semantic(self.encoder(x)).mean
+        return features, self.classifier(features)
+
+
+class FedSeProtoClient(DomainClient):
+    """CE + alpha KD + beta MI + lambda Proto (Eq. 15) after a phase of plain training; contributes Eq. 12."""
+
+    params_model = FedSeProtoParams
+    heterogeneous = True
+    params: FedSeProtoParams
+    model: FedSeProtoModel
+
+    _noise: ClassVar[str] = "fedseproto-noise"
+
+    @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse local training that has no epoch left for phase 2."""
+        p = cast(FedSeProtoParams, params)
+        if p.schedule != "joint" and train.epochs <= p.phase1_epochs:
+            raise ConfigError(
+                f"method.phase1_epochs={p.phase1_epochs} leaves no epoch of train.epochs={train.epochs} for phase 2: "
+                f"set train.epochs={p.phase1_epochs + 1} or more, or method.schedule=joint"
+            )
+
+    @classmethod
+    def build_model(cls, plan: Blueprint, params: Params) -> FedSeProtoModel:
+        """Build the network with FedAvg's initial weights and put F^s, F^d and G beside it."""
+        network = models.build(plan.config.name, plan.num_classes, plan.seed)
+        width, gaussian = network.feature_dim, cast(FedSeProtoParams, params).samples
+
+        def side(name: str) -> SideEncoder:  # each from numbers of its own, so that no switch changes another part
+            return models.initialised(plan.seed, f"fedseproto-{name}", lambda: SideEncoder(width, gaussian=gaussian))
+
+        semantic, domain = side("semantic"), side("domain")
+        if cast(FedSeProtoParams, params).semantic_start == "identity":
+            nn.init.eye_(semantic.mean.weight)
+            nn.init.zeros_(semantic.mean.bias)
+        decoder = models.initialised(plan.seed, "fedseproto-decoder", lambda: Decoder(2 * width, plan.size))
+        return models.initialised(
+            plan.seed, "fedseproto-model", lambda: FedSeProtoModel(network, semantic, domain, decoder)
+        )
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Keep F^d and G on the node; everything, where nodes have different networks."""
+        if config.per_node:
+            return frozenset(model.state_dict())
+        return super().private(model, config, params) | {
+            name for name in model.state_dict() if name.startswith(PRIVATE)
+        }
+
+    @classmethod
+    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+        """Tell whether a part that classifies is private: F^d and G do not."""
+        return any(not name.startswith(PRIVATE) for name in cls.private(model, config, params))
+
+    def start_round(self, server_round: int) -> None:
+        """Read the global prototypes, start this round's generator and work out when phase 1 ends."""
+        p = self.params
+        in_this_round = p.schedule == "two_phase_each_round" or (
+            p.schedule == "phase1_first_round_only" and server_round == 1
+        )
+        self._phase1_epochs = p.phase1_epochs if in_this_round else 0
+        self._rng = self.torch_rng(self._noise, server_round)
+        self._prototypes, self._present = self._global_prototypes()
+        images, device = self.setup.images, self.setup.device
+        self._std = torch.tensor(images.std, device=device).view(3, 1, 1)
+        self._mean = torch.tensor(images.mean, device=device).view(3, 1, 1)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Choose the phase; H learns in phase 1, and throughout if there are no phases (A4)."""
+        self._in_phase1 = epoch < self._phase1_epochs
+        self.model.classifier.requires_grad_(self._in_phase1 or self.params.schedule == "joint")
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the cross-entropy of H(F(x)) in phase 1, the weighted terms of Eq. 15 in phase 2."""
+        p = self.params
+        with precision.autocast(self.setup.train.precision, self.setup.device):
+            z = self.model.encoder(batch.x)  # B x D
+            if self._in_phase1:
+                return {"ce_base": losses.cross_entropy(self.model.classifier(z), batch.y)}
+            noise = self._draw_noise(len(z))
+            semantic, domain = self._codes(z, noise)
+            terms = {"ce": losses.cross_entropy(self.model.classifier(semantic.sample), batch.y)}
+            if p.use_kd and p.alpha > 0:
+                terms["kd"] = p.alpha * self._distillation(z, semantic, domain)
+            if p.has_mi:
+                codes = self._codes(z.detach(), noise) if p.mi_stopgrad else (semantic, domain)
+                terms["mi"] = p.beta * self._information(batch.x, *codes)
+        if p.use_proto and p.lambda_proto > 0 and self._prototypes is not None:
+            terms["proto"] = p.lambda_proto * eq.prototype_distance(
+                semantic.mean, batch.y, self._prototypes, self._present, reduction=p.proto_reduction
+            )
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the class means of z^s of the trained encoders, in evaluation mode (Eq. 12)."""
+        prototypes, counts = self.class_prototypes()
+        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
+
+    def _draw_noise(self, b: int) -> Tensor | None:
+        """Draw standard normal noise (2, B, D) for z^s and z^d; None where codes are points."""
+        if not self.params.samples:
+            return None
+        return torch.randn(2, b, self.model.feature_dim, generator=self._rng).to(self.setup.device)
+
+    def _codes(self, z: Tensor, noise: Tensor | None) -> tuple[Code, Code]:
+        """Return z^s and z^d of z (B, D)."""
+        for_semantic, for_domain = (None, None) if noise is None else noise
+        return self.model.semantic(z, for_semantic), self.model.domain(z, for_domain)
+
+    def _distillation(self, z: Tensor, semantic: Code, domain: Code) -> Tensor:
+        """Eq. 11, with the teacher H(z) of the batch itself and an H that does not learn from it (A4)."""
+        head = self.model.classifier
+        teacher, like, unlike = (
+            F.linear(code, head.weight.detach(), head.bias.detach())
+            for code in (z.detach(), semantic.mean, domain.mean)
+        )  # B x C
+        p = self.params
+        return eq.distillation(
+            teacher, like, unlike, temperature=p.kd_temperature, form=p.kd_form, direction=p.kl_direction
+        )
+
+    def _information(self, x: Tensor, semantic: Code, domain: Code) -> Tensor:
+        """Eq. 10: the divergences of both codes from the prior, and the error of the image decoded from them."""
+        decoded = self.model.decoder(torch.cat([semantic.sample, domain.sample], dim=1))
+        prior = sum(self._divergence(code) for code in (semantic, domain))
+        return prior + eq.reconstruction(x * self._std + self._mean, decoded)
+
+    def _divergence(self, code: Code) -> Tensor:
+        if code.log_variance is not None:
+            return eq.gaussian_kl(code.mean, code.log_variance)
+        return eq.moment_kl(code.mean) if self.params.mi_form == "batch_moment" else eq.squared_norm(code.mean)
+
+    def _global_prototypes(self) -> tuple[Tensor | None, Tensor]:
+        """Return c_g (C, D), None before the first round (A13), and which classes have one (C,)."""
+        present = torch.zeros(self.model.num_classes, dtype=torch.bool, device=self.setup.device)
+        received, labels = self.tensor("prototypes"), self.tensor("labels")
+        if received is None or labels is None:
+            return None, present
+        dense = received.new_zeros(self.model.num_classes, self.model.feature_dim)
+        dense[labels], present[labels] = received, True
+        return dense, present

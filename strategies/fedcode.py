@@ -1,0 +1,160 @@
+"""FedCode strategy [Zhang et al., 2026].
+
+Paper: "FedCode: Addressing Federated Domain Shift by Contrastive Feature Decoupling", Shaobo Zhang, Yijie Yin,
+Wei Liang, Fan Wu, Weizhi Meng, Tian Wang; Neurocomputing 2026, doi 10.1016/j.neucom.2026.133151
+(equations 3, 4, 9, algorithm 1). Reference code: none published.
+
+Symbols: c_n semantic prototypes of node n, s_n its style prototype, G^k their mean over nodes, P^j the mean of
+cluster j of the style prototypes, the node's pseudo-domain j.
+
+Deviations: (1) the semantic encoder is averaged by share of images, without algorithm 1's further 1/N (A4);
+(2) G^k is the mean over the nodes that hold class k, and stays where nobody does (A5).
+"""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedshift_wire import Params
+from strategies.averaging import Arrays, RunningAverage
+from strategies.base import DomainStrategy, Update
+from strategies.prototypes import (
+    FloatArray,
+    Partition,
+    Refused,
+    check_prototypes,
+    finch_groups,
+    mean_prototypes,
+    stack_prototypes,
+)
+from strategies.roster import Node
+
+HEAD = ("head-weight", "head-bias")
+
+
+class FedCodeServerParams(Params):
+    """The server's side of FedCode; the first three are the node's too, and say whether prototypes travel."""
+
+    alpha: float = Field(20.0, ge=0)
+    use_semcl: bool = True
+    use_stycl: bool = True
+    finch_partition: Partition = "last"  # the coarsest, or FINCH's first (A6)
+    global_model: Literal["off", "average_heads"] = "off"  # Fig. 5 (A13); the node's too
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether SemCL or StyCL is on, so that prototypes travel."""
+        return self.alpha > 0 and (self.use_semcl or self.use_stycl)
+
+
+class FedCodeStrategy(DomainStrategy):
+    """Averages encoders as FedAvg does, semantic prototypes by class, and clusters style prototypes.
+
+    Knowledge: ``prototypes`` (K', D) and ``labels`` (K',); ``style-prototypes`` (J, D); and, of all nodes that ever
+    contributed, ``nodes`` (N,), ``node-styles`` (N, D) and ``pseudo-labels`` (N,).
+    """
+
+    params_model = FedCodeServerParams
+    params: FedCodeServerParams
+
+    def check_knowledge(self, knowledge: Arrays) -> None:
+        """Refuse prototypes or a head of another shape, or with numbers that are not finite."""
+        classes, width = self.federation.num_classes, self.federation.feature_dim
+        wanted: dict[str, tuple[int, ...]] = {}
+        if self.params.contrasts:
+            check_prototypes(knowledge, classes, width)
+            wanted["style-prototype"] = (width,)
+        if self.params.global_model == "average_heads":
+            wanted |= dict(zip(HEAD, ((classes, width), (classes,)), strict=True))
+        for name, shape in wanted.items():
+            _check_floats(name, knowledge.get(name), shape)
+        known = {*wanted, *(("prototypes", "counts") if self.params.contrasts else ())}
+        if set(knowledge) - known:
+            raise Refused(f"unexpected knowledge {', '.join(sorted(set(knowledge) - known))}")
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Eqs 4 and 9 over the nodes of this round, and the mean of their heads."""
+        merged: Arrays = {}
+        if self.params.contrasts:
+            merged |= self._semantic(updates) | self._styles(updates)
+        if self.params.global_model == "average_heads":
+            merged |= self._mean_head(updates)
+        self.knowledge = merged
+
+    def knowledge_for(self, node: Node) -> Arrays:
+        """Return the global prototypes and the node's own pseudo-label; none if it has not contributed yet."""
+        sent = {name: array for name, array in self.knowledge.items() if name not in _SERVER_ONLY}
+        place = np.flatnonzero(self.knowledge.get("nodes", np.zeros(0, np.int64)) == node.index)
+        if len(place):
+            sent["pseudo-label"] = self.knowledge["pseudo-labels"][place]
+        return sent
+
+    def _semantic(self, updates: list[Update]) -> Arrays:
+        """Return G (Eq. 4); a class that nobody holds this round keeps what it had."""
+        fresh, held = mean_prototypes(*_held([update.knowledge for update in updates]))  # C x D, C
+        for row, k in enumerate(self.knowledge.get("labels", np.zeros(0, np.int64))):
+            if not held[k]:
+                fresh[k], held[k] = self.knowledge["prototypes"][row], True
+        labels = np.flatnonzero(held).astype(np.int64)
+        return {"prototypes": fresh[labels], "labels": labels}
+
+    def _styles(self, updates: list[Update]) -> Arrays:
+        """Return P and the pseudo-labels (Eq. 9).
+
+        Style encoders are private, so the style prototype of a node that was not asked this round is still what
+        the node would send: it is clustered with the others.
+        """
+        known = dict(zip(self.knowledge.get("nodes", ()), self.knowledge.get("node-styles", ()), strict=True))
+        known |= {update.node.index: update.knowledge["style-prototype"] for update in updates}
+        nodes = sorted(known)
+        styles = np.stack([known[index] for index in nodes])  # N x D
+        prototypes, pseudo = cluster_styles(styles, self.params.finch_partition)
+        return {
+            "style-prototypes": prototypes,
+            "nodes": np.array(nodes, dtype=np.int64),
+            "node-styles": styles,
+            "pseudo-labels": pseudo,
+        }
+
+    def _mean_head(self, updates: list[Update]) -> Arrays:
+        average = RunningAverage()
+        for update, weight in zip(updates, self.weights(updates), strict=True):
+            average.add({name: update.knowledge[name] for name in HEAD}, weight)
+        return average.result()
+
+
+_SERVER_ONLY = {"nodes", "node-styles", "pseudo-labels"}
+
+
+def cluster_styles(styles: FloatArray, partition: Partition = "last") -> tuple[FloatArray, NDArray[np.int64]]:
+    """Cluster the nodes' style prototypes by FINCH with cosine distance (Eq. 9).
+
+    Args:
+        styles: s_n, (N, D), float32.
+        partition: FINCH's last and coarsest partition, or its first (A6).
+
+    Returns:
+        P, the mean of each cluster, (J, D), and the cluster of each node, (N,). J is at least 1.
+    """
+    groups = finch_groups(styles, partition)
+    pseudo = np.zeros(len(styles), dtype=np.int64)
+    for j, members in enumerate(groups):
+        pseudo[members] = j
+    means = [styles[members].mean(axis=0, dtype=np.float64) for members in groups]
+    return np.stack(means).astype(np.float32), pseudo
+
+
+def _held(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    prototypes, counts = stack_prototypes(contributions)
+    return prototypes, counts > 0
+
+
+def _check_floats(name: str, array: NDArray[np.generic] | None, shape: tuple[int, ...]) -> None:
+    if array is None:
+        raise Refused(f"knowledge has no {name!r}")
+    if array.shape != shape or array.dtype != np.float32:
+        raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {shape} and float32")
+    if not np.isfinite(array).all():
+        raise Refused(f"{name} holds numbers that are not finite")

@@ -1,0 +1,70 @@
+"""FedICON strategy [Tan et al., 2023].
+
+Paper: "Is Heterogeneity Notorious? Taming Heterogeneity to Handle Test-Time Shift in Federated Learning",
+Yue Tan, Chen Chen, Weiming Zhuang, Xin Dong, Lingjuan Lyu, Guodong Long, NeurIPS 2023 (equation 4,
+section 3.1, algorithm 1). Reference code: none published.
+
+Global invariance sharing (Eq. 4) is FedAvg's average; the strategy adds the two phases of training: rounds that
+train the encoder, then ``classifier_rounds`` that train the linear classifier on the frozen encoder.
+
+Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it is dropped (methods A1);
+(2) the paper gives no number of classifier rounds (section 4 of the specification recommends 10).
+"""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from datasets.errors import ConfigError
+from fedshift_wire import Params
+from strategies.averaging import Arrays
+from strategies.base import DomainStrategy
+from strategies.roster import Node
+
+PHASE = "phase"  # knowledge: ENCODER or CLASSIFIER, (1,), int64; only in runs that have both
+ENCODER, CLASSIFIER = 0, 1
+
+
+class FedICONServerParams(Params):
+    """The server's side of FedICON."""
+
+    lie: bool = True  # false: cross-entropy end to end, no phases
+    classifier_training: Literal["federated_personal", "federated", "local"] = "federated_personal"
+    classifier_rounds: int = Field(10, ge=1)  # the last rounds of the run; not for ``local`` and ``lie = false``
+
+    @property
+    def last_rounds(self) -> int:
+        """How many rounds at the end of the run train the classifier."""
+        return self.classifier_rounds if self.lie and self.classifier_training != "local" else 0
+
+
+class FedICONStrategy(DomainStrategy):
+    """FedAvg that tells the nodes whether a round trains the encoder or the classifier."""
+
+    params_model = FedICONServerParams
+    params: FedICONServerParams
+
+    @classmethod
+    def check_run(cls, params: Params, rounds: int) -> None:
+        """Refuse a run that leaves no round for the encoder."""
+        assert isinstance(params, FedICONServerParams)
+        if params.last_rounds >= rounds:
+            raise ConfigError(
+                f"rounds={rounds}: the last method.classifier_rounds={params.classifier_rounds} rounds train the "
+                "classifier, so there must be more rounds than that; the rest trains the encoder"
+            )
+
+    def knowledge_for(self, node: Node) -> Arrays:
+        """Return the phase of this round, if the run has two."""
+        if not self.params.last_rounds:
+            return self.knowledge
+        phase = CLASSIFIER if self._trains_classifier(self._result.server_round) else ENCODER
+        return self.knowledge | {PHASE: np.array([phase], dtype=np.int64)}
+
+    def scores_round(self, server_round: int) -> bool:
+        """Tell whether there is a classifier to score with: not before the first classifier round."""
+        return not self.params.last_rounds or self._trains_classifier(server_round)
+
+    def _trains_classifier(self, server_round: int) -> bool:
+        return server_round > self.federation.rounds - self.params.last_rounds

@@ -1,0 +1,34 @@
+"""FedSeProto strategy [Lai et al., 2024].
+
+Paper: "FedSeProto: Learning Semantic Prototype in Federated Learning", Yanyi Lai, Lele Fu, Tianchi Liao,
+Chuan Chen, Zibin Zheng; ECAI 2024, https://doi.org/10.3233/FAIA240731 (equations 3 and 16).
+Reference code: none published.
+
+Symbols: c_n^k semantic prototype of node n and class k, c_g^k their mean over the nodes that hold k.
+Weights are averaged by number of images (Eq. 16), which is FedAvg's rule; where nodes have different
+networks no weights travel, and the prototypes are all that is merged.
+"""
+
+import numpy as np
+
+from strategies.averaging import Arrays
+from strategies.base import DomainStrategy, Update
+from strategies.prototypes import check_prototypes, mean_prototypes, stack_prototypes
+
+
+class FedSeProtoStrategy(DomainStrategy):
+    """Averages weights as FedAvg does, and the nodes' semantic prototypes class by class."""
+
+    def check_knowledge(self, knowledge: Arrays) -> None:
+        """Refuse prototypes of another shape, or with numbers that are not finite."""
+        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Average over the nodes of this round (Eq. 3); a class that none of them holds keeps its old prototype."""
+        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
+        c_g, known = mean_prototypes(p, counts > 0)
+        for row, k in enumerate(self.knowledge.get("labels", np.zeros(0, np.int64))):
+            if not known[k]:
+                c_g[k], known[k] = self.knowledge["prototypes"][row], True
+        labels = np.flatnonzero(known).astype(np.int64)
+        self.knowledge = {"prototypes": c_g[labels], "labels": labels}

@@ -1,0 +1,68 @@
+"""Nodes with different networks: dealt in simulation, named by the node itself in a deployment."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import InlineRun
+
+from datasets.errors import ConfigError
+from fedshift_app import node
+from fedshift_app.config import RunConfig, resolve
+from fedshift_app.flower_internals import make_context
+
+TWO = "model.name=cnn3 model.per_node=[cnn3,cnn2] train.epochs=2 allocation.share=0.1"
+
+
+def config(text: str = TWO) -> RunConfig:
+    return resolve({"method": "fedseproto", "rounds": 2, "set": text})
+
+
+def own_name(cfg: RunConfig, **given: Any) -> str:
+    """Return the network of a real node that was started with this configuration."""
+    started = {"domain": "scan", "data-dir": str(Path.cwd())} | given
+    return node.own_network(cfg, node.place(cfg, make_context(1, started, {}), node.DEPLOYMENT)).name
+
+
+def test_simulated_nodes_are_dealt_networks_in_turn() -> None:
+    cfg = config()
+    places = [
+        node.place(cfg, make_context(1, {"partition-id": i, "num-partitions": 4}, {}), node.SIMULATION)
+        for i in range(4)
+    ]  # fmt: skip
+    assert [node.own_network(cfg, where).name for where in places] == ["cnn3", "cnn2", "cnn3", "cnn2"]
+
+
+def test_a_real_node_may_name_its_own() -> None:
+    assert own_name(config(), **{"partition-id": 0}) == "cnn3"
+    assert own_name(config(), **{"partition-id": 1}) == "cnn2"
+    assert own_name(config(), **{"partition-id": 0, "model": "cnn2"}) == "cnn2"
+    assert own_name(config()) == "cnn3"  # without a number, the first
+
+
+def test_what_a_node_may_not_name() -> None:
+    with pytest.raises(ConfigError, match="unknown model 'big'; there are cnn, "):
+        own_name(config(), model="big")
+    alike = config("model.name=cnn3 train.epochs=2")
+    with pytest.raises(
+        ConfigError, match=r"model='cnn2', but this run has one network for all, 'cnn3'.*model-per-node"
+    ):
+        own_name(alike, model="cnn2")
+    assert own_name(alike, model="cnn3") == "cnn3"
+
+
+def test_only_prototypes_travel(run_inline: InlineRun) -> None:
+    run = run_inline(method="fedseproto", nodes=4, rounds=2, set=f"{TWO} evaluate.client_models=last")
+    assert run.results["num_parameters"] == 0
+    assert run.results["evaluated"] == "personal models"
+    header = 128  # of an array in NumPy's format
+    assert run.rounds[0]["bytes_up"] == 4 * (10 * 512 * 4 + 10 * 8 + 2 * header)  # each node's prototypes and counts
+    matrix = run.results["client_models"]["matrix"]
+    assert len(matrix) == 4
+    for domain, mean in run.results["client_models"]["by_domain"].items():
+        assert mean == pytest.approx(sum(told[domain] for told in matrix.values()) / 4)
+
+
+def test_features_of_different_width_are_refused(run_inline: InlineRun) -> None:
+    with pytest.raises(ConfigError, match=r"equally wide.*cnn3 512, cnn 64"):
+        run_inline(method="fedseproto", nodes=4, rounds=2, set="model.name=cnn3 model.per_node=[cnn3,cnn]")

@@ -1,0 +1,186 @@
+"""F2DC on the server: Eqs 10 and 11 against loops, and against what they give on PACS."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from strategies.base import Federation, Update
+from strategies.f2dc import F2DCServerParams, F2DCStrategy, discrepancy, domain_aware
+from strategies.roster import Node
+
+Counts = NDArray[np.float64]
+
+
+def strategy(**params: Any) -> F2DCStrategy:
+    federation = Federation(
+        domains=("a", "b", "c", "d"), num_classes=3, feature_dim=2, seed=0, participation=1.0, personal=False,
+        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}",
+    )  # fmt: skip
+    return F2DCStrategy(federation, F2DCServerParams(**params), lambda result, weights, knowledge: None)
+
+
+def update(domain: str, counts: list[int], index: int = 0) -> Update:
+    node = Node(100 + index, index, domain, tuple(counts), 0, True, index)
+    return Update(node, ArrayRecord(), {}, sum(counts), {})
+
+
+def updates(*nodes: tuple[str, list[int]]) -> list[Update]:
+    return [update(domain, counts, index) for index, (domain, counts) in enumerate(nodes)]
+
+
+# --- the slow versions -----------------------------------------------------------------------------
+
+
+def slow_discrepancy(counts: list[list[int]], domains: int, *, approximate: bool = False) -> list[float]:
+    total = sum(sum(row) for row in counts)
+    found = []
+    for row in counts:
+        squares = 0.0
+        for c in range(len(row)):
+            of_class = sum(other[c] for other in counts)
+            if of_class > 0:
+                share = sum(row) / total if approximate else row[c] / of_class
+                squares += (share - 1 / domains) ** 2
+        found.append(math.sqrt(squares / 2))
+    return found
+
+
+def slow_weights(
+    counts: list[list[int]], domains: int, alpha: float, beta: float, *, approximate: bool = False
+) -> list[float]:
+    total = sum(sum(row) for row in counts)
+    d = slow_discrepancy(counts, domains, approximate=approximate)
+    scores = []
+    for row, far in zip(counts, d, strict=True):
+        scores.append(1 / (1 + math.exp(-(alpha * sum(row) / total - beta * far))))
+    return [score / sum(scores) for score in scores]
+
+
+# --- Eqs 10 and 11 ---------------------------------------------------------------------------------
+
+
+def test_discrepancy_by_hand() -> None:
+    # Two domains, so G = 1/2. Class 0: 3 and 1 of 4, class 1: 0 and 2 of 2; class 2 is nobody's.
+    # Node 0: (3/4 - 1/2)^2 + (0 - 1/2)^2 = 5/16, halved 5/32. Node 1: 1/16 + 1/4, the same.
+    d = discrepancy(np.array([[3.0, 0, 0], [1, 2, 0]]), 2)
+    np.testing.assert_allclose(d, [math.sqrt(5 / 32)] * 2)
+
+
+def test_weights_by_hand() -> None:
+    # Equal nodes of two domains: shares 1/2, discrepancy 0, so equal weights whatever alpha and beta.
+    assert strategy().weights(updates(("a", [2, 2, 2]), ("b", [2, 2, 2]))) == [0.5, 0.5]
+    # alpha = ln 3 and beta = 0: sizes 1 and 0 of 1 score 3/4 and 1/2.
+    p = domain_aware(np.array([1.0, 0.0]), np.array([5.0, 7.0]), math.log(3), 0.0)
+    np.testing.assert_allclose(p, [0.6, 0.4])
+
+
+PACS = {  # 30 % of the training part of a domain on each node: 1,336, 1,640, 1,876 and 3,144 images
+    "photo": (2, 401),
+    "art_painting": (3, 492),
+    "cartoon": (2, 563),
+    "sketch": (3, 943),
+}
+
+
+@pytest.mark.parametrize("balance", ["exact", "approximate"])
+def test_weights_on_pacs_are_nearly_uniform(balance: str) -> None:
+    # Methods A7. Every class holds a seventh of each node, up to the remainder.
+    nodes = []
+    for domain, (number, size) in PACS.items():
+        counts = [size // 7 + (1 if c < size % 7 else 0) for c in range(7)]
+        nodes += [(domain, counts)] * number
+    given = updates(*nodes)
+    weights = strategy(balance=balance).weights(given)
+    assert sum(weights) == pytest.approx(1)
+    by_domain = {u.node.domain: (weight, u.num_examples / 6233) for u, weight in zip(given, weights, strict=True)}
+    assert {name: round(weight, 3) for name, (weight, _) in by_domain.items()} == {
+        "photo": 0.097, "art_painting": 0.098, "cartoon": 0.099, "sketch": 0.105,
+    }  # fmt: skip
+    assert by_domain["sketch"][0] == pytest.approx(0.1045, abs=5e-5)
+    assert [round(share, 3) for _, share in by_domain.values()] == [0.064, 0.079, 0.09, 0.151]
+
+
+@given(
+    counts=st.integers(1, 6).flatmap(
+        lambda k: st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3), min_size=k, max_size=k)
+    ),
+    letters=st.lists(st.sampled_from("abcd"), min_size=6, max_size=6),
+    alpha=st.floats(0, 3),
+    beta=st.floats(0, 3),
+    approximate=st.booleans(),
+)
+@settings(deadline=None, max_examples=100)
+def test_weights_against_loops(
+    counts: list[list[int]], letters: list[str], alpha: float, beta: float, approximate: bool
+) -> None:
+    counts = [row if sum(row) else [1, 0, 0] for row in counts]  # a node without images does not take part
+    given = updates(*zip(letters, counts, strict=False))
+    domains = len(set(letters[: len(counts)]))
+    server = strategy(alpha=alpha, beta=beta, balance="approximate" if approximate else "exact")
+    np.testing.assert_allclose(
+        server.weights(given), slow_weights(counts, domains, alpha, beta, approximate=approximate), rtol=1e-9
+    )
+
+
+def test_approximation_is_exact_where_nodes_have_the_classes_in_equal_parts() -> None:
+    given = updates(("a", [2, 4, 6]), ("a", [1, 2, 3]), ("b", [5, 10, 15]))
+    np.testing.assert_allclose(strategy().weights(given), strategy(balance="approximate").weights(given), rtol=1e-12)
+
+
+def test_approximation_has_the_papers_closed_form() -> None:
+    # sqrt(C / 2) |n_k / N - 1 / Q|, with sizes 12 and 4 of 16, C = 3, Q = 2: |3/4 - 1/2| and |1/4 - 1/2|.
+    d = discrepancy(np.array([[12.0] * 3, [4.0] * 3]), 2)
+    np.testing.assert_allclose(d, [math.sqrt(1.5) / 4] * 2)
+
+
+def test_domains_are_those_of_the_round() -> None:
+    # The run knows four domains; two take part, so G = 1/2 and equal halves have no discrepancy.
+    both = updates(("a", [4, 4, 4]), ("b", [2, 2, 2]))
+    np.testing.assert_allclose(strategy().weights(both), slow_weights([[4] * 3, [2] * 3], 2, 1.0, 0.4))
+
+
+@pytest.mark.parametrize("balance", ["exact", "approximate"])
+def test_one_node_weighs_all(balance: str) -> None:
+    assert strategy(balance=balance).weights(updates(("a", [0, 3, 0]))) == [1.0]
+
+
+def test_class_that_nobody_holds_changes_nothing() -> None:
+    # Methods A8: whatever Q is, the empty class adds nothing to the sum.
+    with_it = discrepancy(np.array([[3.0, 1, 0], [1, 1, 0]]), 3)
+    np.testing.assert_array_equal(with_it, discrepancy(np.array([[3.0, 1], [1, 1]]), 3))
+    assert np.isfinite(with_it).all()
+
+
+# --- switches --------------------------------------------------------------------------------------
+
+
+UNEVEN = (("a", [9, 1, 2]), ("a", [1, 1, 1]), ("b", [0, 6, 3]))
+
+
+def test_fedavg_weighs_by_images_to_the_bit() -> None:
+    given = updates(*UNEVEN)
+    assert strategy(aggregation="fedavg").weights(given) == [12 / 24, 3 / 24, 9 / 24]
+
+
+@pytest.mark.parametrize("params", [{"alpha": 2.0}, {"beta": 2.0}, {"balance": "approximate"}])
+def test_switches_change_the_weights(params: dict[str, Any]) -> None:
+    given = updates(*UNEVEN)
+    assert not np.allclose(strategy(**params).weights(given), strategy().weights(given), rtol=1e-4)
+    assert strategy(aggregation="fedavg", **params).weights(given) == strategy(aggregation="fedavg").weights(given)
+
+
+def test_without_alpha_and_beta_all_nodes_weigh_the_same() -> None:
+    np.testing.assert_allclose(strategy(alpha=0.0, beta=0.0).weights(updates(*UNEVEN)), [1 / 3] * 3)
+
+
+@pytest.mark.parametrize("params", [{"alpha": -0.1}, {"beta": -1.0}, {"aggregation": "x"}, {"balance": 1}, {"tau": 1}])
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        F2DCServerParams(**params)

@@ -1,0 +1,81 @@
+"""FedICON on the server: which round trains what, what a node is told of it, and runs that are too short."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from datasets.errors import ConfigError
+from strategies.base import Federation, RoundResult
+from strategies.fedicon import FedICONServerParams, FedICONStrategy
+from strategies.prototypes import Refused
+from strategies.roster import Node
+
+NODE = Node(100, 0, "a", (1, 1), 5, True, 0)
+
+
+def strategy(rounds: int = 12, **params: Any) -> FedICONStrategy:
+    federation = Federation(
+        domains=("a",), num_classes=2, feature_dim=2, seed=0, participation=1.0, personal=True,
+        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}", rounds=rounds,
+    )  # fmt: skip
+    return FedICONStrategy(federation, FedICONServerParams(**params), lambda result, weights, knowledge: None)
+
+
+def phases(server: FedICONStrategy) -> list[int]:
+    """What a node is told in each round of the run."""
+    told = []
+    for server_round in range(1, server.federation.rounds + 1):
+        server._result = RoundResult(server_round)
+        (name, phase), *more = server.knowledge_for(NODE).items()
+        assert (name, phase.shape, phase.dtype, more) == ("phase", (1,), np.int64, [])
+        told.append(int(phase[0]))
+    return told
+
+
+@pytest.mark.parametrize("training", ["federated_personal", "federated"])
+@pytest.mark.parametrize(("rounds", "last"), [(12, 10), (2, 1), (20, 5)])
+def test_last_rounds_train_the_classifier(training: str, rounds: int, last: int) -> None:
+    server = strategy(rounds, classifier_training=training, classifier_rounds=last)
+    expected = [0] * (rounds - last) + [1] * last
+    assert phases(server) == expected
+    assert [int(server.scores_round(r)) for r in range(1, rounds + 1)] == expected
+    assert server.knowledge == {}  # nothing to remember from round to round: the number of the round says it
+
+
+@pytest.mark.parametrize(
+    "params", [{"classifier_training": "local"}, {"lie": False}, {"lie": False, "classifier_rounds": 99}]
+)
+def test_without_classifier_rounds_every_round_is_scored_and_nothing_is_told(params: dict[str, Any]) -> None:
+    server = strategy(3, **params)
+    for server_round in (1, 2, 3):
+        server._result = RoundResult(server_round)
+        assert server.knowledge_for(NODE) == {}
+        assert server.scores_round(server_round)
+
+
+@pytest.mark.parametrize(("rounds", "last"), [(10, 10), (9, 10), (1, 1)])
+@pytest.mark.parametrize("training", ["federated_personal", "federated"])
+def test_run_without_encoder_rounds_is_refused(rounds: int, last: int, training: str) -> None:
+    params = FedICONServerParams(classifier_rounds=last, classifier_training=training)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"rounds={rounds}\b.*method\.classifier_rounds={last}\b"):
+        FedICONStrategy.check_run(params, rounds)
+    FedICONStrategy.check_run(params, last + 1)
+    FedICONStrategy.check_run(params.model_copy(update={"lie": False}), rounds)
+    FedICONStrategy.check_run(params.model_copy(update={"classifier_training": "local"}), rounds)
+
+
+@pytest.mark.parametrize(
+    "params", [{"classifier_rounds": 0}, {"classifier_rounds": 1.5}, {"classifier_training": "x"}, {"tau": 1}]
+)
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FedICONServerParams(**params)
+
+
+def test_nodes_contribute_nothing_besides_weights() -> None:
+    server = strategy()
+    server.check_knowledge({})
+    with pytest.raises(Refused):
+        server.check_knowledge({"prototypes": np.zeros((2, 2), np.float32)})
