@@ -98,6 +98,8 @@ class DomainClient(NumPyClient):
     params_model: ClassVar[type[Params]] = Params
     #: Whether nodes may have different networks (``model.per_node``): then no weights travel.
     heterogeneous: ClassVar[bool] = False
+    #: Whether their features must then be equally wide, because prototypes travel.
+    equal_features: ClassVar[bool] = True
 
     def __init__(
         self,

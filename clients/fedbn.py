@@ -10,7 +10,7 @@ a Sequential (the shortcuts of a residual network).
 
 from clients.base import DomainClient
 from clients.models import SplitModel, batchnorm_names
-from clients.settings import ModelConfig, TrainConfig
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.errors import ConfigError
 from fedshift_wire import Params
 
@@ -22,7 +22,7 @@ class FedBNClient(DomainClient):
     """Keeps every parameter and buffer of BatchNorm on the node, whatever ``model.bn`` says."""
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig) -> None:
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a network without BatchNorm, and BatchNorm that never changes: both would be FedAvg."""
         if model.name not in ABLE:
             raise ConfigError(

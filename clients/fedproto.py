@@ -13,7 +13,6 @@ trains); (3) weights may be averaged as well (``share_weights``), as later paper
 
 from typing import Literal, cast
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -22,13 +21,10 @@ from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.losses import fedproto as terms_of_fedproto
 from clients.models import SplitModel
-from clients.settings import ModelConfig, TrainConfig
+from clients.prototypes import EpochMeans, ProtoSource, by_class
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.errors import ConfigError
 from fedshift_wire import Params
-
-#: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
-#: augmented; or the features seen in the last local epoch, in training mode and augmented.
-ProtoSource = Literal["after_training", "last_epoch"]
 
 
 class FedProtoParams(Params):
@@ -41,23 +37,6 @@ class FedProtoParams(Params):
     proto_source: ProtoSource = "after_training"
 
 
-class EpochMeans:
-    """Class means of the features that a node sees while it trains, over one epoch."""
-
-    def __init__(self, num_classes: int, feature_dim: int, device: torch.device) -> None:
-        self._sums = torch.zeros(num_classes, feature_dim, device=device)
-        self._counts = torch.zeros(num_classes, dtype=torch.int64, device=device)
-
-    def add(self, features: Tensor, y: Tensor) -> None:
-        """Add features (B, D), as they were in the forward pass of a step, with labels (B,)."""
-        self._sums.index_add_(0, y, features.detach())
-        self._counts += torch.bincount(y, minlength=len(self._counts))
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        """Return means (C, D), zero for a class that was not seen, and counts (C,)."""
-        return self._sums / self._counts.clamp(min=1)[:, None], self._counts
-
-
 class FedProtoClient(DomainClient):
     """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
 
@@ -66,7 +45,7 @@ class FedProtoClient(DomainClient):
     params: FedProtoParams
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig) -> None:
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse to average weights of different networks."""
         if model.per_node and cast(FedProtoParams, params).share_weights:
             raise ConfigError(
@@ -115,10 +94,4 @@ class FedProtoClient(DomainClient):
 
     def _global_prototypes(self) -> tuple[Tensor, Tensor] | None:
         """Return G (C, D) and which classes have one (C,); None while no class has."""
-        prototypes, labels = self.tensor("prototypes"), self.tensor("labels")
-        if prototypes is None or labels is None or not len(labels):
-            return None
-        dense = prototypes.new_zeros(self.model.num_classes, prototypes.shape[1])
-        present = torch.zeros(self.model.num_classes, dtype=torch.bool, device=dense.device)
-        dense[labels], present[labels] = prototypes, True
-        return dense, present
+        return by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)

@@ -26,6 +26,7 @@ from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.losses import fedseproto as eq
 from clients.models import Blueprint, SplitModel
+from clients.prototypes import by_class
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.errors import ConfigError
 from fedshift_wire import Params
@@ -214,7 +215,7 @@ class FedSeProtoClient(DomainClient):
         )
         self._phase1_epochs = p.phase1_epochs if in_this_round else 0
         self._rng = self.torch_rng(self._noise, server_round)
-        self._prototypes, self._present = self._global_prototypes()
+        self._targets = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)  # c_g
         images, device = self.setup.images, self.setup.device
         self._std = torch.tensor(images.std, device=device).view(3, 1, 1)
         self._mean = torch.tensor(images.mean, device=device).view(3, 1, 1)
@@ -239,9 +240,9 @@ class FedSeProtoClient(DomainClient):
             if p.has_mi:
                 codes = self._codes(z.detach(), noise) if p.mi_stopgrad else (semantic, domain)
                 terms["mi"] = p.beta * self._information(batch.x, *codes)
-        if p.use_proto and p.lambda_proto > 0 and self._prototypes is not None:
+        if p.use_proto and p.lambda_proto > 0 and self._targets is not None:
             terms["proto"] = p.lambda_proto * eq.prototype_distance(
-                semantic.mean, batch.y, self._prototypes, self._present, reduction=p.proto_reduction
+                semantic.mean, batch.y, *self._targets, reduction=p.proto_reduction
             )
         return terms
 
@@ -283,13 +284,3 @@ class FedSeProtoClient(DomainClient):
         if code.log_variance is not None:
             return eq.gaussian_kl(code.mean, code.log_variance)
         return eq.moment_kl(code.mean) if self.params.mi_form == "batch_moment" else eq.squared_norm(code.mean)
-
-    def _global_prototypes(self) -> tuple[Tensor | None, Tensor]:
-        """Return c_g (C, D), None before the first round (A13), and which classes have one (C,)."""
-        present = torch.zeros(self.model.num_classes, dtype=torch.bool, device=self.setup.device)
-        received, labels = self.tensor("prototypes"), self.tensor("labels")
-        if received is None or labels is None:
-            return None, present
-        dense = received.new_zeros(self.model.num_classes, self.model.feature_dim)
-        dense[labels], present[labels] = received, True
-        return dense, present

@@ -16,8 +16,8 @@ from torch import Tensor
 from clients import losses
 from clients.base import Arrays, DomainClient
 from clients.batches import Batch
-from clients.fedproto import EpochMeans, ProtoSource
 from clients.losses import fpl as terms_of_fpl
+from clients.prototypes import EpochMeans, ProtoSource
 from fedshift_wire import Params
 
 

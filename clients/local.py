@@ -18,6 +18,7 @@ class LocalClient(DomainClient):
     """Keeps the whole model on the node, so that nodes may have different networks."""
 
     heterogeneous: ClassVar[bool] = True
+    equal_features: ClassVar[bool] = False
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:

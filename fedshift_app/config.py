@@ -121,6 +121,21 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return registry.get(self.method["name"]).split_params(given)
 
 
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice, of which YAML would silently drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping whose keys differ."""
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise yaml.constructor.ConstructorError(problem=f"the key {key!r} comes twice, again in line {line}")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping.
 
@@ -128,7 +143,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: If it cannot be read, is no YAML, or holds something else.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"{path}: cannot be read as YAML: {first}") from None

@@ -110,7 +110,8 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     carried, params = node.plugin(config), config.node_params()
     private = client_class.private(model, config.model, params) | (carried.private(model) if carried else frozenset())
     shared = {name: Array(t.numpy()) for name, t in model.state_dict().items() if name not in private}
-    _check_widths(config, model.feature_dim)
+    if client_class.equal_features:
+        _check_widths(config, model.feature_dim)
     deployed = engine == node.DEPLOYMENT
     federation = Federation(
         domains=config.dataset.domains,

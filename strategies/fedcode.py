@@ -26,6 +26,7 @@ from strategies.prototypes import (
     Refused,
     check_prototypes,
     finch_groups,
+    keep_absent_classes,
     mean_prototypes,
     stack_prototypes,
 )
@@ -94,11 +95,8 @@ class FedCodeStrategy(DomainStrategy):
     def _semantic(self, updates: list[Update]) -> Arrays:
         """Return G (Eq. 4); a class that nobody holds this round keeps what it had."""
         fresh, held = mean_prototypes(*_held([update.knowledge for update in updates]))  # C x D, C
-        for row, k in enumerate(self.knowledge.get("labels", np.zeros(0, np.int64))):
-            if not held[k]:
-                fresh[k], held[k] = self.knowledge["prototypes"][row], True
         labels = np.flatnonzero(held).astype(np.int64)
-        return {"prototypes": fresh[labels], "labels": labels}
+        return keep_absent_classes(fresh[labels], labels, self.knowledge)
 
     def _styles(self, updates: list[Update]) -> Arrays:
         """Return P and the pseudo-labels (Eq. 9).

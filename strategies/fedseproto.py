@@ -13,7 +13,7 @@ import numpy as np
 
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Update
-from strategies.prototypes import check_prototypes, mean_prototypes, stack_prototypes
+from strategies.prototypes import check_prototypes, keep_absent_classes, mean_prototypes, stack_prototypes
 
 
 class FedSeProtoStrategy(DomainStrategy):
@@ -27,8 +27,5 @@ class FedSeProtoStrategy(DomainStrategy):
         """Average over the nodes of this round (Eq. 3); a class that none of them holds keeps its old prototype."""
         p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
         c_g, known = mean_prototypes(p, counts > 0)
-        for row, k in enumerate(self.knowledge.get("labels", np.zeros(0, np.int64))):
-            if not known[k]:
-                c_g[k], known[k] = self.knowledge["prototypes"][row], True
         labels = np.flatnonzero(known).astype(np.int64)
-        self.knowledge = {"prototypes": c_g[labels], "labels": labels}
+        self.knowledge = keep_absent_classes(c_g[labels], labels, self.knowledge)

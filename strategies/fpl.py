@@ -11,8 +11,7 @@ Deviation: a class that no node of a round holds keeps its clusters.
 
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Update
-from strategies.i2pfl import cluster_prototypes
-from strategies.prototypes import check_prototypes, keep_absent_classes, stack_prototypes
+from strategies.prototypes import check_prototypes, cluster_prototypes, keep_absent_classes, stack_prototypes
 
 
 class FPLStrategy(DomainStrategy):

@@ -20,7 +20,14 @@ from pydantic import Field, model_validator
 from fedshift_wire import Params
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Update
-from strategies.prototypes import FloatArray, check_prototypes, finch_groups, mean_prototypes, stack_prototypes
+from strategies.prototypes import (
+    FloatArray,
+    check_prototypes,
+    cluster_prototypes,
+    keep_absent_classes,
+    mean_prototypes,
+    stack_prototypes,
+)
 
 SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
 
@@ -55,26 +62,15 @@ class I2PFLStrategy(DomainStrategy):
         """Eqs 3-5 over the nodes of this round."""
         p, counts = stack_prototypes([update.knowledge for update in updates])  # M x C x D, M x C
         if self.params.inter_proto == "finch":
-            prototypes, labels = self._with_old_clusters(*cluster_prototypes(p, counts > 0))
-        else:
-            fresh, held = self._one_per_class(p, counts > 0)
-            prototypes, labels = self._with_past(fresh, held)
+            self.knowledge = keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)
+            return
+        prototypes, labels = self._with_past(*self._one_per_class(p, counts > 0))
         self.knowledge = {"prototypes": prototypes, "labels": labels}
 
     def _one_per_class(self, p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.bool_]]:
         if self.params.inter_proto == "average":
             return mean_prototypes(p, holds)
         return reweighted_prototypes(p, holds, squared=self.params.dist == "l2sq")
-
-    def _with_old_clusters(
-        self, prototypes: FloatArray, labels: NDArray[np.int64]
-    ) -> tuple[FloatArray, NDArray[np.int64]]:
-        """Keep the clusters of a class that nobody holds this round."""
-        old = self.knowledge.get("labels", np.zeros(0, np.int64))
-        keep = ~np.isin(old, labels)
-        if not keep.any():
-            return prototypes, labels
-        return np.concatenate([prototypes, self.knowledge["prototypes"][keep]]), np.concatenate([labels, old[keep]])
 
     def _with_past(self, fresh: FloatArray, held: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
         """EMA with the prototypes of the rounds before (Eq. 5); a class nobody holds keeps its old one."""
@@ -114,24 +110,3 @@ def reweighted_prototypes(
     weights = d / np.where(total < SAME, 1, total)  # M x C
     g = np.einsum("mc,mcd->cd", weights, p.astype(np.float64))
     return np.where((total < SAME)[:, None], mu, g).astype(np.float32), held
-
-
-def cluster_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Cluster each class's prototypes by FINCH (cosine, coarsest partition), as FPL does (Table V, A15).
-
-    Args:
-        p: Local prototypes, (M, C, D), float32.
-        holds: Whether node m holds class k, (M, C).
-
-    Returns:
-        Cluster means (P, D) and the class of each, (P,).
-    """
-    means: list[FloatArray] = []
-    labels: list[int] = []
-    for k in range(p.shape[1]):
-        members = p[holds[:, k], k]  # nodes that hold k x D
-        for cluster in finch_groups(members):
-            means.append(members[cluster].mean(axis=0))
-            labels.append(k)
-    stacked = np.stack(means) if means else np.zeros((0, p.shape[2]))
-    return stacked.astype(np.float32), np.array(labels, dtype=np.int64)

@@ -83,9 +83,30 @@ def keep_absent_classes(prototypes: FloatArray, labels: NDArray[np.int64], past:
     Returns:
         ``prototypes`` and ``labels``, in the order of the classes.
     """
-    if past:
+    if "labels" in past:
         old = ~np.isin(past["labels"], labels)
         prototypes = np.concatenate([prototypes, past["prototypes"][old]])
         labels = np.concatenate([labels, past["labels"][old]])
     order = np.argsort(labels, kind="stable")
     return {"prototypes": prototypes[order], "labels": labels[order]}
+
+
+def cluster_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Cluster each class's prototypes by FINCH (cosine, coarsest partition), as FPL does.
+
+    Args:
+        p: Local prototypes, (M, C, D), float32.
+        holds: Whether node m holds class k, (M, C).
+
+    Returns:
+        Cluster means (P, D) and the class of each, (P,).
+    """
+    means: list[FloatArray] = []
+    labels: list[int] = []
+    for k in range(p.shape[1]):
+        members = p[holds[:, k], k]  # nodes that hold k x D
+        for cluster in finch_groups(members):
+            means.append(members[cluster].mean(axis=0))
+            labels.append(k)
+    stacked = np.stack(means) if means else np.zeros((0, p.shape[2]))
+    return stacked.astype(np.float32), np.array(labels, dtype=np.int64)

@@ -156,6 +156,14 @@ def test_a_method_asks_for_settings_below_the_experiments_own(tmp_path: Path) ->
     assert resolve({"experiment": own, "method": "fedicon", "set": "images.grayscale=0"}).images.grayscale == 0
 
 
+def test_a_key_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("rounds: 3\nmodel: {name: cnn}\nrounds: 4\n")
+    message = refusal({"experiment": str(path)})
+    assert "twice.yaml" in message
+    assert "'rounds' comes twice, again in line 3" in message
+
+
 def test_an_experiment_may_set_anything_for_one_method(tmp_path: Path) -> None:
     special = {"rounds": 33, "train": {"momentum": 0.0}, "images": {"flip": True}, "lambda2": 0.5}
     path = written(tmp_path, methods={"i2pfl": special}, images={"flip": False})

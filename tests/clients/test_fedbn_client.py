@@ -96,12 +96,12 @@ def test_able_are_the_networks_with_batchnorm() -> None:
 @pytest.mark.parametrize("model", sorted(set(MODELS) - set(ABLE)))
 def test_a_network_without_batchnorm_is_refused(model: str) -> None:
     with pytest.raises(ConfigError, match=rf"model\.name={model}; there are cnn_bn, resnet10, resnet18"):
-        FedBNClient.check_run(Params(), ModelConfig.model_validate({"name": model}), TRAIN)
+        FedBNClient.check_run(Params(), ModelConfig.model_validate({"name": model}), TRAIN, ImageConfig())
 
 
 def test_frozen_batchnorm_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.bn=freeze"):
-        FedBNClient.check_run(Params(), ModelConfig(name="resnet10", bn="freeze"), TRAIN)
+        FedBNClient.check_run(Params(), ModelConfig(name="resnet10", bn="freeze"), TRAIN, ImageConfig())
 
 
 def test_the_default_experiment_takes_the_cnn_with_batchnorm() -> None:

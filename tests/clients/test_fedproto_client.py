@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from clients.base import ClientSetup, DomainClient
 from clients.batches import Batch
-from clients.fedproto import EpochMeans, FedProtoClient, FedProtoParams
+from clients.fedproto import FedProtoClient, FedProtoParams
 from clients.models import batchnorm_names, build
+from clients.prototypes import EpochMeans
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from datasets.errors import ConfigError
@@ -223,10 +224,10 @@ def test_shared_weights_leave_what_fedavg_leaves(bn: str) -> None:
 def test_different_networks_cannot_share_weights() -> None:
     train = setup().train
     mixed = ModelConfig.model_validate({"name": "cnn2", "per_node": ("cnn2", "cnn3")})
-    FedProtoClient.check_run(FedProtoParams(), mixed, train)
-    FedProtoClient.check_run(FedProtoParams(share_weights=True), ModelConfig(name="cnn2"), train)
+    FedProtoClient.check_run(FedProtoParams(), mixed, train, ImageConfig())
+    FedProtoClient.check_run(FedProtoParams(share_weights=True), ModelConfig(name="cnn2"), train, ImageConfig())
     with pytest.raises(ConfigError, match=r"cnn2.*cnn3.*share_weights=false"):
-        FedProtoClient.check_run(FedProtoParams(share_weights=True), mixed, train)
+        FedProtoClient.check_run(FedProtoParams(share_weights=True), mixed, train, ImageConfig())
     assert FedProtoClient.heterogeneous
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from strategies.base import Federation, Update
-from strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, cluster_prototypes, reweighted_prototypes
-from strategies.prototypes import Refused, mean_prototypes
+from strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
+from strategies.prototypes import Refused, cluster_prototypes, mean_prototypes
 from strategies.roster import Node
 
 Array = NDArray[Any]

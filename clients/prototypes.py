@@ -1,0 +1,46 @@
+"""Class prototypes on the node: gathered while it trains, and as the server sends them."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+#: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
+#: augmented; or the features seen in the last local epoch, in training mode and augmented.
+ProtoSource = Literal["after_training", "last_epoch"]
+
+
+class EpochMeans:
+    """Class means of the features that a node sees while it trains, over one epoch."""
+
+    def __init__(self, num_classes: int, feature_dim: int, device: torch.device) -> None:
+        self._sums = torch.zeros(num_classes, feature_dim, device=device)
+        self._counts = torch.zeros(num_classes, dtype=torch.int64, device=device)
+
+    def add(self, features: Tensor, y: Tensor) -> None:
+        """Add features (B, D), as they were in the forward pass of a step, with labels (B,)."""
+        self._sums.index_add_(0, y, features.detach())
+        self._counts += torch.bincount(y, minlength=len(self._counts))
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Return means (C, D), zero for a class that was not seen, and counts (C,)."""
+        return self._sums / self._counts.clamp(min=1)[:, None], self._counts
+
+
+def by_class(prototypes: Tensor | None, labels: Tensor | None, num_classes: int) -> tuple[Tensor, Tensor] | None:
+    """Put global prototypes, one of a class, into the rows of their classes.
+
+    Args:
+        prototypes: (P, D), or None before the first round.
+        labels: The class of each, (P,).
+        num_classes: C.
+
+    Returns:
+        (C, D), zero for a class without one, and which classes have one (C,); None while no class has.
+    """
+    if prototypes is None or labels is None or not len(labels):
+        return None
+    dense = prototypes.new_zeros(num_classes, prototypes.shape[1])
+    present = torch.zeros(num_classes, dtype=torch.bool, device=dense.device)
+    dense[labels], present[labels] = prototypes, True
+    return dense, present
