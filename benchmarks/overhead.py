@@ -50,9 +50,8 @@ def parameters(method: str, flat: dict[str, Any]) -> tuple[int, int]:
     """Return the numbers of parameters that travel and that stay on the node."""
     config = resolve(flat | {"method": method})
     model = node.initial_model(config)
-    carried = node.plugin(config)
-    kept = registry.get(method).client_class().private(model, config.model, config.node_params())
-    kept |= carried.private(model) if carried else frozenset()
+    client_class = registry.get(method).client_class()
+    kept = client_class.kept_names(model, config.model, config.node_params(), node.plugin(config))
     counts = {name: p.numel() for name, p in model.named_parameters()}
     private = sum(count for name, count in counts.items() if name in kept)
     return sum(counts.values()) - private, private

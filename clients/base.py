@@ -126,7 +126,7 @@ class DomainClient(NumPyClient):
         self._contribution: Arrays = {}
         self._pipeline = Pipeline(setup.images, setup.device)
         self._taken, self._buffer = self._room_for_a_batch()
-        self._private = self.private(model, setup.model, params) | (plugin.private(model) if plugin else frozenset())
+        self._private = self.kept_names(model, setup.model, params, plugin)
         #: Names of the arrays that travel, in the order of the model's state dict.
         self.shared_names = [name for name in model.state_dict() if name not in self._private]
         self._initial = {name: model.state_dict()[name].clone() for name in self._private}
@@ -187,6 +187,13 @@ class DomainClient(NumPyClient):
     def score_test(self, test: ImageSet) -> Scores:
         """Score a test set; weights and buffers must be afterwards what they were before."""
         return Scores(*self.score(test))
+
+    @classmethod
+    def kept_names(
+        cls, model: SplitModel, config: ModelConfig, params: Params, plugin: Plugin | None
+    ) -> frozenset[str]:
+        """Return the state-dict names that never travel: the method's and those of the model's modules."""
+        return cls.private(model, config, params) | (plugin.private(model) if plugin else frozenset())
 
     # --- Flower's contract -------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from clients import losses
 from clients.base import Arrays, DomainClient
 from clients.batches import Batch
+from clients.prototypes import contribution
 from fedshift_wire import Params
 
 
@@ -48,5 +49,4 @@ class FedProcClient(DomainClient):
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the class means of the trained encoder's features."""
-        prototypes, counts = self.class_prototypes()
-        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
+        return contribution(*self.class_prototypes())

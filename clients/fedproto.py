@@ -17,11 +17,10 @@ from pydantic import Field
 from torch import Tensor
 
 from clients import losses
-from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.losses import fedproto as terms_of_fedproto
 from clients.models import SplitModel
-from clients.prototypes import EpochMeans, ProtoSource, by_class
+from clients.prototypes import ProtoSource, PrototypeClient, by_class
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.errors import ConfigError
 from fedshift_wire import Params
@@ -37,7 +36,7 @@ class FedProtoParams(Params):
     proto_source: ProtoSource = "after_training"
 
 
-class FedProtoClient(DomainClient):
+class FedProtoClient(PrototypeClient):
     """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
 
     params_model = FedProtoParams
@@ -64,27 +63,16 @@ class FedProtoClient(DomainClient):
         """Read the global prototypes."""
         self._targets = self._global_prototypes()
 
-    def start_epoch(self, epoch: int) -> None:
-        """Gather prototypes anew, so that the last epoch's remain."""
-        self._seen = EpochMeans(self.model.num_classes, self.model.feature_dim, self.setup.device)
-
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return both terms, weighted; without global prototypes cross-entropy alone."""
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
-        if p.proto_source == "last_epoch":
-            self._seen.add(features, batch.y)
+        self.gather(features, batch.y)
         terms = {"ce": losses.cross_entropy(logits, batch.y)}
         if p.lambda_proto > 0 and self._targets is not None:
             distance = terms_of_fedproto.prototype_distance(features, batch.y, *self._targets, reduction=p.reduction)
             terms["proto"] = p.lambda_proto * distance
         return terms
-
-    def finish_round(self, server_round: int) -> Arrays:
-        """Contribute the class means of the node's features."""
-        last_epoch = self.params.proto_source == "last_epoch"
-        prototypes, counts = self._seen.result() if last_epoch else self.class_prototypes()
-        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the classifier's logits, or how near the newest global prototypes are."""

@@ -26,7 +26,7 @@ from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.losses import fedseproto as eq
 from clients.models import Blueprint, SplitModel
-from clients.prototypes import by_class
+from clients.prototypes import by_class, contribution
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.errors import ConfigError
 from fedshift_wire import Params
@@ -248,8 +248,7 @@ class FedSeProtoClient(DomainClient):
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the class means of z^s of the trained encoders, in evaluation mode (Eq. 12)."""
-        prototypes, counts = self.class_prototypes()
-        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
+        return contribution(*self.class_prototypes())
 
     def _draw_noise(self, b: int) -> Tensor | None:
         """Draw standard normal noise (2, B, D) for z^s and z^d; None where codes are points."""

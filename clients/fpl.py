@@ -14,10 +14,9 @@ from pydantic import Field
 from torch import Tensor
 
 from clients import losses
-from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.losses import fpl as terms_of_fpl
-from clients.prototypes import EpochMeans, ProtoSource
+from clients.prototypes import ProtoSource, PrototypeClient
 from fedshift_wire import Params
 
 
@@ -30,7 +29,7 @@ class FPLParams(Params):
     proto_source: ProtoSource = "after_training"
 
 
-class FPLClient(DomainClient):
+class FPLClient(PrototypeClient):
     """Cross-entropy + CPCL + UPCR; contributes class prototypes."""
 
     params_model = FPLParams
@@ -43,16 +42,11 @@ class FPLClient(DomainClient):
         if self._prototypes is not None and self._labels is not None:
             self._unbiased = terms_of_fpl.unbiased_prototypes(self._prototypes, self._labels, self.model.num_classes)
 
-    def start_epoch(self, epoch: int) -> None:
-        """Gather prototypes anew, so that the last epoch's remain."""
-        self._seen = EpochMeans(self.model.num_classes, self.model.feature_dim, self.setup.device)
-
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the three terms; without prototypes (round 1) cross-entropy alone."""
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
-        if p.proto_source == "last_epoch":
-            self._seen.add(features, batch.y)
+        self.gather(features, batch.y)
         terms = {"ce": losses.cross_entropy(logits, batch.y)}
         if self._prototypes is None or self._labels is None or self._unbiased is None:
             return terms
@@ -61,9 +55,3 @@ class FPLClient(DomainClient):
         if p.use_upcr:
             terms["upcr"] = terms_of_fpl.unbiased_consistency(features, batch.y, *self._unbiased)
         return terms
-
-    def finish_round(self, server_round: int) -> Arrays:
-        """Contribute the class means of the node's features."""
-        last_epoch = self.params.proto_source == "last_epoch"
-        prototypes, counts = self._seen.result() if last_epoch else self.class_prototypes()
-        return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}

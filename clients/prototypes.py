@@ -1,9 +1,11 @@
 """Class prototypes on the node: gathered while it trains, and as the server sends them."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from clients.base import Arrays, DomainClient
 
 #: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
 #: augmented; or the features seen in the last local epoch, in training mode and augmented.
@@ -44,3 +46,28 @@ def by_class(prototypes: Tensor | None, labels: Tensor | None, num_classes: int)
     present = torch.zeros(num_classes, dtype=torch.bool, device=dense.device)
     dense[labels], present[labels] = prototypes, True
     return dense, present
+
+
+def contribution(prototypes: Tensor, counts: Tensor) -> Arrays:
+    """Return class prototypes (C, D) and images per class (C,) as a node sends them."""
+    return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
+
+
+class PrototypeClient(DomainClient):
+    """Contributes class prototypes: of the trained model or, by ``params.proto_source``, of the last epoch."""
+
+    params: Any  # a method whose parameters have a ``proto_source`` calls :meth:`gather` in its loss
+
+    def start_epoch(self, epoch: int) -> None:
+        """Gather prototypes anew, so that the last epoch's remain."""
+        self._seen = EpochMeans(self.model.num_classes, self.model.feature_dim, self.setup.device)
+
+    def gather(self, features: Tensor, y: Tensor) -> None:
+        """Remember what the last epoch's prototypes are made of: features (B, D) of a step, labels (B,)."""
+        if self.params.proto_source == "last_epoch":
+            self._seen.add(features, y)
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the class means of the node's features."""
+        last_epoch = self.params.proto_source == "last_epoch"
+        return contribution(*(self._seen.result() if last_epoch else self.class_prototypes()))

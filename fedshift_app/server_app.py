@@ -108,7 +108,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     model = node.initial_model(config)
     client_class = registry.get(config.method["name"]).client_class()
     carried, params = node.plugin(config), config.node_params()
-    private = client_class.private(model, config.model, params) | (carried.private(model) if carried else frozenset())
+    private = client_class.kept_names(model, config.model, params, carried)
     shared = {name: Array(t.numpy()) for name, t in model.state_dict().items() if name not in private}
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)

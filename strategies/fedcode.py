@@ -26,8 +26,8 @@ from strategies.prototypes import (
     Refused,
     check_prototypes,
     finch_groups,
-    keep_absent_classes,
     mean_prototypes,
+    one_per_class,
     stack_prototypes,
 )
 from strategies.roster import Node
@@ -95,8 +95,7 @@ class FedCodeStrategy(DomainStrategy):
     def _semantic(self, updates: list[Update]) -> Arrays:
         """Return G (Eq. 4); a class that nobody holds this round keeps what it had."""
         fresh, held = mean_prototypes(*_held([update.knowledge for update in updates]))  # C x D, C
-        labels = np.flatnonzero(held).astype(np.int64)
-        return keep_absent_classes(fresh[labels], labels, self.knowledge)
+        return one_per_class(fresh, held, self.knowledge)
 
     def _styles(self, updates: list[Update]) -> Arrays:
         """Return P and the pseudo-labels (Eq. 9).

@@ -12,12 +12,13 @@ Deviation: a class that no node of a round holds keeps its prototype.
 import numpy as np
 
 from strategies.averaging import Arrays
-from strategies.base import DomainStrategy, Update
-from strategies.prototypes import check_prototypes, keep_absent_classes, mean_prototypes, stack_prototypes
+from strategies.base import Update
+from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
 from strategies.roster import Node
 
 
-class FedProcStrategy(DomainStrategy):
+class FedProcStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
 
     def knowledge_for(self, node: Node) -> Arrays:
@@ -27,16 +28,11 @@ class FedProcStrategy(DomainStrategy):
         alpha = contrast_share(self._result.server_round, self.federation.rounds)
         return self.knowledge | {"alpha": np.array([alpha])}
 
-    def check_knowledge(self, knowledge: Arrays) -> None:
-        """Refuse prototypes of another shape, or with numbers that are not finite."""
-        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
-
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round that hold a class."""
         p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
         g, held = mean_prototypes(p, counts > 0)
-        labels = np.flatnonzero(held).astype(np.int64)
-        self.knowledge = keep_absent_classes(g[labels], labels, self.knowledge)
+        self.knowledge = one_per_class(g, held, self.knowledge)
 
 
 def contrast_share(server_round: int, rounds: int) -> float:

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_wire import Params
-from strategies.averaging import Arrays
-from strategies.base import DomainStrategy, Update
+from strategies.base import Update
+from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import (
     FloatArray,
-    check_prototypes,
-    keep_absent_classes,
     mean_prototypes,
+    one_per_class,
     stack_prototypes,
 )
 
@@ -34,23 +33,18 @@ class FedProtoServerParams(Params):
     prototype_mean: Literal["weighted", "plain"] = "weighted"  # by images of the class (paper), or by node (code)
 
 
-class FedProtoStrategy(DomainStrategy):
+class FedProtoStrategy(PrototypeStrategy):
     """Averages the nodes' class prototypes, and as FedAvg does whatever weights they share."""
 
     params_model = FedProtoServerParams
     params: FedProtoServerParams
-
-    def check_knowledge(self, knowledge: Arrays) -> None:
-        """Refuse prototypes of another shape, or with numbers that are not finite."""
-        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round that hold a class."""
         p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
         weighted = self.params.prototype_mean == "weighted"
         g, held = weighted_prototypes(p, counts) if weighted else mean_prototypes(p, counts > 0)
-        labels = np.flatnonzero(held).astype(np.int64)
-        self.knowledge = keep_absent_classes(g[labels], labels, self.knowledge)
+        self.knowledge = one_per_class(g, held, self.knowledge)
 
 
 def weighted_prototypes(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.bool_]]:

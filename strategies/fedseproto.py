@@ -9,23 +9,16 @@ Weights are averaged by number of images (Eq. 16), which is FedAvg's rule; where
 networks no weights travel, and the prototypes are all that is merged.
 """
 
-import numpy as np
-
-from strategies.averaging import Arrays
-from strategies.base import DomainStrategy, Update
-from strategies.prototypes import check_prototypes, keep_absent_classes, mean_prototypes, stack_prototypes
+from strategies.base import Update
+from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
 
 
-class FedSeProtoStrategy(DomainStrategy):
+class FedSeProtoStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' semantic prototypes class by class."""
-
-    def check_knowledge(self, knowledge: Arrays) -> None:
-        """Refuse prototypes of another shape, or with numbers that are not finite."""
-        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round (Eq. 3); a class that none of them holds keeps its old prototype."""
         p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
         c_g, known = mean_prototypes(p, counts > 0)
-        labels = np.flatnonzero(known).astype(np.int64)
-        self.knowledge = keep_absent_classes(c_g[labels], labels, self.knowledge)
+        self.knowledge = one_per_class(c_g, known, self.knowledge)

@@ -9,17 +9,13 @@ Symbols: p_n^k prototype of node n and class k, P^k the cluster prototypes of cl
 Deviation: a class that no node of a round holds keeps its clusters.
 """
 
-from strategies.averaging import Arrays
-from strategies.base import DomainStrategy, Update
-from strategies.prototypes import check_prototypes, cluster_prototypes, keep_absent_classes, stack_prototypes
+from strategies.base import Update
+from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototypes import cluster_prototypes, keep_absent_classes, stack_prototypes
 
 
-class FPLStrategy(DomainStrategy):
+class FPLStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does; clusters the nodes' prototypes of each class by FINCH."""
-
-    def check_knowledge(self, knowledge: Arrays) -> None:
-        """Refuse prototypes of another shape, or with numbers that are not finite."""
-        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Turn the prototypes of each class into the means of its clusters; the nodes average those to U."""

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedshift_wire import Params
-from strategies.averaging import Arrays
-from strategies.base import DomainStrategy, Update
+from strategies.base import Update
+from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import (
     FloatArray,
-    check_prototypes,
     cluster_prototypes,
     keep_absent_classes,
     mean_prototypes,
@@ -48,15 +47,11 @@ class I2PFLServerParams(Params):
         return self
 
 
-class I2PFLStrategy(DomainStrategy):
+class I2PFLStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
 
     params_model = I2PFLServerParams
     params: I2PFLServerParams
-
-    def check_knowledge(self, knowledge: Arrays) -> None:
-        """Refuse prototypes of another shape, or with numbers that are not finite."""
-        check_prototypes(knowledge, self.federation.num_classes, self.federation.feature_dim)
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Eqs 3-5 over the nodes of this round."""

@@ -72,6 +72,18 @@ def finch_groups(points: FloatArray, partition: Partition = "last") -> list[NDAr
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 
+def one_per_class(prototypes: FloatArray, held: NDArray[np.bool_], past: Arrays) -> Arrays:
+    """As :func:`keep_absent_classes`, of one prototype per class.
+
+    Args:
+        prototypes: This round's, (C, D).
+        held: The classes that have one, (C,).
+        past: Knowledge of the round before.
+    """
+    labels = np.flatnonzero(held).astype(np.int64)
+    return keep_absent_classes(prototypes[labels], labels, past)
+
+
 def keep_absent_classes(prototypes: FloatArray, labels: NDArray[np.int64], past: Arrays) -> Arrays:
     """Add the past prototypes of classes that have none now, because no node of this round holds them.
 
