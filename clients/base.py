@@ -18,12 +18,14 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients import losses, models, precision
-from clients.augment import Pipeline
+from clients import losses, models, precision, stopwatch
+from clients.arrays import as_tensor
 from clients.batches import Batch
 from clients.models import Blueprint, SplitModel, batchnorm_names, set_training
 from clients.plugin import Plugin
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.stopwatch import Stopwatch
+from clients.workbench import Workbench
 from datasets.base import ImageSet
 from datasets.seeding import torch_seed
 from fedshift_wire import (
@@ -59,6 +61,7 @@ class ClientSetup:
         seed: The run's seed.
         index: The node's place in the federation; with seed and round it fixes all randomness.
         device: Where the model computes.
+        profile: Whether the client measures where its time goes.
     """
 
     seed: int
@@ -67,6 +70,7 @@ class ClientSetup:
     model: ModelConfig
     train: TrainConfig
     images: ImageConfig
+    profile: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class DomainClient(NumPyClient):
         validation_set: Labelled images of the node that it does not train on, or None.
         own_test: The node's own test set where it is only a part of its domain's (simulation), else None.
         server_round: The round of the current call, from 1.
+        watch: Where the time of the calls went, if ``setup.profile``.
     """
 
     params_model: ClassVar[type[Params]] = Params
@@ -111,7 +116,11 @@ class DomainClient(NumPyClient):
         validation_set: ImageSet | None = None,
         own_test: ImageSet | None = None,
         plugin: Plugin | None = None,
+        bench: Workbench | None = None,
     ) -> None:
+        """Make a client; ``bench``, which holds the model, is that of the client before in this process."""
+        self._bench = bench or Workbench(model, setup.device, setup.train, setup.images)
+        self._bench.clear()
         self.model = model
         self.setup = setup
         self.params = params
@@ -124,12 +133,11 @@ class DomainClient(NumPyClient):
         self.server_round = 0
         self._plugin = plugin
         self._contribution: Arrays = {}
-        self._pipeline = Pipeline(setup.images, setup.device)
-        self._taken, self._buffer = self._room_for_a_batch()
+        self.watch = Stopwatch(setup.device, on=setup.profile)
+        self._taken, self._buffer = self._bench.room(train_set.x.shape[1:])
         self._private = self.kept_names(model, setup.model, params, plugin)
         #: Names of the arrays that travel, in the order of the model's state dict.
         self.shared_names = [name for name in model.state_dict() if name not in self._private]
-        self._initial = {name: model.state_dict()[name].clone() for name in self._private}
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -212,14 +220,18 @@ class DomainClient(NumPyClient):
         """
         server_round = self.server_round = int(config[SERVER_ROUND])
         self._load(parameters)
+        self.watch.lap(stopwatch.MESSAGES)
         if self._plugin is not None:
             self._plugin.start_round(self.model, self.torch_rng("modules", server_round))
         self.start_round(server_round)
+        self.watch.lap(stopwatch.PROTOTYPES)
         terms = self._train(server_round)
         self._contribution = self.finish_round(server_round)
+        self.watch.lap(stopwatch.PROTOTYPES)
         self._keep_private()
         metrics: dict[str, Any] = dict(terms)
         metrics |= self.local_scores(config.get(LOCAL_DOMAINS, ()))
+        self.watch.lap(stopwatch.EVALUATION)
         return self._shared(), len(self.train_set), metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
@@ -278,6 +290,7 @@ class DomainClient(NumPyClient):
     def tensor(self, name: str) -> Tensor | None:
         """Return an array of ``self.knowledge`` on the device, or None if the server sent none."""
         array = self.knowledge.get(name)
+        # A copy: nobody may change what the server sent.
         return None if array is None else torch.from_numpy(array.copy()).to(self.setup.device)
 
     def torch_rng(self, purpose: str, server_round: int) -> torch.Generator:
@@ -346,10 +359,10 @@ class DomainClient(NumPyClient):
     def plain_batches(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented."""
         size = self.setup.images.eval_batch
+        pixels, labels = self._bench.images.get(images)
         for start in range(0, len(images), size):
-            part = ImageSet(images.x[start : start + size], images.y[start : start + size])
-            x, y = self._on_device(part)
-            yield self._pipeline.plain(x, self._buffer), y
+            x = pixels[start : start + size].to(self.setup.device)
+            yield self._bench.pipeline.plain(x, self._buffer), labels[start : start + size]
 
     def augmented_batches(
         self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
@@ -366,19 +379,20 @@ class DomainClient(NumPyClient):
             second: CPU generator of the second view.
             epoch: Passed on.
         """
-        pixels, labels = self._on_device(images)
-        permutation = torch.randperm(len(labels), generator=order).to(self.setup.device)
+        pixels, labels = self._bench.images.get(images)
+        pipeline, device = self._bench.pipeline, self.setup.device
+        permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
         for index in _cut(permutation, batch_size):
             # index_select copies whole images, and into the same memory for every batch that has room there.
-            fits = len(index) <= len(self._taken)
+            fits = len(index) <= len(self._taken) and pixels.device.type == device.type
             taken, buffer = (self._taken[: len(index)], self._buffer) if fits else (None, None)
-            x = torch.index_select(pixels, 0, index, out=taken)
-            y = labels[index]
+            x = torch.index_select(pixels, 0, index, out=taken).to(device)
+            y = labels[index.to(device)]
             if views == 2:
-                one, other = self._pipeline.two_views(x, first, second)
+                one, other = pipeline.two_views(x, first, second)
                 yield Batch(one, y, epoch, other)
             else:
-                one = self._pipeline.train(x, first, buffer) if views else self._pipeline.plain(x, buffer)
+                one = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
                 yield Batch(one, y, epoch)
 
     # --- the loop ----------------------------------------------------------------------------------
@@ -390,10 +404,7 @@ class DomainClient(NumPyClient):
         """
         cfg = self.setup.train
         set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
-        # All parameters: SGD passes over those without a gradient, which a method may freeze in between.
-        optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay
-        )
+        optimizer = self._bench.optimizer()
         order = self.torch_rng("order", server_round)
         views = self.torch_rng("augment", server_round), self.torch_rng("augment-second", server_round)
         totals: dict[str, Tensor] = {}
@@ -402,6 +413,7 @@ class DomainClient(NumPyClient):
         for epoch in range(epochs):
             self.start_epoch(epoch)
             for batch in self.augmented_batches(self.train_set, cfg.batch_size, view_count, order, *views, epoch):
+                self.watch.lap(stopwatch.DATA)
                 terms = self.terms(batch)
                 optimizer.zero_grad(set_to_none=True)
                 torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
@@ -410,19 +422,10 @@ class DomainClient(NumPyClient):
                     value = term.detach() * len(batch.y)
                     totals[name] = totals[name] + value if name in totals else value
                     seen[name] = seen.get(name, 0) + len(batch.y)
+                self.watch.lap(stopwatch.TRAINING)
         sums = {name: float(total) for name, total in totals.items()}
         loss = sum(total / (epochs * len(self.train_set)) for total in sums.values())
         return {LOSS: loss} | {LOSS_TERM + name: total / seen[name] for name, total in sums.items()}
-
-    def _room_for_a_batch(self) -> tuple[Tensor, Tensor]:
-        """Return memory for the largest batch, uint8 and normalised, which all batches use in turn."""
-        rows = max(self.setup.train.batch_size + 1, self.setup.images.eval_batch)
-        shape, device = (rows, *self.train_set.x.shape[1:]), self.setup.device
-        return torch.empty(shape, dtype=torch.uint8, device=device), torch.empty(shape, device=device)
-
-    def _on_device(self, images: ImageSet) -> tuple[Tensor, Tensor]:
-        device = self.setup.device
-        return torch.from_numpy(images.x).to(device), torch.from_numpy(images.y).to(device)
 
     # --- weights in and out ------------------------------------------------------------------------
 
@@ -430,18 +433,19 @@ class DomainClient(NumPyClient):
         """Put shared weights and the node's private parts (or their initial values) into the model."""
         state = self.model.state_dict()
         for name, array in zip(self.shared_names, parameters, strict=True):
-            state[name].copy_(torch.from_numpy(array))
-        for name, initial in self._initial.items():
+            state[name].copy_(as_tensor(array))
+        for name in self._private:
             kept = self.memory.get(MODEL_PART + name)
-            state[name].copy_(initial if kept is None else torch.from_numpy(kept))
+            state[name].copy_(self._bench.initial[name] if kept is None else as_tensor(kept))
 
     def _shared(self) -> list[NDArray[Any]]:
         state = self.model.state_dict()
+        # Copies: the model's memory is used again, and these are the caller's.
         return [state[name].detach().cpu().numpy().copy() for name in self.shared_names]
 
     def _keep_private(self) -> None:
         state = self.model.state_dict()
-        for name in self._initial:
+        for name in self._private:
             self.memory[MODEL_PART + name] = state[name].detach().cpu().numpy().copy()
 
 

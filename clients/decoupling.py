@@ -129,9 +129,9 @@ def _width(block: nn.Module) -> int:
     return [layer for layer in block.modules() if isinstance(layer, nn.Conv2d)][-1].out_channels
 
 
-def pooled(f: Tensor) -> Tensor:
-    """Return r^F(f): global average pooling, (B, C, H, W) to (B, C)."""
-    return f.mean(dim=(2, 3))
+def pooled(f: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return r^F(f): global average pooling, (B, C, H, W) to (B, C), in the type of ``f`` or another."""
+    return f.mean(dim=(2, 3), dtype=dtype)
 
 
 # --- the modules -----------------------------------------------------------------------------------
@@ -147,16 +147,42 @@ def convolutions(width: int, hidden: int, layers: int) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Maps:
-    """What becomes of a map f; all of its shape (B, C, H, W)."""
+    """What becomes of a map, all of its shape (B, C, H, W).
 
+    Attributes:
+        f: The map.
+        plus: f+ = M f.
+        correction: (1 - M) A_C(f-), which makes f- to f*; None without A_C.
+    """
+
+    f: Tensor
     plus: Tensor
-    minus: Tensor
-    star: Tensor
-    fused: Tensor
+    correction: Tensor | None
+
+    @property
+    def minus(self) -> Tensor:
+        """f- = (1 - M) f."""
+        return self.f - self.plus
+
+    @property
+    def star(self) -> Tensor:
+        """f* (Eq. 6)."""
+        return self.minus if self.correction is None else self.minus + self.correction
+
+    @property
+    def fused(self) -> Tensor:
+        """f~ = f+ + f*, in which f+ and f- add up to f."""
+        return self.f if self.correction is None else self.f + self.correction
 
     def chosen(self, feature: TestFeature) -> Tensor:
         """Return the map that a configuration names."""
         return {"fused": self.fused, "f_plus": self.plus, "f_minus": self.minus, "f_star": self.star}[feature]
+
+    def latents(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return l+, l- and l*, (B, C) each; r^F is linear, so sums and differences are taken after it."""
+        plus, whole = (pooled(f, torch.float32) for f in (self.plus, self.f))
+        minus = whole - plus
+        return plus, minus, minus if self.correction is None else minus + pooled(self.correction, torch.float32)
 
 
 class Insertion(nn.Module):
@@ -181,11 +207,9 @@ class Insertion(nn.Module):
         """Split and calibrate a map (Eqs 3, 4, 6); without a generator the mask has no noise."""
         noise = None if rng is None else terms.pair_noise(f, self._params.noise, rng)
         mask = terms.soft_mask(self.decoupler(f), noise, self._params.sigma)
-        plus, minus = mask * f, (1 - mask) * f
-        if self.corrector is None:
-            return Maps(plus, minus, minus, f)  # f+ + f- is f but for rounding
-        star = minus + (1 - mask) * self.corrector(minus)
-        return Maps(plus, minus, star, plus + star)
+        plus = mask * f
+        correction = None if self.corrector is None else (1 - mask) * self.corrector(f - plus)
+        return Maps(f, plus, correction)
 
     def __call__(self, f: Tensor, rng: torch.Generator | None) -> Maps:
         """Typed as :meth:`forward`."""
@@ -213,10 +237,6 @@ class Seen:
 
     logits: Tensor
     latents: list[Latents]
-
-
-def _latents(insertion: Insertion, maps: Maps) -> Latents:
-    return Latents(insertion, pooled(maps.plus), pooled(maps.minus), pooled(maps.star))
 
 
 class DecoupledModel(SplitModel):
@@ -276,7 +296,7 @@ class DecoupledModel(SplitModel):
                 insertion = self._insertion(n)
                 maps = insertion(h, rng)
                 if keep:
-                    latents.append(_latents(insertion, maps))
+                    latents.append(Latents(insertion, *maps.latents()))
                 h = maps.fused if self.training or n != self._inserted[-1] else maps.chosen(self._params.test_feature)
         features = self._stages.rest(h)
         logits = self.classifier(features)

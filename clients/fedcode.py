@@ -11,11 +11,12 @@ Deviations: (1) no contrast in round 1, where there is no prototype yet (A1); (2
 feature, as printed it is a constant (``fdr_form``, A3); (3) the paper gives no tau: 0.5.
 """
 
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clients import losses, models, precision
 from clients.base import Arrays, DomainClient, Scores
@@ -29,6 +30,7 @@ from fedshift_wire import Params
 STYLE = "style_encoder"  # the model's private encoder of style
 HEAD = "classifier"
 SAIN_EPS = 1e-5  # under the root of the variance; Eq. 5 has none (A12)
+FLOATS_IN_CACHE = 1 << 19
 SE_REDUCTION = 16  # of the squeeze-and-excitation network (Hu et al., CVPR 2018)
 
 
@@ -98,14 +100,84 @@ class SAIN(nn.Module):
 
     def forward(self, f: Tensor) -> Tensor:
         """Map (B, C, H, W) to the same shape; a map of one pixel has nothing to normalise and stays."""
-        with torch.autocast(f.device.type, enabled=False):
-            full = f.float()  # in bfloat16 the difference of Eq. 6 is mostly rounding
-            variance, mean = torch.var_mean(full, dim=(2, 3), correction=0)  # B x C
-            k = (variance + SAIN_EPS).rsqrt()  # 1 / sigma
-            # F_style = F - (F - mu) k = (1 - k) F + k mu: one pass over the map. Its mean, the squeeze, is mu.
-            w = self.excite(torch.relu(self.squeeze(mean))).sigmoid()  # B x C
-            shift, scale = (each[:, :, None, None] for each in (w * k * mean, w * (1 - k)))
-            return torch.addcmul(shift, full, scale).to(f.dtype)  # Eq. 7
+        parameters = self.squeeze.weight, self.squeeze.bias, self.excite.weight, self.excite.bias
+        return cast(Tensor, _StyleOf.apply(f, *parameters))
+
+
+class _StyleOf(torch.autograd.Function):
+    """SAIN as one operation: the map is kept once, as it came, and passed over as few times as can be.
+
+    F_out = w F_style = w (1 - k) F + w k mu with k = 1 / sigma, so forwards it takes mean, variance and one
+    multiply-add; backwards two sums over the map and two multiply-adds. All that is computed between map and map
+    is B x C. Sums are in float32: in bfloat16 the difference of Eq. 6 is mostly rounding.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, *parameters: Tensor) -> Tensor:
+        """Map f (B, C, H, W) to F_out of the same shape and type; ``parameters`` are those of the two layers."""
+        rows = _rows(f)  # B x HW x C
+        result = torch.empty_like(rows)
+        mean = rows.new_empty(len(rows), rows.shape[2], dtype=torch.float32)  # mu, B x C
+        variance = torch.empty_like(mean)
+        for part, mu, square, to in zip(*_cut(rows, mean, variance, result), strict=True):
+            full = part.to(torch.float32, copy=True)
+            torch.mean(full, dim=1, out=mu)
+            torch.mean((full - mu[:, None]).square_(), dim=1, out=square)
+            scale, shift = _affine(mu, square, *parameters)
+            to.copy_(full.mul_(scale[:, None]).add_(shift[:, None]))
+        ctx.save_for_backward(rows, mean, variance, *parameters)
+        return _map(result, f.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of the map and of the parameters."""
+        rows, mean, variance, *parameters = ctx.saved_tensors
+        gradient = _rows(gradients[0])
+        by_scale, by_shift = torch.empty_like(mean), torch.empty_like(mean)
+        for part, above, product, total in zip(*_cut(rows, gradient, by_scale, by_shift), strict=True):
+            full = above.to(torch.float32, copy=True)
+            torch.sum(full, dim=1, out=total)
+            torch.sum(full.mul_(part), dim=1, out=product)
+        inner = [each.detach().requires_grad_() for each in (mean, variance, *parameters)]
+        with torch.enable_grad():
+            scale, shift = _affine(*inner)
+        by_mean, by_variance, *by_parameters = torch.autograd.grad((scale, shift), inner, (by_scale, by_shift))
+        # d mu / dF = 1 / HW, d sigma^2 / dF = 2 (F - mu) / HW
+        slope = by_variance * (2 / rows.shape[1])
+        offset = by_mean / rows.shape[1] - slope * mean
+        by_map = torch.empty_like(rows)
+        for part, above, a, b, c, to in zip(
+            *_cut(rows, gradient, scale.detach(), slope, offset, by_map), strict=True
+        ):  # fmt: skip
+            full = part.to(torch.float32, copy=True).mul_(b[:, None]).add_(c[:, None])
+            to.copy_(full.add_(above.to(torch.float32, copy=True).mul_(a[:, None])))
+        return _map(by_map, gradients[0].shape), *by_parameters
+
+
+def _affine(
+    mean: Tensor, variance: Tensor, squeeze: Tensor, squeeze_bias: Tensor, excite: Tensor, excite_bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return scale w (1 - k) and shift w k mu, (B, C) each; the squeeze of F_style, its mean, is mu."""
+    with torch.autocast(mean.device.type, enabled=False):
+        k = (variance + SAIN_EPS).rsqrt()  # 1 / sigma
+        w = F.linear(torch.relu(F.linear(mean, squeeze, squeeze_bias)), excite, excite_bias).sigmoid()
+        return w * (1 - k), w * k * mean
+
+
+def _cut(rows: Tensor, *others: Tensor) -> list[tuple[Tensor, ...]]:
+    """Cut tensors along B into parts that a CPU's cache holds as float32; an accelerator takes all at once."""
+    size = max(1, FLOATS_IN_CACHE // rows[0].numel()) if rows.device.type == "cpu" else len(rows)
+    return [torch.split(tensor, size) for tensor in (rows, *others)]
+
+
+def _rows(f: Tensor) -> Tensor:
+    """Return a map (B, C, H, W) as (B, HW, C): no copy where channels are last in memory."""
+    return f.permute(0, 2, 3, 1).flatten(1, 2)
+
+
+def _map(rows: Tensor, shape: torch.Size) -> Tensor:
+    """Return (B, HW, C) as (B, C, H, W), channels last in memory."""
+    return rows.view(len(rows), *shape[2:], -1).permute(0, 3, 1, 2)
 
 
 def with_sain(encoder: nn.Module) -> nn.Module:

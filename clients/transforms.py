@@ -115,6 +115,7 @@ class ColorJitter(PerSample):
         super().__init__()
         ranges = [(max(0.0, 1.0 - s), 1.0 + s) for s in (brightness, contrast, saturation)] + [(-hue, hue)]
         self.low, self.high = torch.tensor(ranges).unbind(dim=1)
+        self.active = [i for i, (low, high) in enumerate(ranges) if low < high]
         self.p = p
 
     def draw(self, shape: torch.Size, rng: torch.Generator) -> Draws:
@@ -128,9 +129,8 @@ class ColorJitter(PerSample):
     def apply_to(self, x: Tensor, draws: Draws) -> Tensor:
         """Adjust the chosen images, each in its order."""
         x = x.clone()
-        active = [i for i in range(4) if self.low[i] < self.high[i]]
         for now in draws["order"].unbind(dim=1):
-            for i in active:
+            for i in self.active:
                 samples = torch.nonzero(draws["chosen"] & (now == i)).flatten()
                 factor = draws["factors"][samples, i].view(-1, 1, 1, 1).to(x.device)
                 at = samples.to(x.device)

@@ -37,6 +37,7 @@ FLAT_KEYS: dict[str, str | int | bool] = {
     "data-dir": "",
     "output-dir": "runs",
     "resume": "",
+    "profile": False,
     "set": "",
 }
 
@@ -92,7 +93,7 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
 
 
 class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Everything that decides the numbers of a run."""
+    """Everything that decides the numbers of a run, and whether its time is measured."""
 
     experiment: str
     dataset: DatasetConfig
@@ -107,6 +108,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     evaluate: EvaluateConfig = EvaluateConfig()
     rounds: int = Field(ge=1)
     seed: int = Field(0, ge=0)
+    profile: bool = False  # tell where the time of each round went
 
     def server_params(self) -> Params:
         """Return the method's parameters for the strategy."""
@@ -406,6 +408,8 @@ def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:
     for key in ("rounds", "seed"):
         if given[key] != FLAT_KEYS[key]:
             layers[key] = given[key]
+    if given["profile"]:
+        layers["profile"] = True
     if given["data-dir"]:
         layers["dataset"]["data_dir"] = str(Path(str(given["data-dir"])).expanduser().resolve())
 

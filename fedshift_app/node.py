@@ -12,6 +12,7 @@ from clients import models, precision
 from clients.base import ClientSetup, DomainClient
 from clients.plugin import Plugin
 from clients.settings import ModelConfig, ModelName
+from clients.workbench import Workbench, keep_freed_memory
 from datasets import catalog
 from datasets.base import Source
 from datasets.errors import ConfigError
@@ -77,15 +78,22 @@ def _integer(given: Any, key: str) -> int:
 
 
 def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
-    """Build the method's client for this node around a model with the run's initial weights."""
+    """Build the method's client for this node around a model with the run's initial weights.
+
+    It is the only one of its run in this process: the client before must not be used any more.
+    """
     device = precision.default_device()
     if where.threads and device.type == "cpu":
         torch.set_num_threads(where.threads)
-    setup = ClientSetup(config.seed, index, device, own_network(config, where), config.train, config.images)
+    if device.type == "cpu":
+        keep_freed_memory()
+    network = own_network(config, where)
+    setup = ClientSetup(config.seed, index, device, network, config.train, config.images, config.profile)
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
+    bench = _bench(config.model_dump_json(), network, device)
     client: DomainClient = client_class(
-        model=initial_model(config, setup.model).to(device).to(memory_format=torch.channels_last),
+        model=bench.model,
         setup=setup,
         params=config.node_params(),
         train_set=own.train,
@@ -93,8 +101,17 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
         validation_set=own.validation,
         own_test=own.test,
         plugin=plugin(config),
+        bench=bench,
     )
     return client
+
+
+@functools.lru_cache(maxsize=4)
+def _bench(config_json: str, network: ModelConfig, device: torch.device) -> Workbench:
+    """Return the model of all nodes that this process plays in a run, as far as they have the same network."""
+    config = from_json(config_json)
+    model = initial_model(config, network).to(device).to(memory_format=torch.channels_last)
+    return Workbench(model, device, config.train, config.images)
 
 
 def own_network(config: RunConfig, where: Place) -> ModelConfig:

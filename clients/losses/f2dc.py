@@ -66,7 +66,7 @@ def most_confident_wrong(logits: Tensor, y: Tensor) -> Tensor:
     Returns:
         Classes (B,), different from ``y``; the first of equal ones.
     """
-    right = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
+    right = y[:, None] == torch.arange(logits.shape[1], device=y.device)  # one_hot would wait for the device
     return logits.detach().float().masked_fill(right, -torch.inf).argmax(dim=1)
 
 

@@ -9,7 +9,9 @@ import torch
 from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from clients.base import DomainClient
 from clients.batches import Batch
 from datasets import catalog
 from fedshift_app import config, node, registry
@@ -245,3 +247,37 @@ def test_method_stands_in_the_docs_and_has_defaults(method: str) -> None:
 def test_every_dataset_stands_in_the_docs() -> None:
     text = (Path(config.CONF).parent / "README.md").read_text()
     assert all(f"`{name}`" in text for name in catalog.DATASETS)
+
+
+class _Reads(TorchDispatchMode):
+    """Counts how often a number is read off a tensor, for which the host waits for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_step_waits_for_the_device(method: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses are read when training is over: how often a tensor is read does not depend on the number of steps."""
+    train = DomainClient._train
+    reads: list[int] = []
+
+    def counted(self: DomainClient, server_round: int) -> dict[str, float]:
+        with _Reads() as mode:
+            terms = train(self, server_round)
+        reads.append(mode.count)
+        return terms
+
+    monkeypatch.setattr(DomainClient, "_train", counted)
+    found = []
+    for batch in (8, 24):
+        reads.clear()
+        run_inline(method=method, rounds=2, set=short(method, f"train.batch_size={batch}"))
+        found.append(list(reads))
+    assert found[0] == found[1]
+    assert all(0 < count < 12 for count in found[0])

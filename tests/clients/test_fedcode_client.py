@@ -182,6 +182,39 @@ def test_sain_is_float32_inside_autocast() -> None:
         assert block(f.bfloat16()).dtype == torch.bfloat16
 
 
+def plain_sain(block: SAIN, f: torch.Tensor) -> torch.Tensor:
+    """Return Eqs 5-7 as they are written, in float64, for autograd to differentiate."""
+    a, a0, b, b0 = (p.double() for p in block.parameters())
+    mean = f.mean(dim=(2, 3), keepdim=True)
+    deviation = ((f - mean) ** 2).mean(dim=(2, 3), keepdim=True).add(1e-5).sqrt()
+    style = f - (f - mean) / deviation
+    w = torch.sigmoid(torch.relu(style.mean(dim=(2, 3)) @ a.T + a0) @ b.T + b0)
+    return w[:, :, None, None] * style
+
+
+@pytest.mark.parametrize(("b", "channels", "size"), [(3, 8, 5), (2, 64, 1), (9, 64, 32), (1, 16, 4)])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("last", [True, False])
+def test_gradients_of_sain_are_those_of_its_equations(
+    b: int, channels: int, size: int, kind: torch.dtype, last: bool
+) -> None:
+    rng = torch.Generator().manual_seed(0)
+    block = SAIN(channels)
+    f = (3 * torch.randn(b, channels, size, size, generator=rng) + 1).to(kind)
+    f = f.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format).requires_grad_()
+    weights = torch.randn(f.shape, generator=rng).to(kind)
+    kept = f.detach().clone()
+    wanted = f.detach().double().requires_grad_()
+    got = torch.autograd.grad((block(f) * weights).sum(), [f, *block.parameters()])
+    slow = torch.autograd.grad((plain_sain(block, wanted) * weights).sum(), [wanted, *block.parameters()])
+    assert torch.equal(f.detach(), kept)
+    assert [g.dtype for g in got] == [kind] + 4 * [torch.float32]
+    bound = 1e-4 if kind == torch.float32 else 2e-2
+    for mine, theirs in zip(got, slow, strict=True):
+        scale = float(theirs.abs().max()) + 1e-3
+        torch.testing.assert_close(mine.double() / scale, theirs.double() / scale, rtol=0, atol=bound)
+
+
 @pytest.mark.parametrize(
     ("name", "blocks"), [("resnet10", 12), ("resnet18", 20), ("cnn_bn", 2), ("cnn", 2), ("cnn2", 2), ("cnn3", 3)]
 )

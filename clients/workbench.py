@@ -1,0 +1,139 @@
+"""What a process keeps from client to client: the model, the optimiser, memory for batches, images on the device.
+
+In simulation one process plays many nodes, one message after another. Building and initialising a network, and
+asking the system for its memory again, would be paid at every message. Nothing that a client learned may pass to
+the next one.
+"""
+
+import ctypes
+import functools
+import sys
+from collections import OrderedDict
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from clients.augment import Pipeline
+from clients.models import SplitModel
+from clients.settings import ImageConfig, TrainConfig
+from datasets.base import ImageSet
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+KEPT_BYTES = 1 << 30
+
+
+class Workbench:
+    """A model with all that training it needs, used by one client at a time.
+
+    Attributes:
+        model: On ``device``, as it was initialised.
+        initial: Its weights and buffers at the start, by state-dict name.
+        images: The images that lie on the device.
+        pipeline: Turns them into what the network sees.
+    """
+
+    def __init__(self, model: SplitModel, device: torch.device, train: TrainConfig, images: ImageConfig) -> None:
+        self.model = model
+        self.initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        self.images = DeviceImages(device)
+        self.pipeline = Pipeline(images, device)
+        self._train, self._device = train, device
+        self._rows = max(train.batch_size + 1, images.eval_batch)
+        self._trained = [parameter.requires_grad for parameter in model.parameters()]
+        self._optimizer: torch.optim.SGD | None = None
+        self._taken: Tensor | None = None
+        self._buffer: Tensor | None = None
+
+    def clear(self) -> None:
+        """Make room for the next client: the model is as it was at the start."""
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict().items():
+                tensor.copy_(self.initial[name])
+        for parameter, trained in zip(self.model.parameters(), self._trained, strict=True):
+            parameter.requires_grad_(trained)
+            parameter.grad = None
+
+    def optimizer(self) -> torch.optim.SGD:
+        """Return SGD over all parameters, without momentum from before.
+
+        It passes over parameters without a gradient, which a method may freeze in between.
+        """
+        if self._optimizer is None:
+            cfg = self._train
+            self._optimizer = torch.optim.SGD(
+                self.model.parameters(), lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
+                foreach=True,  # all weights in a few calls; the same bits on a CPU (fused: not with frozen parts)
+            )  # fmt: skip
+        for state in self._optimizer.state.values():
+            if state.get("momentum_buffer") is not None:
+                state["momentum_buffer"].zero_()  # 0 m + g = g: as if it had never been there
+        return self._optimizer
+
+    def room(self, image: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Return memory for the largest batch of images of a shape (H, W, 3), uint8 and float32.
+
+        All batches use it in turn.
+        """
+        if self._taken is None or self._buffer is None or self._taken.shape[1:] != image:
+            shape = (self._rows, *image)
+            self._taken = torch.empty(shape, dtype=torch.uint8, device=self._device)
+            self._buffer = torch.empty(shape, device=self._device)
+        return self._taken, self._buffer
+
+
+class DeviceImages:
+    """Image sets on the device, each moved there once as a whole while they fit.
+
+    On a CPU the tensors are the arrays themselves.
+    """
+
+    #: Of the device's memory that is free when a set comes, so much at most may be taken by it.
+    SHARE: ClassVar[float] = 0.5
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._held: OrderedDict[tuple[int, ...], tuple[ImageSet, Tensor, Tensor]] = OrderedDict()
+
+    def get(self, images: ImageSet) -> tuple[Tensor, Tensor]:
+        """Return images (N, H, W, 3), uint8, on the device, or on the CPU if they do not fit, and labels (N,) on it."""
+        x, y = torch.from_numpy(images.x), torch.from_numpy(images.y)
+        if self._device.type == "cpu":
+            return x, y
+        key = (images.x.ctypes.data, images.y.ctypes.data, *images.x.shape, *images.x.strides)
+        if key not in self._held:
+            if not self._make_room(x.nbytes):
+                return x, y.to(self._device)
+            # With the arrays themselves: while they live, nobody else's can lie at their address.
+            self._held[key] = images, x.to(self._device), y.to(self._device)
+        self._held.move_to_end(key)
+        return self._held[key][1:]
+
+    def _make_room(self, wanted: int) -> bool:
+        while wanted > self.SHARE * self._free():
+            if not self._held:
+                return False
+            self._held.popitem(last=False)  # the one that was not used for the longest time
+        return True
+
+    def _free(self) -> float:
+        """Return how many bytes the device has left for us."""
+        if self._device.type != "cuda":
+            return float("inf")
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return free + torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory of up to a gigabyte instead of giving it back to the system at once.
+
+    Each training step frees and asks for the same maps; fresh pages from the system cost up to a tenth of a step
+    (docs/performance.md). Only glibc has these two settings; elsewhere nothing happens.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "gnu_get_libc_version"):
+        libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -1,0 +1,156 @@
+"""What a process keeps between clients: nothing of it may be seen in the numbers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clients.arrays import as_tensor
+from clients.base import ClientSetup, DomainClient
+from clients.models import build
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.stopwatch import DATA, TRAINING, Stopwatch
+from clients.workbench import DeviceImages, Workbench
+from datasets.base import ImageSet
+from fedshift_app import config, node
+from fedshift_app.flower_internals import make_context
+from fedshift_wire import Params
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+MODEL, TRAIN, IMAGES = ModelConfig(name="cnn"), TrainConfig(epochs=2, batch_size=8, lr=0.05), ImageConfig(flip=True)
+
+
+def image_set(seed: int, n: int = 20) -> ImageSet:
+    rng = np.random.default_rng(seed)
+    return ImageSet(rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, n))
+
+
+def bench(train: TrainConfig = TRAIN) -> Workbench:
+    return Workbench(build("cnn", 10, 0), CPU, train, IMAGES)
+
+
+def client(at: Workbench, index: int, train: TrainConfig = TRAIN, profile: bool = False) -> DomainClient:
+    setup = ClientSetup(0, index, CPU, MODEL, train, IMAGES, profile)
+    return DomainClient(at.model, setup, Params(), image_set(index), lambda _: image_set(9), bench=at)
+
+
+def weights(at: Workbench) -> list[np.ndarray[Any, Any]]:
+    return [t.numpy().copy() for t in at.initial.values()]
+
+
+@pytest.mark.parametrize("train", [TRAIN, TRAIN.model_copy(update={"momentum": 0.0})])
+def test_second_client_gets_the_numbers_of_a_fresh_process(train: TrainConfig) -> None:
+    used = bench(train)
+    client(used, 0, train).fit(weights(used), {"server-round": 1})
+    after, fresh = (client(at, 1, train).fit(weights(at), {"server-round": 1}) for at in (used, bench(train)))
+    assert all(np.array_equal(a, b) for a, b in zip(after[0], fresh[0], strict=True))
+    assert after[1:] == fresh[1:]
+
+
+def test_what_fit_returned_outlives_the_next_client() -> None:
+    used = bench()
+    first, *_ = client(used, 0).fit(weights(used), {"server-round": 1})
+    kept = [array.copy() for array in first]
+    client(used, 1).fit(weights(used), {"server-round": 2})
+    assert all(np.array_equal(a, b) for a, b in zip(first, kept, strict=True))
+
+
+def test_next_client_finds_the_model_as_it_was_at_the_start() -> None:
+    used = bench()
+    first = client(used, 0)
+    first.fit(weights(used), {"server-round": 1})
+    first.model.requires_grad_(False)
+    client(used, 1)
+    assert all(p.requires_grad and p.grad is None for p in used.model.parameters())
+    assert all(torch.equal(t, used.initial[name]) for name, t in used.model.state_dict().items())
+
+
+def test_optimiser_and_memory_are_made_once() -> None:
+    used = bench()
+    first = used.optimizer()
+    client(used, 0).fit(weights(used), {"server-round": 1})
+    moments = [state["momentum_buffer"] for state in first.state.values()]
+    assert len(moments) == len(list(used.model.parameters()))
+    assert any(bool(m.any()) for m in moments)
+    assert used.optimizer() is first
+    assert not any(bool(m.any()) for m in moments)
+    assert used.room((32, 32, 3))[1] is used.room((32, 32, 3))[1]
+    assert used.room((16, 16, 3))[0].shape == (64, 16, 16, 3)  # images.eval_batch is 64, a training batch 8 or 9
+
+
+def test_nodes_of_one_process_share_a_model_if_they_have_the_same_network() -> None:
+    def made(index: int, *settings: str) -> DomainClient:
+        cfg = config.resolve({"experiment": "handwritten", "set": "allocation.share=0.05 " + " ".join(settings)})
+        context = make_context(1, {"partition-id": index, "num-partitions": 4}, {})
+        return node.make_client(cfg, node.place(cfg, context, node.SIMULATION), index)
+
+    assert made(0).model is made(1).model
+    assert made(0).model is not made(0, "train.lr=0.5").model
+    assert made(0, "seed=1").model is not made(0).model
+    per_node = 'model.per_node=["cnn2","cnn3"]', "method.name=fedproto"
+    assert made(0, *per_node).model is made(2, *per_node).model
+    assert made(0, *per_node).model is not made(1, *per_node).model
+
+
+# --- images on the device --------------------------------------------------------------------------
+
+
+def test_on_a_cpu_images_are_the_arrays_themselves() -> None:
+    images = image_set(0)
+    x, y = DeviceImages(CPU).get(images)
+    assert x.data_ptr() == images.x.ctypes.data
+    assert torch.equal(y, torch.from_numpy(images.y))
+
+
+def test_images_are_moved_to_a_device_once() -> None:
+    held, images = DeviceImages(META), image_set(0)
+    again = ImageSet(images.x, images.y)  # another set over the same memory
+    assert held.get(images)[0] is held.get(again)[0]
+    part = ImageSet(images.x[:5], images.y[:5])
+    assert held.get(part)[0].shape == (5, 32, 32, 3)
+    assert held.get(images)[0].shape == (20, 32, 32, 3)
+
+
+def test_images_that_do_not_fit_stay_and_older_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, sets = DeviceImages(META), [image_set(i) for i in range(3)]
+    one = sets[0].x.nbytes
+    # Room for two sets, of which each may take half of what is free when it comes.
+    monkeypatch.setattr(held, "_free", lambda: 4 * one - 2 * one * len(held._held))
+    first, second = (held.get(images)[0] for images in sets[:2])
+    assert held.get(sets[0])[0] is first
+    held.get(sets[2])  # in the place of the second, which was not used for the longest time
+    assert held.get(sets[0])[0] is first
+    assert held.get(sets[1])[0] is not second
+    monkeypatch.setattr(held, "_free", lambda: one)
+    x, y = held.get(image_set(7))
+    assert (x.device, y.device) == (CPU, META)
+
+
+# --- small things ----------------------------------------------------------------------------------
+
+
+def test_arrays_of_a_message_become_tensors_without_a_copy() -> None:
+    array = np.frombuffer(np.arange(6, dtype=np.float32).tobytes(), np.float32)
+    tensor = as_tensor(array)
+    assert tensor.data_ptr() == array.ctypes.data
+    assert tensor.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_stopwatch_adds_up_and_is_silent_when_off() -> None:
+    on, off = Stopwatch(CPU, on=True), Stopwatch(CPU, on=False)
+    for watch in (on, off):
+        for part in (DATA, TRAINING, DATA):
+            watch.lap(part)
+    assert set(on.seconds) == {DATA, TRAINING}
+    assert all(seconds >= 0 for seconds in on.seconds.values())
+    assert not off.seconds
+
+
+def test_client_tells_where_its_time_went_if_asked() -> None:
+    used = bench()
+    asked, not_asked = client(used, 0, profile=True), client(used, 0)
+    for each in (asked, not_asked):
+        each.fit(weights(used), {"server-round": 1})
+    assert {DATA, TRAINING} < set(asked.watch.seconds)
+    assert not not_asked.watch.seconds
