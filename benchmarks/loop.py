@@ -1,0 +1,216 @@
+"""A client's local epoch against a plain PyTorch loop over the same images, for FedAvg, F2DC and FedCode.
+
+Ours: the training loop of ``clients.base``, with ``precision=auto``. Plain: as the papers' code does it, float32,
+maps in the order NCHW, PIL images through torchvision's transforms one by one in a DataLoader, a new SGD, and the loss
+read off after every step. ResNet-10 at 32x32, batches of 64, the same number of threads, in turns.
+F2DC and FedCode train with all their terms, as from round 2 on; in the plain loop SAIN is written as its equations.
+
+Needs torch and torchvision; Flower is not used, and where it is not installed a stand-in takes its place. The real
+digits are looked for in FEDSHIFT_TEST_DATA, else in ../shared/data beside the repository; where they are absent,
+made-up images take their place.
+
+Run: python benchmarks/loop.py [--repeats 5] [--threads 1] [--images 512] [--device cuda]
+"""
+
+import argparse
+import functools
+import importlib.util
+import json
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import machine
+import numpy as np
+import torch
+import turns
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms as v1  # type: ignore[import-untyped]
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+if importlib.util.find_spec("flwr") is None:
+    flower, client_module = types.ModuleType("flwr"), types.ModuleType("flwr.client")
+    client_module.NumPyClient = object  # type: ignore[attr-defined]
+    sys.modules |= {"flwr": flower, "flwr.client": client_module}
+
+from clients import models, workbench
+from clients.base import Arrays, ClientSetup, DomainClient
+from clients.batches import Batch
+from clients.f2dc import F2DCClient
+from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
+from clients.models import Blueprint, SplitModel
+from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets import digits
+from datasets.base import ImageSet, Source
+from fedshift_wire import Params
+
+#: Times faster than the plain loop, by what the processor has for bfloat16. The middle one is ours: its arithmetic
+#: is twice as fast as float32's, so that no loop can be much more than twice as fast.
+TARGETS = {machine.AMX: 2.5, machine.AVX512: 1.8, machine.NONE: 1.3}
+CLASSES, BATCH = 10, 64
+MODEL, IMAGES = ModelConfig(name="resnet10"), ImageConfig(crop_padding=4, flip=False)
+CLIENTS: dict[str, type[DomainClient]] = {"fedavg": DomainClient, "f2dc": F2DCClient, "fedcode": FedCodeClient}
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """PIL images, transformed one by one."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self.pictures = [Image.fromarray(x) for x in images.x]
+        self.labels = images.y
+        self.transform = v1.Compose(
+            [v1.RandomCrop(32, padding=IMAGES.crop_padding), v1.ToTensor(), v1.Normalize(IMAGES.mean, IMAGES.std)]
+        )
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.transform(self.pictures[index]), int(self.labels[index])
+
+
+class PlainSAIN(SAIN):
+    """SAIN step by step (Eqs 5-7)."""
+
+    def forward(self, f: Tensor) -> Tensor:
+        """Map (B, C, H, W) to the same shape."""
+        mean = f.mean(dim=(2, 3), keepdim=True)
+        deviation = (((f - mean) ** 2).mean(dim=(2, 3), keepdim=True) + SAIN_EPS).sqrt()
+        style = f - (f - mean) / deviation
+        w = torch.sigmoid(self.excite(torch.relu(self.squeeze(style.mean(dim=(2, 3))))))
+        return w[:, :, None, None] * style
+
+
+def make(method: str, images: ImageSet, device: torch.device, *, plain: bool) -> DomainClient:
+    """Build a method's client: as a node has it, or float32 and NCHW for the plain loop."""
+    kind = CLIENTS[method]
+    train = TrainConfig(epochs=1, batch_size=BATCH, lr=0.01, precision="float32" if plain else "auto")
+    params: Params = kind.params_model()
+    plugin = kind.plugin(None, params)
+    plan = Blueprint(MODEL, CLASSES, 32, 0)
+    model: SplitModel = kind.build_model(plan, params)
+    model = model if plugin is None else plugin.wrap(model, plan)
+    if plain:
+        for module in model.modules():
+            if isinstance(module, SAIN):
+                module.__class__ = PlainSAIN
+    model = model.to(device) if plain else model.to(device).to(memory_format=torch.channels_last)
+    setup = ClientSetup(0, 0, device, MODEL, train, IMAGES)
+    return kind(model, setup, params, images, lambda _: images, plugin=plugin)
+
+
+def knowledge(method: str) -> Arrays:
+    """Return what the server would send from round 2 on."""
+    if method != "fedcode":
+        return {}
+    rng = np.random.default_rng(0)
+    return {
+        "prototypes": rng.random((CLASSES, 512), np.float32), "labels": np.arange(CLASSES),
+        "style-prototypes": rng.random((3, 512), np.float32), "pseudo-label": np.array([1]),
+    }  # fmt: skip
+
+
+def ours(client: DomainClient) -> None:
+    """Train one local epoch as a node does."""
+    start(client)
+    client._train(2)
+
+
+def plain(client: DomainClient, loader: DataLoader[tuple[Tensor, int]]) -> float:
+    """Train one local epoch as a plain loop does; return the mean loss."""
+    start(client)
+    client.model.train()
+    optimizer = torch.optim.SGD(client.model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5)
+    losses = []
+    client.start_epoch(0)
+    for x, y in loader:
+        x, y = x.to(client.setup.device), y.to(client.setup.device)
+        optimizer.zero_grad()
+        loss = sum(client.terms(Batch(x, y, 0)).values(), start=torch.zeros((), device=x.device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    return sum(losses) / len(losses)
+
+
+def start(client: DomainClient) -> None:
+    """Begin round 2."""
+    client.server_round = 2
+    if client._plugin is not None:
+        client._plugin.start_round(client.model, client.torch_rng("modules", 2))
+    client.start_round(2)
+
+
+def pictures(data: Path, number: int) -> tuple[str, ImageSet]:
+    """Return what the images are, and the images: MNIST's, or made-up ones."""
+    if (data / "digits").is_dir():
+        whole = digits.load("mnist", "train", Source(data / "digits"))
+        return "mnist at 32", ImageSet(whole.x[:number].copy(), whole.y[:number].copy())
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (number, 32, 32, 3), dtype=np.uint8)
+    return "made-up images at 32", ImageSet(x, rng.integers(0, CLASSES, number))
+
+
+def finished(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Return ``run`` such that it ends when the device has."""
+
+    def and_wait() -> None:
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return and_wait
+
+
+def main() -> None:
+    """Measure all three methods; print a table and, last, one JSON object."""
+    parser = argparse.ArgumentParser(description="Local training against a plain PyTorch loop.")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    device = torch.device(given.device)
+    if device.type == "cpu":
+        workbench.keep_freed_memory()
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    name, images = pictures(Path(os.environ.get("FEDSHIFT_TEST_DATA", beside)), given.images)
+    steps = -(-len(images) // BATCH)
+    things: dict[str, Callable[[], None]] = {}
+    for method in CLIENTS:
+        mine, theirs = (make(method, images, device, plain=plain) for plain in (False, True))
+        mine.knowledge = theirs.knowledge = knowledge(method)
+        loader = DataLoader(Pictures(images), BATCH, shuffle=True)
+        things[method] = finished(functools.partial(ours, mine), device)
+        things[f"{method} plain"] = finished(functools.partial(plain, theirs, loader), device)
+    times = turns.in_turns(things, given.repeats)
+    print(f"{name}, {models.MODELS[MODEL.name].__name__.strip('_')}, batch {BATCH}, {given.threads} threads, {device}")
+    print(f"{'ms a step':20} {'median':>8} {'lowest':>8} {'highest':>8} {'times faster':>13} {'to fedavg':>10}")
+    cases = {}
+    for method in CLIENTS:
+        faster = turns.ratio(times, f"{method} plain", method)
+        cost = {kind: turns.ratio(times, method + kind, "fedavg" + kind) for kind in ("", " plain")}
+        cases[method] = {"ratio": faster, "to_fedavg": cost[""], "plain_to_fedavg": cost[" plain"]}
+        for kind in ("", " plain"):
+            t = times[method + kind]
+            row = [1000 * value / steps for value in (t.median, *t.spread)]
+            cases[method]["plain_ms" if kind else "ms"] = row[0]
+            shown = "" if kind else f"{faster:.2f}"
+            print(f"{method + kind:20} {row[0]:8.1f} {row[1]:8.1f} {row[2]:8.1f} {shown:>13} {cost[kind]:10.2f}")
+    target = TARGETS[machine.bfloat16()]
+    slowest = cases["fedavg"]["ratio"]
+    print(
+        json.dumps({
+            "name": "loop", "ratio": slowest, "target": target, "ok": slowest >= target, "medians": cases,
+            "images": name, "threads": given.threads, "device": str(device), "machine": machine.describe(),
+        })
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

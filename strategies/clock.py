@@ -1,0 +1,65 @@
+"""Where the time of a round goes, if the run asks for it (``profile=true``)."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fedshift_wire import PROCESS, SECONDS
+
+# The parts of a round on the server, one after another.
+TRAINING = "training"  # from the first message until all answers are there
+AVERAGING = "averaging"  # checking, averaging, merging knowledge
+MESSAGES = "messages"  # choosing nodes and writing to them
+EVALUATION = "evaluation"
+
+
+class Clock:
+    """Measures one round after another on the server, and adds up what the nodes say of theirs."""
+
+    def __init__(self, *, on: bool, shared_processes: bool) -> None:
+        """A clock that does nothing unless it is ``on``.
+
+        Args:
+            on: Whether to measure.
+            shared_processes: Some processes play all nodes (simulation); else every node has its own.
+        """
+        self._on, self._shared = on, shared_processes
+        self.start()
+
+    def start(self) -> None:
+        """Begin a round."""
+        self._last = time.perf_counter()
+        self._server: dict[str, float] = {}
+        self._nodes: dict[str, float] = {}
+        self._lanes: set[float] = set()
+
+    def lap(self, part: str) -> None:
+        """Add the time since the last lap to a part of the round."""
+        now = time.perf_counter()
+        self._server[part] = self._server.get(part, 0.0) + now - self._last
+        self._last = now
+
+    def hear(self, node: int, metrics: Mapping[str, Any]) -> None:
+        """Add what the node with this index says of its time."""
+        told = {name: value for name, value in metrics.items() if name.startswith(SECONDS)}
+        for name, value in told.items():
+            if isinstance(value, int | float):
+                part = name.removeprefix(SECONDS)
+                self._nodes[part] = self._nodes.get(part, 0.0) + float(value)
+        process = metrics.get(PROCESS)
+        if told and isinstance(process, int | float):
+            self._lanes.add(float(process) if self._shared else float(node))
+
+    def report(self) -> dict[str, Any]:
+        """Return the round's parts in seconds: of the server, of all nodes together, and how long nodes waited.
+
+        ``side_by_side`` is how many nodes can work at the same time; ``waiting`` is the time in which one of those
+        places was empty while the server waited for training or evaluation.
+        """
+        if not self._on:
+            return {}
+        places = len(self._lanes)
+        busy = sum(self._nodes.values())
+        waited = places * (self._server.get(TRAINING, 0.0) + self._server.get(EVALUATION, 0.0)) - busy
+        nodes = dict(sorted(self._nodes.items()))
+        return {"server": self._server, "nodes": nodes, "side_by_side": places, "waiting": max(0.0, waited)}
