@@ -1,4 +1,4 @@
-"""From NumPy to torch without a copy."""
+"""NumPy arrays as tensors without a copy."""
 
 import warnings
 from typing import Any
@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def as_tensor(array: NDArray[Any]) -> Tensor:
-    """Return a CPU tensor over the array's own memory, to be read only.
+def view(array: NDArray[Any]) -> Tensor:
+    """Return a tensor over the memory of ``array``, which may be read-only: read from it, never write to it.
 
-    Arrays that come out of a message cannot be written to, of which torch warns; a tensor knows no such mark.
+    Arrays from a message are read-only views of its bytes. Torch knows no such tensors and warns; whoever
+    only copies out of the view need not be told.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)

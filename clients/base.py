@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients import losses, models, precision, stopwatch
-from clients.arrays import as_tensor
+from clients.arrays import view
 from clients.batches import Batch
 from clients.models import Blueprint, SplitModel, batchnorm_names, set_training
 from clients.plugin import Plugin
@@ -433,10 +433,10 @@ class DomainClient(NumPyClient):
         """Put shared weights and the node's private parts (or their initial values) into the model."""
         state = self.model.state_dict()
         for name, array in zip(self.shared_names, parameters, strict=True):
-            state[name].copy_(as_tensor(array))
+            state[name].copy_(view(array))
         for name in self._private:
             kept = self.memory.get(MODEL_PART + name)
-            state[name].copy_(self._bench.initial[name] if kept is None else as_tensor(kept))
+            state[name].copy_(self._bench.initial[name] if kept is None else view(kept))
 
     def _shared(self) -> list[NDArray[Any]]:
         state = self.model.state_dict()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients import losses, precision
-from clients.arrays import as_tensor
+from clients.arrays import view
 from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.losses import moon as terms_of_moon
@@ -82,7 +82,7 @@ class MoonClient(DomainClient):
             previous = _reference(self.model)
             state = previous.state_dict()
             for name in self.shared_names:
-                state[name].copy_(as_tensor(self.memory[PREVIOUS + name]))
+                state[name].copy_(view(self.memory[PREVIOUS + name]))
             self._references = received, previous
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:

@@ -5,14 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.base import Arrays, DomainClient
+from clients.base import DomainClient
 from datasets import catalog
 from datasets.errors import FedShiftError
 from fedshift_app import holdings, keeping, node
 from fedshift_app.holdings import Place
+from fedshift_records import decode, encode
 from fedshift_wire import (
     ARRAYS,
     CLASS_COUNTS,
@@ -77,12 +78,12 @@ def _train(msg: Message, context: Context) -> RecordDict:
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
     weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS))
-    context.state[MEMORY] = _record(client.memory)
+    context.state[MEMORY] = encode(client.memory)
     if not where.shared:
         keeping.remember(where, msg.metadata.run_id, client.memory)
     return RecordDict({
-        ARRAYS: _record(dict(zip(client.shared_names, weights, strict=True))),
-        KNOWLEDGE: _record(client.contribution()),
+        ARRAYS: encode(dict(zip(client.shared_names, weights, strict=True))),
+        KNOWLEDGE: encode(client.contribution()),
         METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics),
     })  # fmt: skip
 
@@ -118,26 +119,18 @@ def _client(msg: Message, context: Context) -> tuple[DomainClient, Place]:
     record = msg.content.config_records[CONFIG]
     config, where = node.open_message(record, context)
     client = node.make_client(config, where, int(str(record[NODE_INDEX])))
-    client.knowledge = _decode(msg.content.array_records[KNOWLEDGE])
+    client.knowledge = decode(msg.content.array_records[KNOWLEDGE])
     if MEMORY in context.state.array_records:
-        client.memory = _decode(context.state.array_records[MEMORY])
+        client.memory = decode(context.state.array_records[MEMORY])
     elif not where.shared:  # the SuperNode's process was started again, or this is the first round
         client.memory = keeping.recall(where, msg.metadata.run_id)
     return client, where
 
 
-def _in_order(arrays: ArrayRecord, client: DomainClient) -> list[Any]:
-    """Return the shared arrays in the order of the client's model."""
-    if set(arrays) != set(client.shared_names):
-        strange = sorted(set(arrays) ^ set(client.shared_names))
+def _in_order(record: ArrayRecord, client: DomainClient) -> list[Any]:
+    """Return the shared arrays, which may only be read, in the order of the client's model."""
+    if set(record) != set(client.shared_names):
+        strange = sorted(set(record) ^ set(client.shared_names))
         raise FedShiftError(f"the server's weights do not match this node's model: {', '.join(strange[:3])}")
-    return [arrays[name].numpy() for name in client.shared_names]
-
-
-def _record(arrays: Arrays) -> ArrayRecord:
-    # np.asarray: a 0-d NumPy scalar is no array for Flower.
-    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
-
-
-def _decode(record: ArrayRecord) -> Arrays:
-    return {name: array.numpy() for name, array in record.items()}
+    arrays = decode(record)
+    return [arrays[name] for name in client.shared_names]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context
+from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from datasets import catalog
@@ -18,6 +18,7 @@ from fedshift_app.config import RunConfig
 from fedshift_app.flower_internals import is_simulation_grid
 from fedshift_app.inline import InlineGrid
 from fedshift_app.run_folder import COMMAND, STATUS_FILE, RunFolder, write_atomically
+from fedshift_records import encode
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Federation, RoundResult
 from strategies.roster import Node
@@ -109,7 +110,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     client_class = registry.get(config.method["name"]).client_class()
     carried, params = node.plugin(config), config.node_params()
     private = client_class.kept_names(model, config.model, params, carried)
-    shared = {name: Array(t.numpy()) for name, t in model.state_dict().items() if name not in private}
+    shared = {name: t.numpy() for name, t in model.state_dict().items() if name not in private}
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
     deployed = engine == node.DEPLOYMENT
@@ -130,7 +131,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         validation=config.allocation.validation_fraction > 0,
         own_tests=config.shift.label_mix == "own",
     )
-    return ArrayRecord(shared), federation
+    return encode(shared), federation
 
 
 def _check_widths(config: RunConfig, feature_dim: int) -> None:

@@ -4,42 +4,77 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
+
+from fedshift_records import Draft, encode_array
 
 Arrays = dict[str, NDArray[Any]]
 
 
+#: Bytes of an array that are worked on at a time: with what is made of them, they stay in a core's cache.
+BLOCK = 1 << 19
+
+
 class RunningAverage:
-    """Sum of weighted arrays with one accumulator, so that memory holds no copy of each reply.
+    """Sum of weighted arrays with one accumulator: beside it, memory holds one block.
 
     Add in a fixed order: float sums depend on it. Floating arrays keep their dtype; integer arrays
     (BatchNorm's ``num_batches_tracked``) are summed in float64 and rounded back to their own dtype.
     """
 
     def __init__(self) -> None:
-        self._sums: Arrays = {}
+        self._sums: dict[str, Draft] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._scratch = np.empty(BLOCK, np.uint8)
 
     def add(self, arrays: Mapping[str, NDArray[Any]], weight: float) -> None:
-        """Add ``weight * arrays``; all additions have the same names and shapes."""
+        """Add ``weight * arrays``, which are only read; all additions have the same names and shapes."""
         for name, array in arrays.items():
-            floating = np.issubdtype(array.dtype, np.floating)
+            floating = array.dtype.kind == "f"
             dtype = array.dtype if floating else np.dtype(np.float64)
-            term = np.multiply(array, weight, dtype=dtype)
             if name in self._sums:
-                self._sums[name] += term
+                self._add(self._sums[name].array, array, weight)
             else:
-                self._sums[name], self._dtypes[name] = np.asarray(term), array.dtype
+                self._sums[name], self._dtypes[name] = Draft(array.shape, dtype), array.dtype
+                np.multiply(array, weight, out=self._sums[name].array, dtype=dtype)
 
     def result(self) -> Arrays:
         """Return the sums in the dtypes of the arrays that were added."""
-        return {name: self._back(total, self._dtypes[name]) for name, total in self._sums.items()}
+        return {name: self._back(sums.array, self._dtypes[name]) for name, sums in self._sums.items()}
+
+    def record(self) -> ArrayRecord:
+        """Return what :meth:`result` returns as it travels; floating sums are handed over, so this ends the average."""
+        record = {}
+        for name, dtype in self._dtypes.items():
+            sums = self._sums.pop(name)
+            is_result = sums.array.dtype == dtype
+            record[name] = sums.finish() if is_result else encode_array(name, self._back(sums.array, dtype))
+        return ArrayRecord(record)
+
+    def _add(self, total: NDArray[Any], array: NDArray[Any], weight: float) -> None:
+        """Add ``weight * array`` to ``total``, both of one shape, by block; each term is rounded before it is added."""
+        if array.shape != total.shape:
+            raise ValueError(f"an array of shape {array.shape} cannot be added to sums of shape {total.shape}")
+        terms = self._scratch.view(total.dtype)
+        sums, flat = total.reshape(-1), array.reshape(-1)
+        for start in range(0, total.size, terms.size):
+            part = flat[start : start + terms.size]
+            term = np.multiply(part, weight, out=terms[: part.size], dtype=total.dtype)
+            into = sums[start : start + terms.size]
+            np.add(into, term, out=into)
 
     @staticmethod
     def _back(total: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        if np.issubdtype(dtype, np.floating):
+        if dtype == total.dtype:
             return total
         return np.asarray(np.rint(total), dtype=dtype)
+
+
+def finite(array: NDArray[Any]) -> bool:
+    """Tell whether all numbers are finite, reading them once and writing no mask of their size."""
+    flat, step = array.reshape(-1), BLOCK // array.itemsize
+    return all(bool(np.isfinite(flat[i : i + step]).all()) for i in range(0, flat.size, step))
 
 
 def shares(sizes: list[int]) -> list[float]:

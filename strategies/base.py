@@ -12,15 +12,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+import fedshift_records
 from datasets.errors import FederationError
 from datasets.seeding import generator
+from fedshift_records import RecordError, encode
 from fedshift_wire import (
     ARRAYS,
     CONFIG,
@@ -37,7 +39,7 @@ from fedshift_wire import (
     VALIDATION,
     Params,
 )  # fmt: skip
-from strategies.averaging import Arrays, RunningAverage, shares
+from strategies.averaging import Arrays, RunningAverage, finite, shares
 from strategies.evaluation import ClientScores, Evaluation, Tally, local_accuracy, own_accuracy
 from strategies.prototypes import Refused
 from strategies.roster import Node, Roster
@@ -94,7 +96,11 @@ class Update:
     metrics: dict[str, float]
 
     def arrays(self) -> Arrays:
-        """Decode the shared weights; a fresh copy at each call."""
+        """Return the shared weights: read-only views of the record's bytes."""
+        return self._arrays
+
+    @cached_property
+    def _arrays(self) -> Arrays:
         return decode(self.record)
 
 
@@ -209,6 +215,9 @@ class DomainStrategy(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the usable replies in the order of the nodes and merge their knowledge.
 
+        The weights are taken out of the replies and let go as they are averaged: Flower keeps its list of
+        replies until those of the next round are all there.
+
         Raises:
             FederationError: If no reply can be used.
         """
@@ -217,15 +226,13 @@ class DomainStrategy(FedAvg):
             self._leave_out(node, reason)
         if not updates:
             raise FederationError(f"round {server_round}: no node delivered a usable result: {_by_reason(problems)}")
-        average = RunningAverage()
-        for update, weight in zip(updates, self.weights(updates), strict=True):
-            average.add(update.arrays(), weight)
+        weights = self.weights(updates)
         self.merge_knowledge(updates)
-        self._global = ArrayRecord({name: Array(array) for name, array in average.result().items()})
         self._result.nodes = [update.node.index for update in updates]
         self._result.losses = _mean_losses(updates)
         if self._scores_clients(server_round):
             self._result.clients = self._client_scores(updates, server_round)
+        self._global = _average(updates, weights)
         return self._global, MetricRecord(dict(self._result.losses))
 
     def configure_evaluate(
@@ -267,8 +274,7 @@ class DomainStrategy(FedAvg):
             SERVER_ROUND: server_round, NODE_INDEX: node.index,
             ENGINE: self.federation.engine, RUN: self.federation.run_json, **asked,
         })  # fmt: skip
-        knowledge = ArrayRecord({name: Array(array) for name, array in self.knowledge_for(node).items()})
-        content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
+        content = RecordDict({ARRAYS: arrays, KNOWLEDGE: encode(self.knowledge_for(node)), CONFIG: config})
         return Message(content, node.node_id, kind)
 
     def _questions(self, evaluation: Evaluation, domains_of: dict[Node, list[str]], server_round: int) -> list[Message]:
@@ -341,18 +347,20 @@ class DomainStrategy(FedAvg):
     def _read(self, node: Node, reply: Message) -> Update:
         if reply.has_error():
             raise Refused(reply.error.reason)
-        record, knowledge = (reply.content.array_records.get(name) for name in (ARRAYS, KNOWLEDGE))
+        record, knowledge = (_array_record(reply.content, name) for name in (ARRAYS, KNOWLEDGE))
         metrics = reply.content.metric_records.get(METRICS)
         if record is None or knowledge is None:
             raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
         if metrics is None or int(_number(metrics.get(NUM_EXAMPLES))) <= 0:
             raise Refused(f"{NUM_EXAMPLES} is missing or not above 0")
-        _check_like(record, self._global)
         contributed = decode(knowledge)
+        named = {name: float(_number(value)) for name, value in metrics.items() if name != NUM_EXAMPLES}
+        update = Update(node, record, contributed, int(_number(metrics[NUM_EXAMPLES])), named)
+        _check_like(update, self._global)
         self.check_knowledge(contributed)
         self._result.bytes_up += _num_bytes(reply.content)
-        named = {name: float(_number(value)) for name, value in metrics.items() if name != NUM_EXAMPLES}
-        return Update(node, record, contributed, int(_number(metrics[NUM_EXAMPLES])), named)
+        del reply.content[ARRAYS]
+        return update
 
     def _leave_out(self, node: Node, reason: str) -> None:
         log.warning("round %d: %s left out: %s", self._result.server_round, node, reason)
@@ -360,8 +368,25 @@ class DomainStrategy(FedAvg):
 
 
 def decode(record: ArrayRecord) -> Arrays:
-    """Return the arrays of a record by name."""
-    return {name: array.numpy() for name, array in record.items()}
+    """Return the arrays of a record by name: read-only views of its bytes.
+
+    Raises:
+        Refused: If one is not what it claims to be.
+    """
+    try:
+        return fedshift_records.decode(record)
+    except RecordError as error:
+        raise Refused(str(error)) from None
+
+
+def _average(updates: list[Update], weights: list[float]) -> ArrayRecord:
+    """Return the weighted average of the updates, in their order; the list is emptied on the way."""
+    if len(weights) != len(updates):
+        raise ValueError(f"{len(weights)} weights for {len(updates)} updates")
+    average = RunningAverage()
+    for weight in weights:
+        average.add(updates.pop(0).arrays(), weight)
+    return average.record()
 
 
 def _by_reason(problems: list[tuple[Node, str]]) -> str:
@@ -372,19 +397,20 @@ def _by_reason(problems: list[tuple[Node, str]]) -> str:
     return "; ".join(f"{', '.join(who)}: {reason}" for reason, who in nodes.items())
 
 
-def _check_like(record: ArrayRecord, model: ArrayRecord) -> None:
+def _check_like(update: Update, model: ArrayRecord) -> None:
     """Refuse weights whose names, shapes, types differ from the model's, or that are not finite."""
-    if list(record) != list(model):
-        strange = sorted(set(record) ^ set(model)) or ["another order"]
+    if list(update.record) != list(model):
+        strange = sorted(set(update.record) ^ set(model)) or ["another order"]
         raise Refused(f"weights do not match the model: {', '.join(strange[:3])}")
+    arrays = update.arrays()
     for name, wanted in model.items():
-        array = record[name].numpy()
-        if array.shape != tuple(wanted.shape) or str(array.dtype) != wanted.dtype:
+        array, told = arrays[name], update.record[name]  # which agree
+        if array.shape != tuple(wanted.shape) or told.dtype != wanted.dtype:
             raise Refused(
                 f"{name} has shape {array.shape} and type {array.dtype}, "
                 f"expected {tuple(wanted.shape)} and {wanted.dtype}"
             )
-        if not np.isfinite(array).all():
+        if not finite(array):
             raise Refused(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
 
 
@@ -401,8 +427,14 @@ def _mean_losses(updates: list[Update]) -> dict[str, float]:
 
 
 def _num_bytes(content: RecordDict) -> int:
-    records = (content.array_records[name] for name in (ARRAYS, KNOWLEDGE))
-    return sum(len(array.data) for record in records for array in record.values())
+    records = (_array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
+    return sum(len(array.data) for record in records if record is not None for array in record.values())
+
+
+def _array_record(content: RecordDict, name: str) -> ArrayRecord | None:
+    # Not by `array_records`: what that returns is a cycle, which holds all records until Python looks for cycles.
+    record = content.get(name)
+    return record if isinstance(record, ArrayRecord) else None
 
 
 def _number(value: Any) -> float:

@@ -165,7 +165,8 @@ def test_the_bundle_holds_the_app_and_nothing_else() -> None:
     assert len(bundle) < 1_000_000
     names = zipfile.ZipFile(BytesIO(bundle)).namelist()
     tops = {name.split("/")[0] for name in names}
-    allowed = {"fedshift_app", "strategies", "clients", "datasets", "conf", "fedshift_wire.py", "README.md", "LICENSE"}
+    modules = {"fedshift_records.py", "fedshift_wire.py"}
+    allowed = {"fedshift_app", "strategies", "clients", "datasets", "conf", "README.md", "LICENSE"} | modules
     assert tops - {"pyproject.toml", ".info"} == allowed
     assert {Path(name).suffix for name in names} <= {".py", ".yaml", ".md", ".toml", ""}
     assert "conf/experiments/handwritten.yaml" in names

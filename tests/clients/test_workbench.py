@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from clients.arrays import as_tensor
 from clients.base import ClientSetup, DomainClient
 from clients.models import build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
@@ -128,13 +127,6 @@ def test_images_that_do_not_fit_stay_and_older_ones_make_room(monkeypatch: pytes
 
 
 # --- small things ----------------------------------------------------------------------------------
-
-
-def test_arrays_of_a_message_become_tensors_without_a_copy() -> None:
-    array = np.frombuffer(np.arange(6, dtype=np.float32).tobytes(), np.float32)
-    tensor = as_tensor(array)
-    assert tensor.data_ptr() == array.ctypes.data
-    assert tensor.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_stopwatch_adds_up_and_is_silent_when_off() -> None:

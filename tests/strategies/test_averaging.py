@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from strategies.averaging import RunningAverage, shares
+from fedshift_records import decode, encode
+from strategies import averaging
+from strategies.averaging import RunningAverage, finite, shares
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -146,3 +148,63 @@ def test_same_order_gives_the_same_bits() -> None:
 
 def test_nothing_added_is_nothing() -> None:
     assert RunningAverage().result() == {}
+    assert RunningAverage().record() == {}
+
+
+# --- blocks ----------------------------------------------------------------------------------------
+
+
+def at_once(replies: list[Arrays], weights: list[float]) -> Arrays:
+    """Average without blocks: a whole term, then the sum."""
+    sums: Arrays = {}
+    for arrays, weight in zip(replies, weights, strict=True):
+        for name, array in arrays.items():
+            dtype = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)
+            term = np.multiply(array, weight, dtype=dtype)
+            sums[name] = sums[name] + term if name in sums else term
+    types = {name: array.dtype for name, array in replies[0].items()}
+    return {
+        name: np.asarray(total if types[name].kind == "f" else np.rint(total), types[name])
+        for name, total in sums.items()
+    }
+
+
+@pytest.mark.parametrize("block", [16, 48, 1 << 19])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "u1"])
+def test_blocks_change_no_bit(dtype: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(averaging, "BLOCK", block)
+    rng = np.random.default_rng(0)
+    shapes = [(), (0,), (1,), (7, 5), (3, 4, 2, 2)]
+    replies: list[Arrays] = [
+        {str(shape): (rng.normal(size=shape) * 100).__abs__().astype(dtype) for shape in shapes} for _ in range(5)
+    ]
+    replies[1] = {name: np.asfortranarray(array).reshape(array.shape) for name, array in replies[1].items()}
+    weights, wanted = shares([5, 2, 9, 1, 3]), at_once(replies, shares([5, 2, 9, 1, 3]))
+    average = RunningAverage()
+    for arrays, weight in zip(replies, weights, strict=True):
+        average.add(decode(encode(arrays)), weight)
+    result = {name: array.copy() for name, array in average.result().items()}
+    for got in (result, decode(average.record())):
+        assert list(got) == list(wanted)
+        for name, array in wanted.items():
+            assert (got[name].dtype, got[name].shape) == (array.dtype, array.shape)
+            assert got[name].tobytes() == array.tobytes()
+
+
+def test_another_shape_is_an_error_not_broadcast() -> None:
+    average = RunningAverage()
+    average.add({"w": np.zeros((2, 3))}, 1.0)
+    with pytest.raises(ValueError, match=r"shape \(3,\) cannot be added to sums of shape \(2, 3\)"):
+        average.add({"w": np.zeros(3)}, 1.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 3, 4, 10])
+def test_finite_finds_one_number_in_any_block(place: int, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(averaging, "BLOCK", 16)  # four float32
+    largest = np.finfo(np.float32).max
+    array = np.full(11, largest, np.float32)  # their sum is not finite, they are
+    assert finite(array) and finite(-array) and finite(array[:0]) and finite(np.array(7))
+    array[place] = bad
+    assert not finite(array)
+    assert not finite(array[:, None].T)

@@ -1,0 +1,101 @@
+"""Averaging real messages: what it holds in memory, what it lets go, and what it refuses."""
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from fedshift_app.inline import InlineGrid
+from fedshift_records import decode, encode
+from fedshift_wire import Params
+from strategies.base import DomainStrategy, Federation
+
+FEDERATION = Federation(
+    domains=("a",), num_classes=2, feature_dim=2, seed=0, participation=1.0, personal=False, min_nodes=1,
+    node_timeout=1.0, engine="simulation", run_json="",
+)  # fmt: skip
+Arrays = dict[str, NDArray[Any]]
+
+
+def answered(records: list[ArrayRecord], start: ArrayRecord) -> tuple[DomainStrategy, list[Message], list[Message]]:
+    """Return a strategy, what it asked each of its nodes, and their replies: node i has 10 (i + 1) images."""
+    app = ClientApp()
+
+    @app.query()
+    def query(msg: Message, context: Context) -> Message:
+        place = int(str(context.node_config["partition-id"]))
+        told = {"class-counts": [10 * (place + 1), 0], "num-test": 1, "shared-test": 1}
+        metrics = MetricRecord(told | {"partition-id": place, "num-partitions": len(records)})
+        return Message(RecordDict({"config": ConfigRecord({"domain": "a"}), "metrics": metrics}), reply_to=msg)
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        place = int(str(context.node_config["partition-id"]))
+        metrics = MetricRecord({"num-examples": 10 * (place + 1)})
+        content = {"arrays": records[place], "knowledge": ArrayRecord(), "metrics": metrics}
+        return Message(RecordDict(content), reply_to=msg)
+
+    grid = InlineGrid(app, len(records))
+    strategy = DomainStrategy(FEDERATION, Params(), lambda *told: None)
+    strategy.gather(grid)
+    asked = list(strategy.configure_train(1, start, ConfigRecord(), grid))
+    return strategy, asked, list(grid.send_and_receive(asked))
+
+
+def model(value: float) -> Arrays:
+    shapes = {"small": (3,), "large": (256, 512), "other": (128, 512)}
+    arrays: Arrays = {name: np.full(shape, value, np.float32) for name, shape in shapes.items()}
+    return arrays | {"n": np.array(int(value))}
+
+
+def test_all_nodes_are_sent_one_and_the_same_record() -> None:
+    start = encode(model(0))
+    _, asked, _ = answered([encode(model(0))] * 3, start)
+    assert all(message.content["arrays"] is start for message in asked)
+
+
+def test_memory_holds_one_model_more_than_the_replies() -> None:
+    start = encode(model(0))
+    records = [encode(model(value)) for value in range(20)]
+    size = sum(len(array.data) for array in start.values())
+    strategy, _, replies = answered(records, start)
+    tracemalloc.start()
+    average, _ = strategy.aggregate_train(1, replies)
+    _, high = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert high < 2 * size  # the sums, which travel as they are, and a block
+    assert average is not None
+    # Node i replies i and weighs (i + 1) / 210: the sum of i (i + 1) up to 19 is 2660.
+    got = decode(average)
+    np.testing.assert_allclose(got["large"], 2660 / 210, rtol=1e-6)
+    assert got["n"] == 13
+
+
+def test_replies_are_let_go_as_they_are_averaged() -> None:
+    """Flower holds its list of messages until the next round's are there."""
+    start = encode(model(0))
+    size = sum(len(array.data) for array in start.values())
+    tracemalloc.start()
+    records = [encode(model(value)) for value in range(10)]
+    strategy, _, replies = answered(records, start)
+    records.clear()
+    before, _ = tracemalloc.get_traced_memory()
+    strategy.aggregate_train(1, replies)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert before > 10 * size
+    assert after < 2 * size
+
+
+def test_a_reply_that_is_not_what_it_says_is_left_out() -> None:
+    good, evil = encode(model(1)), encode(model(1))
+    evil["large"] = Array("float32", (256, 512), "numpy.ndarray", evil["large"].data[:-4])
+    strategy, _, replies = answered([good, evil, good], encode(model(0)))
+    average, _ = strategy.aggregate_train(1, replies)
+    assert average is not None
+    assert np.array_equal(decode(average)["large"], model(1)["large"])
+    (reason,) = strategy._result.left_out
+    assert reason == "node 1 (a): large has 524284 bytes, expected 524288 of shape (256, 512) and type float32"
