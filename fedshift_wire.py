@@ -51,6 +51,8 @@ LOCAL_OWN_CORRECT = "local-own-correct"  # on the node's own test set, where tha
 LOCAL_OWN_COUNT = "local-own-count"
 VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; absent where it has none
 VALIDATION_COUNT = "validation-count"
+SECONDS = "seconds/"  # + part of the node's work; only where the run measures its time
+PROCESS = "process"  # the number of the process that did it, with ``SECONDS``
 
 
 class Params(BaseModel):

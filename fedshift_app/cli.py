@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Run an experiment through `flwr run` and print accuracies per domain.
 
-    Keys: method, dataset, rounds, seed, data-dir, output-dir, set; dotted ones such as method.tau=0.07 or
+    Keys: method, dataset, rounds, seed, data-dir, output-dir, profile, set; dotted ones such as method.tau=0.07 or
     train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N, actors=N (clients at a
     time), cpus-per-client=N, gpus-per-client=X.
     """
@@ -186,6 +186,10 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def _flat_value(key: str, value: str) -> str | int:
+    if isinstance(configuration.FLAT_KEYS[key], bool):
+        if value not in ("true", "false"):
+            raise ConfigError(f"{key}: expected true or false, found {value!r}")
+        return value == "true"
     if not isinstance(configuration.FLAT_KEYS[key], int):
         return value
     return _whole_number(key, value, least=1 if key == "rounds" else 0)

@@ -1,6 +1,8 @@
 """The ClientApp: turns a message into a call of the method's NumPyClient, and its answer into a message."""
 
 import logging
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient
+from clients.stopwatch import MESSAGES
 from datasets import catalog
 from datasets.errors import FedShiftError
 from fedshift_app import holdings, keeping, node
@@ -28,6 +31,8 @@ from fedshift_wire import (
     NUM_PARTITIONS,
     NUM_TEST,
     PARTITION_ID,
+    PROCESS,
+    SECONDS,
     SERVER_ROUND,
     SHARED_TEST,
     VALIDATION,
@@ -74,6 +79,7 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
 
 
 def _train(msg: Message, context: Context) -> RecordDict:
+    started = time.perf_counter()
     client, where = _client(msg, context)
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
@@ -81,19 +87,28 @@ def _train(msg: Message, context: Context) -> RecordDict:
     context.state[MEMORY] = encode(client.memory)
     if not where.shared:
         keeping.remember(where, msg.metadata.run_id, client.memory)
-    return RecordDict({
-        ARRAYS: encode(dict(zip(client.shared_names, weights, strict=True))),
-        KNOWLEDGE: encode(client.contribution()),
-        METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics),
-    })  # fmt: skip
+    shared, knowledge = encode(dict(zip(client.shared_names, weights, strict=True))), encode(client.contribution())
+    told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | _seconds(client, started))
+    return RecordDict({ARRAYS: shared, KNOWLEDGE: knowledge, METRICS: told})
 
 
 def _evaluate(msg: Message, context: Context) -> RecordDict:
+    started = time.perf_counter()
     client, _ = _client(msg, context)
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
     _, num_examples, metrics = client.evaluate(parameters, _asked(config, SERVER_ROUND, DOMAINS, VALIDATION))
-    return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics)})
+    return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics | _seconds(client, started))})
+
+
+def _seconds(client: DomainClient, started: float) -> dict[str, float | int]:
+    """Return where the time since ``started`` went, if the run asks; what the client did not measure is messages."""
+    if not client.setup.profile:
+        return {}
+    parts = dict(client.watch.seconds)
+    rest = time.perf_counter() - started - sum(parts.values())
+    parts[MESSAGES] = parts.get(MESSAGES, 0.0) + max(rest, 0.0)
+    return {SECONDS + part: seconds for part, seconds in parts.items()} | {PROCESS: os.getpid()}
 
 
 def _asked(config: ConfigRecord, *keys: str) -> dict[str, Any]:

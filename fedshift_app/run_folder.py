@@ -30,6 +30,7 @@ STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 COMMAND = "FEDSHIFT_COMMAND"
 KEEP_CHECKPOINTS = 2
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
+PROFILE_FILE = "profile.json"  # only of a run that measures its time
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
 
 
@@ -84,6 +85,8 @@ class RunFolder:
             line["validation"] = result.validation
         if result.others:
             line["others"] = result.others
+        if result.profile:
+            line["profile"] = result.profile
         if result.clients is not None:
             line["client_models"] = client_models(result.clients)
         with (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:

@@ -13,11 +13,11 @@ from flwr.serverapp import Grid, ServerApp
 from datasets import catalog
 from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
-from fedshift_app import console, node, registry
+from fedshift_app import console, node, profiling, registry
 from fedshift_app.config import RunConfig
 from fedshift_app.flower_internals import is_simulation_grid
 from fedshift_app.inline import InlineGrid
-from fedshift_app.run_folder import COMMAND, STATUS_FILE, RunFolder, write_atomically
+from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, RunFolder, write_atomically
 from fedshift_records import encode
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Federation, RoundResult
@@ -72,6 +72,10 @@ def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> None:
         strategy.start(grid, initial, num_rounds=config.rounds, timeout=config.federation.round_timeout)
     results = progress.folder.finish(strategy.roster.nodes, time.perf_counter() - started)
     console.log.info("%s", console.table(results))
+    if config.profile:
+        found = profiling.summary((result.profile for result in progress.folder.history), progress.writing)
+        write_atomically(progress.folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
+        console.log.info("%s", profiling.table(found))
 
 
 class Progress:
@@ -82,10 +86,13 @@ class Progress:
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._seconds = 0.0
+        self.writing = 0.0  # seconds that the run folder took
 
     def __call__(self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays) -> None:
         """Save and show one round."""
+        started = time.perf_counter()
         self.folder.add_round(result, weights, knowledge)
+        self.writing += time.perf_counter() - started
         self._seconds += result.seconds
         left = self._seconds / result.server_round * (self._rounds - result.server_round)
         console.log.info("%s", console.round_line(result, self._rounds, left))
@@ -130,6 +137,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         evaluate=config.evaluate,
         validation=config.allocation.validation_fraction > 0,
         own_tests=config.shift.label_mix == "own",
+        profile=config.profile,
     )
     return encode(shared), federation
 

@@ -34,18 +34,24 @@ from fedshift_wire import (
     METRICS,
     NODE_INDEX,
     NUM_EXAMPLES,
+    PROCESS,
     RUN,
+    SECONDS,
     SERVER_ROUND,
     VALIDATION,
     Params,
 )  # fmt: skip
+from strategies import clock
 from strategies.averaging import Arrays, RunningAverage, finite, shares
+from strategies.clock import Clock
 from strategies.evaluation import ClientScores, Evaluation, Tally, local_accuracy, own_accuracy
 from strategies.prototypes import Refused
 from strategies.roster import Node, Roster
 from strategies.schedule import EvaluateConfig
 
 log = logging.getLogger("fedshift")
+
+NO_LOSSES = (NUM_EXAMPLES, SECONDS, PROCESS)  # so start the numbers of a reply that are neither losses nor scores
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ class Federation:
         evaluate: Which of them are scored.
         validation: Nodes keep a validation part, on which the global model is scored as well.
         own_tests: Each node has a test set of its own for every domain, so all answer and their parts add up.
+        profile: Whether to measure where the time of each round goes.
     """
 
     domains: tuple[str, ...]
@@ -83,6 +90,7 @@ class Federation:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     validation: bool = False
     own_tests: bool = False
+    profile: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,7 @@ class RoundResult:
         validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
         clients: What the nodes' own models scored, in a round that asks for it.
         others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
+        profile: Where the time went (``strategies.clock``), in a run that measures it.
     """
 
     server_round: int
@@ -134,6 +143,7 @@ class RoundResult:
     validation: dict[str, float | None] = field(default_factory=dict)
     clients: ClientScores | None = None
     others: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
 
 
 Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
@@ -155,6 +165,7 @@ class DomainStrategy(FedAvg):
         self._asked: dict[int, Node] = {}
         self._global = ArrayRecord()
         self._evaluation: Evaluation | None = None
+        self._clock = Clock(on=federation.profile, shared_processes=federation.engine == "simulation")
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -197,6 +208,7 @@ class DomainStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Choose the nodes of the round and write a message to each."""
         self._started = time.perf_counter()
+        self._clock.start()
         self._result = RoundResult(server_round)
         self._grid, self._global = grid, arrays
         nodes = self._sample(server_round, self.roster.online(grid, self.federation.node_timeout))
@@ -208,6 +220,7 @@ class DomainStrategy(FedAvg):
             for node in nodes
         ]
         self._result.bytes_down = sum(_num_bytes(message.content) for message in messages)
+        self._clock.lap(clock.MESSAGES)
         return messages
 
     def aggregate_train(
@@ -221,6 +234,8 @@ class DomainStrategy(FedAvg):
         Raises:
             FederationError: If no reply can be used.
         """
+        replies = self._heard(replies)
+        self._clock.lap(clock.TRAINING)
         updates, problems = self._sift(replies)
         for node, reason in problems:
             self._leave_out(node, reason)
@@ -233,6 +248,7 @@ class DomainStrategy(FedAvg):
         if self._scores_clients(server_round):
             self._result.clients = self._client_scores(updates, server_round)
         self._global = _average(updates, weights)
+        self._clock.lap(clock.AVERAGING)
         return self._global, MetricRecord(dict(self._result.losses))
 
     def configure_evaluate(
@@ -253,6 +269,8 @@ class DomainStrategy(FedAvg):
         """Group correct and count by domain; a node that fails is replaced by the next of its domain."""
         if self._evaluation is not None:
             self._score(self._evaluation, replies, server_round)
+            self._clock.lap(clock.EVALUATION)
+        self._result.profile = self._clock.report()
         self._result.seconds = time.perf_counter() - self._started
         self._observer(self._result, self._global, self.knowledge)
         told = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
@@ -288,7 +306,7 @@ class DomainStrategy(FedAvg):
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         tally = Tally(self.federation.domains)
         while True:
-            for node, problem in evaluation.read(replies, tally):
+            for node, problem in evaluation.read(self._heard(replies), tally):
                 self._leave_out(node, f"could not evaluate: {problem}")
             again = evaluation.replacements(tally)
             if not again:
@@ -354,13 +372,23 @@ class DomainStrategy(FedAvg):
         if metrics is None or int(_number(metrics.get(NUM_EXAMPLES))) <= 0:
             raise Refused(f"{NUM_EXAMPLES} is missing or not above 0")
         contributed = decode(knowledge)
-        named = {name: float(_number(value)) for name, value in metrics.items() if name != NUM_EXAMPLES}
+        named = {name: float(_number(value)) for name, value in metrics.items() if not name.startswith(NO_LOSSES)}
         update = Update(node, record, contributed, int(_number(metrics[NUM_EXAMPLES])), named)
         _check_like(update, self._global)
         self.check_knowledge(contributed)
         self._result.bytes_up += _num_bytes(reply.content)
         del reply.content[ARRAYS]
         return update
+
+    def _heard(self, replies: Iterable[Message]) -> list[Message]:
+        """Return the replies, after the clock has taken from them what the nodes say of their time."""
+        replies = list(replies)
+        index = {node.node_id: node.index for node in self.roster.nodes}
+        for reply in replies if self.federation.profile else ():
+            metrics = None if reply.has_error() else reply.content.get(METRICS)
+            if isinstance(metrics, MetricRecord) and reply.metadata.src_node_id in index:
+                self._clock.hear(index[reply.metadata.src_node_id], metrics)
+        return replies
 
     def _leave_out(self, node: Node, reason: str) -> None:
         log.warning("round %d: %s left out: %s", self._result.server_round, node, reason)

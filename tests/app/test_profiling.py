@@ -1,0 +1,63 @@
+"""``profile=true``: numbers in metrics.jsonl, a file, a table; and nothing of it without."""
+
+import json
+
+import pytest
+from support import InlineRun
+
+from datasets.errors import ConfigError
+from fedshift_app import config, profiling
+from fedshift_app.cli import parse_arguments
+
+SMALL = "allocation.share=0.05 train.epochs=1"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "i2pfl"])
+def test_a_profiled_run_tells_where_its_time_went(method: str, run_inline: InlineRun) -> None:
+    run = run_inline(method=method, rounds=2, set=SMALL, profile=True)
+    for line in run.rounds:
+        found = line["profile"]
+        assert set(found["server"]) == {"messages", "training", "averaging", "evaluation"}
+        assert {"data", "forward/backward", "messages", "evaluation", "prototypes"} == set(found["nodes"])
+        assert found["side_by_side"] == 1
+        assert all(seconds >= 0 for seconds in [*found["server"].values(), *found["nodes"].values()])
+        assert sum(found["server"].values()) <= line["seconds"] + 1e-3
+        # The nodes worked while the server waited for them, one after another.
+        assert sum(found["nodes"].values()) <= found["server"]["training"] + found["server"]["evaluation"]
+        assert not [name for name in line["losses"] if "seconds" in name or "process" in name]
+    written = json.loads((run.folder / "profile.json").read_text())
+    assert written["rounds"] == 2
+    assert written["nodes"]["data"] == pytest.approx(sum(line["profile"]["nodes"]["data"] for line in run.rounds))
+
+
+def test_profile_changes_no_number(run_inline: InlineRun) -> None:
+    plain, profiled = (run_inline(rounds=2, set=SMALL, profile=on) for on in (False, True))
+    assert plain.results["weights_sha256"] == profiled.results["weights_sha256"]
+    assert plain.results["domains"] == profiled.results["domains"]
+    assert not (plain.folder / "profile.json").exists()
+    assert all("profile" not in line for line in plain.rounds)
+
+
+def test_table_shows_every_part_by_its_share() -> None:
+    rounds = [
+        {"server": {"training": 3.0}, "nodes": {"data": 1.0}, "side_by_side": 2, "waiting": 2.0},
+        {"server": {"training": 5.0}, "nodes": {"data": 3.0}, "side_by_side": 1, "waiting": 0.0},
+    ]
+    found = profiling.summary(rounds, writing=2.0)
+    assert found == {
+        "rounds": 2,
+        "side_by_side": 2,
+        "server": {"training": 8.0, "checkpoint": 2.0},
+        "nodes": {"data": 4.0, "waiting": 2.0},
+    }
+    lines = [line.split() for line in profiling.table(found).splitlines()]
+    assert ["training", "4.00", "80.0", "%"] in lines
+    assert ["waiting", "1.00", "33.3", "%"] in lines
+
+
+def test_profile_is_true_or_false() -> None:
+    assert parse_arguments(["profile=true"])[0]["profile"] is True
+    assert config.resolve({"profile": True}).profile
+    assert not config.resolve({}).profile
+    with pytest.raises(ConfigError, match="profile: expected true or false, found '1'"):
+        parse_arguments(["profile=1"])
