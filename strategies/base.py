@@ -25,6 +25,7 @@ from fedshift_wire import (
     ARRAYS,
     CONFIG,
     DOMAINS,
+    DRAWN,
     ENGINE,
     KNOWLEDGE,
     LOCAL,
@@ -34,14 +35,17 @@ from fedshift_wire import (
     NUM_EXAMPLES,
     RUN,
     SERVER_ROUND,
+    STARTS,
+    STOPS,
     VALIDATION,
     Params,
 )  # fmt: skip
 from strategies.averaging import Arrays, RunningAverage, shares
-from strategies.evaluation import ClientScores, Evaluation, Tally, local_accuracy, own_accuracy
+from strategies.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
 from strategies.prototypes import Refused
 from strategies.roster import Node, Roster
 from strategies.schedule import EvaluateConfig
+from strategies.sending import in_waves, longest_first
 
 log = logging.getLogger("fedshift")
 
@@ -65,6 +69,9 @@ class Federation:
         evaluate: Which of them are scored.
         validation: Nodes keep a validation part, on which the global model is scored as well.
         own_tests: Each node has a test set of its own for every domain, so all answer and their parts add up.
+        eval_batch: Images per batch where nodes score test images.
+        scores_images_alone: A test set may be divided: the score of an image depends on no other image.
+        queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
     """
 
     domains: tuple[str, ...]
@@ -81,6 +88,9 @@ class Federation:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     validation: bool = False
     own_tests: bool = False
+    eval_batch: int = 64
+    scores_images_alone: bool = True
+    queues: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,7 @@ class RoundResult:
         accuracy: Top-1 accuracy in percent by domain; None where no node could tell; empty in a round
             in which the global model was not scored.
         test_loss: Mean cross-entropy by domain.
+        evaluated_share: Share of the test images behind both; 1 for all.
         losses: Training loss and its named terms, averaged over nodes by number of examples.
         nodes: Indices of the nodes whose weights were averaged.
         left_out: Why a node was left out, one line each.
@@ -128,6 +139,7 @@ class RoundResult:
     validation: dict[str, float | None] = field(default_factory=dict)
     clients: ClientScores | None = None
     others: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    evaluated_share: float = 1.0
 
 
 Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
@@ -197,12 +209,13 @@ class DomainStrategy(FedAvg):
         if not nodes:
             raise FederationError(f"round {server_round}: no node is connected")
         self._asked = {node.node_id: node for node in nodes}
+        work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
         messages = [
             self._message(MessageType.TRAIN, node, arrays, server_round, self._local_domains(node, server_round))
-            for node in nodes
+            for node in longest_first(work)
         ]
         self._result.bytes_down = sum(_num_bytes(message.content) for message in messages)
-        return messages
+        return self._in_order(messages, work)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -238,8 +251,9 @@ class DomainStrategy(FedAvg):
             return []
         nodes = self.roster.online(grid, fed.node_timeout)
         self._evaluation = Evaluation(
-            fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation
-        )
+            fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation,
+            batch=fed.eval_batch, divisible=fed.scores_images_alone, share=fed.evaluate.share(server_round, fed.rounds),
+        )  # fmt: skip
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -261,7 +275,12 @@ class DomainStrategy(FedAvg):
         return [nodes[i] for i in sorted(chosen)]
 
     def _message(
-        self, kind: str, node: Node, arrays: ArrayRecord, server_round: int, asked: Mapping[str, list[str] | bool]
+        self,
+        kind: str,
+        node: Node,
+        arrays: ArrayRecord,
+        server_round: int,
+        asked: Mapping[str, list[str] | list[int] | bool],
     ) -> Message:
         config = ConfigRecord({
             SERVER_ROUND: server_round, NODE_INDEX: node.index,
@@ -271,27 +290,34 @@ class DomainStrategy(FedAvg):
         content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
         return Message(content, node.node_id, kind)
 
-    def _questions(self, evaluation: Evaluation, domains_of: dict[Node, list[str]], server_round: int) -> list[Message]:
+    def _in_order(self, messages: list[Message], work: Mapping[Node, int]) -> Iterable[Message]:
+        """Return messages, longest first, so that Flower's simulation keeps to that."""
+        return in_waves(messages, sorted(work.values(), reverse=True)) if self.federation.queues else messages
+
+    def _questions(self, evaluation: Evaluation, parts_of: Questions, server_round: int) -> Iterable[Message]:
         more = {VALIDATION: True} if evaluation.validating else {}
-        return [
-            self._message(MessageType.EVALUATE, node, self._global, server_round, {DOMAINS: domains, **more})
-            for node, domains in domains_of.items()
+        work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
+        messages = [
+            self._message(MessageType.EVALUATE, node, self._global, server_round, _asked_of(parts_of[node]) | more)
+            for node in longest_first(work)
         ]
+        return self._in_order(messages, work)
 
     def _score(self, evaluation: Evaluation, replies: Iterable[Message], server_round: int) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
-        tally = Tally(self.federation.domains)
         while True:
-            for node, problem in evaluation.read(replies, tally):
+            for node, problem in evaluation.read(replies):
                 self._leave_out(node, f"could not evaluate: {problem}")
-            again = evaluation.replacements(tally)
+            again = evaluation.replacements()
             if not again:
                 break
             replies = self._grid.send_and_receive(
                 self._questions(evaluation, again, server_round), timeout=self.federation.node_timeout
             )
+        tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
         self._result.others = tally.others()
+        self._result.evaluated_share = evaluation.share
         if self.federation.validation:
             self._result.validation = evaluation.validation.accuracy()
 
@@ -362,6 +388,16 @@ class DomainStrategy(FedAvg):
 def decode(record: ArrayRecord) -> Arrays:
     """Return the arrays of a record by name."""
     return {name: array.numpy() for name, array in record.items()}
+
+
+def _asked_of(parts: list[Part]) -> dict[str, list[str] | list[int] | bool]:
+    """Return the parts that a node is to score, as it is told of them."""
+    return {
+        DOMAINS: [part.domain for part in parts],
+        DRAWN: [part.drawn for part in parts],
+        STARTS: [part.start for part in parts],
+        STOPS: [part.stop for part in parts],
+    }
 
 
 def _by_reason(problems: list[tuple[Node, str]]) -> str:
