@@ -25,6 +25,9 @@ RUN = "run"  # the resolved configuration as JSON
 ENGINE = "engine"  # "simulation" or "deployment": whether the node is told its domain or works it out
 NODE_INDEX = "node-index"  # int, the node's place in the order of the federation
 DOMAINS = "domains"  # list of str: the domains to evaluate
+DRAWN = "drawn"  # list of int, by domain to evaluate: score a sample of so many test images; absent: all
+STARTS = "starts"  # list of int, by domain to evaluate: score the (drawn) images from here; absent: all
+STOPS = "stops"  # list of int: to here, without it
 LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
@@ -33,6 +36,7 @@ DOMAIN = "domain"  # config: the node's domain
 PARTITION_ID = "partition-id"  # metrics: -1 where the node was given none
 NUM_PARTITIONS = "num-partitions"  # metrics: -1 where the node was given none
 NUM_TEST = "num-test"  # metrics: test images of the node's own domain
+UNHELD_TEST = "unheld-test/"  # metrics: + domain that no node holds: test images of it that the node sees
 SHARED_TEST = "shared-test"  # metrics: 1 if the node sees the whole test set of any domain (simulation)
 CLASS_COUNTS = "class-counts"  # metrics: training images per class
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from clients import losses, models, precision, stopwatch
 from clients.arrays import view
+from clients.asked import asked_images
 from clients.batches import Batch
 from clients.models import Blueprint, SplitModel, batchnorm_names, set_training
 from clients.plugin import Plugin
@@ -31,7 +32,6 @@ from datasets.seeding import torch_seed
 from fedshift_wire import (
     CORRECT,
     COUNT,
-    DOMAINS,
     LOCAL_CORRECT,
     LOCAL_COUNT,
     LOCAL_DOMAINS,
@@ -105,6 +105,8 @@ class DomainClient(NumPyClient):
     heterogeneous: ClassVar[bool] = False
     #: Whether their features must then be equally wide, because prototypes travel.
     equal_features: ClassVar[bool] = True
+    #: Whether the score of a test image depends on no other image, so that nodes may share out a test set.
+    scores_images_alone: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -235,7 +237,7 @@ class DomainClient(NumPyClient):
         return self._shared(), len(self.train_set), metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        """Score the given weights on the test images of ``config["domains"]``.
+        """Score the given weights on the test images of ``config["domains"]``, or on parts of them.
 
         Where ``config["validation"]`` is set, a node with a validation part scores them on it as well.
 
@@ -244,10 +246,10 @@ class DomainClient(NumPyClient):
         """
         self.server_round = int(config.get(SERVER_ROUND, 0))
         self._load(parameters)
+        self.watch.lap(stopwatch.MESSAGES)
         metrics: dict[str, Any] = {}
         loss, images = 0.0, 0
-        for domain in config[DOMAINS]:
-            test = self.test_set(domain)
+        for domain, test in asked_images(self.test_set, config, self.setup.seed):
             scores = self.score_test(test)
             metrics |= {CORRECT + domain: scores.correct, COUNT + domain: len(test), LOSS_SUM + domain: scores.loss_sum}
             metrics |= {f"{OTHER_CORRECT}{name}/{domain}": correct for name, correct in scores.others.items()}
@@ -255,6 +257,7 @@ class DomainClient(NumPyClient):
         if config.get(VALIDATION) and self.validation_set is not None:
             scores = self.score_test(self.validation_set)
             metrics |= {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(self.validation_set)}
+        self.watch.lap(stopwatch.EVALUATION)
         return loss / max(images, 1), images, metrics
 
     def local_scores(self, domains: Sequence[str]) -> dict[str, int]:

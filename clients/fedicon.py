@@ -83,6 +83,7 @@ class FedICONClient(DomainClient):
 
     params_model = FedICONParams
     params: FedICONParams
+    scores_images_alone = False  # the encoder is tuned on all images of the test set
 
     @classmethod
     def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:

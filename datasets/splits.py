@@ -205,8 +205,26 @@ def node_parts(
         DataError: If the domain has too few images.
     """
     domain = dealt[index]
-    nodes = dealt.count(domain)
-    held = _holdings(allocation, domain, nodes, labels, num_classes, seed)[dealt[:index].count(domain)]
+    holdings = _holdings(allocation, domain, dealt.count(domain), labels, num_classes, seed)
+    return _parts_of(allocation, domain, holdings, dealt[:index].count(domain), index, labels, seed)
+
+
+def domain_parts(
+    allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int
+) -> dict[int, Parts]:
+    """Return what each node of a domain holds, by its index; arguments and errors as for :func:`node_parts`."""
+    nodes = [index for index, held in enumerate(dealt) if held == domain]
+    holdings = _holdings(allocation, domain, len(nodes), labels, num_classes, seed)
+    return {
+        index: _parts_of(allocation, domain, holdings, place, index, labels, seed) for place, index in enumerate(nodes)
+    }
+
+
+def _parts_of(
+    allocation: Allocation, domain: str, holdings: list[Indices], place: int, index: int, labels: Indices, seed: int
+) -> Parts:
+    """Divide what one node holds, the ``place``-th of its domain, into its parts."""
+    held, nodes = holdings[place], len(holdings)
     if len(held) == 0:
         raise DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {nodes} nodes")
     train, test = _cut(allocation, "test", held, index, labels, seed)

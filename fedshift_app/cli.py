@@ -1,5 +1,6 @@
 """The ``fedshift`` command."""
 
+import math
 import os
 import shlex
 import signal
@@ -13,7 +14,7 @@ import typer
 from datasets import catalog
 from datasets.base import SPLITS, Source, Split
 from datasets.errors import ConfigError, FedShiftError
-from datasets.splits import node_parts
+from datasets.splits import domain_parts
 from fedshift_app import config as configuration
 from fedshift_app import registry
 from fedshift_app.run_folder import COMMAND
@@ -37,9 +38,9 @@ def run(
 ) -> None:
     """Run an experiment through `flwr run` and print accuracies per domain.
 
-    Keys: method, dataset, rounds, seed, data-dir, output-dir, profile, set; dotted ones such as method.tau=0.07 or
-    train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N, actors=N (clients at a
-    time), cpus-per-client=N, gpus-per-client=X.
+    Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
+    dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
+    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X.
     """
     from fedshift_app import runner
 
@@ -185,14 +186,27 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
     return flat, launch
 
 
-def _flat_value(key: str, value: str) -> str | int:
-    if isinstance(configuration.FLAT_KEYS[key], bool):
+def _flat_value(key: str, value: str) -> str | int | float:
+    default = configuration.FLAT_KEYS[key]
+    if isinstance(default, bool):
         if value not in ("true", "false"):
             raise ConfigError(f"{key}: expected true or false, found {value!r}")
         return value == "true"
-    if not isinstance(configuration.FLAT_KEYS[key], int):
+    if isinstance(default, float):
+        return _share(key, value)
+    if not isinstance(default, int):
         return value
-    return _whole_number(key, value, least=1 if key == "rounds" else 0)
+    return _whole_number(key, value, least=0 if key == "seed" else 1)
+
+
+def _share(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 1:
+        raise ConfigError(f"{key}: expected a number above 0 and at most 1, found {value!r}")
+    return number
 
 
 def _launch_value(key: str, value: str) -> str | int | float:
@@ -235,9 +249,9 @@ def check_data(config: configuration.RunConfig, nodes: int) -> None:
                 labels[domain, split] = catalog.load(cfg.name, domain, split, cfg.source(), cfg.size).y
     dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
     classes = len(catalog.get(cfg.name).classes)
-    for index, domain in enumerate(dealt):
+    for domain in dict.fromkeys(dealt):
         pool = np.concatenate([labels[domain, split] for split in config.allocation.pool])
-        node_parts(config.allocation, dealt, index, pool, classes, config.seed)
+        domain_parts(config.allocation, dealt, domain, pool, classes, config.seed)
     catalog.load.cache_clear()  # the nodes read for themselves
 
 

@@ -23,6 +23,7 @@ from fedshift_wire import (
     CONFIG,
     DOMAIN,
     DOMAINS,
+    DRAWN,
     KNOWLEDGE,
     LOCAL_DOMAINS,
     METRICS,
@@ -35,6 +36,9 @@ from fedshift_wire import (
     SECONDS,
     SERVER_ROUND,
     SHARED_TEST,
+    STARTS,
+    STOPS,
+    UNHELD_TEST,
     VALIDATION,
 )  # fmt: skip
 
@@ -97,7 +101,9 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
     client, _ = _client(msg, context)
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
-    _, num_examples, metrics = client.evaluate(parameters, _asked(config, SERVER_ROUND, DOMAINS, VALIDATION))
+    _, num_examples, metrics = client.evaluate(
+        parameters, _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION)
+    )
     return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics | _seconds(client, started))})
 
 
@@ -126,6 +132,7 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
         SHARED_TEST: int(where.shared),
         PARTITION_ID: where.partition_id,
         NUM_PARTITIONS: where.num_partitions,
+        **{UNHELD_TEST + domain: number for domain, number in holdings.unheld_tests(config, where).items()},
     })  # fmt: skip
     return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain}), METRICS: metrics})
 

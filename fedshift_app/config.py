@@ -28,12 +28,14 @@ from strategies.schedule import EvaluateConfig
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
-FLAT_KEYS: dict[str, str | int | bool] = {
+FLAT_KEYS: dict[str, str | int | float | bool] = {
     "experiment": "handwritten",
     "method": "",
     "dataset": "",
     "rounds": 0,
     "seed": -1,
+    "evaluate-every": 0,
+    "evaluate-fraction": 0.0,
     "data-dir": "",
     "output-dir": "runs",
     "resume": "",
@@ -410,6 +412,9 @@ def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:
             layers[key] = given[key]
     if given["profile"]:
         layers["profile"] = True
+    for key in ("every", "fraction"):
+        if given[f"evaluate-{key}"] != FLAT_KEYS[f"evaluate-{key}"]:
+            layers["evaluate"] = _section(layers, "evaluate") | {key: given[f"evaluate-{key}"]}
     if given["data-dir"]:
         layers["dataset"]["data_dir"] = str(Path(str(given["data-dir"])).expanduser().resolve())
 

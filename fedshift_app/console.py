@@ -55,12 +55,14 @@ def quiet_flower() -> Iterator[None]:
 def round_line(result: RoundResult, rounds: int, left: float) -> str:
     """Return the line of a round: accuracy per domain, average, training loss, seconds, time left.
 
-    A round in which the global model was not scored says nothing of accuracy.
+    A round in which the global model was not scored says nothing of accuracy; one scored on a part says on which.
     """
     parts = [f"round {result.server_round:>{len(str(rounds))}}/{rounds}"]
     parts += [f"{name} {percent(value)}" for name, value in result.accuracy.items()]
     if result.accuracy:
         parts.append(f"avg {percent(mean(result.accuracy.values()))}")
+    if result.evaluated_share < 1:
+        parts.append(f"(on {100 * result.evaluated_share:.3g} % of the test images)")
     parts.append(f"loss {result.losses.get('loss', float('nan')):.3f}")
     parts.append(f"{result.seconds:.1f} s")
     parts.append(f"left {duration(left)}")
@@ -79,7 +81,9 @@ def table(results: dict[str, Any]) -> str:
     for mark, key, on in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
         if best := results.get(key):
             columns[f"best round ({best['round']}){mark}"] = (best["domains"], best["avg"], "")
-            notes.append(f"{mark} chosen on {on}")
+            partly = results.get("partly_scored_rounds", 0)
+            among = f", among the rounds scored on all test images ({partly} were not)" if partly else ""
+            notes.append(f"{mark} chosen on {on}{among}")
     rows = [(name, *(percent(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
     rows.append(("AVG", *(percent(avg) for _, avg, _ in columns.values())))
     rows.append(("STD", *(std for _, _, std in columns.values())))

@@ -44,6 +44,8 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
         raise ConfigError(f"{output} exists already; choose another folder, or remove it")
     number = runner.num_nodes(config, asked_nodes)
     dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
+    whole = config.allocation.model_copy(update={"validation_fraction": 0.0})
+    config = config.model_copy(update={"allocation": whole})  # once: holdings are cached by allocation
     folders = [NodeFolder(output / f"node-{i}-{domain}", domain, i) for i, domain in enumerate(dealt)]
     # All or nothing: a folder that exists is complete.
     part = output.with_name(f".{output.name}.part")
@@ -66,9 +68,8 @@ def supernode_command(folder: NodeFolder) -> str:
 def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[ImageSet, ImageSet]:
     """Return the training and test images of one node; it cuts its validation part itself."""
     domain = dealt[index]
-    allocation = config.allocation.model_copy(update={"validation_fraction": 0.0})
     where = Place(domain, index, len(dealt), config.dataset.source(), shared=True, threads=0)
-    own = own_images(config.model_copy(update={"allocation": allocation}), where)
+    own = own_images(config, where)
     if own.test is not None:
         return own.train, own.test
     if config.shift.label_mix == "own":

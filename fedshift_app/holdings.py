@@ -9,8 +9,8 @@ from datasets import catalog, corruptions, files
 from datasets.base import ImageSet, Source, Split
 from datasets.dividing import Indices
 from datasets.errors import ConfigError
-from datasets.splits import Allocation, Parts, mixed_test, node_parts
-from fedshift_app.config import RunConfig, ShiftConfig
+from datasets.splits import Allocation, Parts, domain_parts, mixed_test, node_parts
+from fedshift_app.config import DatasetConfig, RunConfig, ShiftConfig
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def own_images(config: RunConfig, where: Place) -> Own:
         DataError: If they are missing or broken, or the domain has too few.
     """
     if where.shared:
-        parts = _parts(config, where, where.partition_id)
+        parts = _parts(config, where)
     else:  # a real node brings its own images, and cuts off what it validates on
         alone = Allocation(validation_fraction=config.allocation.validation_fraction)
         labels = _split(config, where, "train", where.domain).y
@@ -93,7 +93,9 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         return whole.select(_mixed_test(config, where, domain, whole.y))
     if not where.shared or config.allocation.test_fraction == 0:
         return whole
-    chosen = _test_parts(config, where, domain)
+    chosen = _test_parts(
+        _Same(config.allocation), config.dataset, where.source, where.num_partitions, domain, config.seed
+    )
     return _take(config, where, domain, chosen) if len(chosen) else whole  # nobody divides a held-out domain
 
 
@@ -106,33 +108,85 @@ def num_test(config: RunConfig, where: Place) -> int:
     return len(test_images(uncorrupted(config), where, where.domain))
 
 
+def unheld_tests(config: RunConfig, where: Place) -> dict[str, int]:
+    """Return how many test images the node sees of each domain that no node holds; a real node sees none."""
+    if not where.shared:
+        return {}
+    held = set(dealt(config, where.num_partitions))
+    unheld = [domain for domain in config.dataset.domains if domain not in held]
+    return {domain: len(test_images(uncorrupted(config), where, domain)) for domain in unheld}
+
+
 def uncorrupted(config: RunConfig) -> RunConfig:
     """Return the configuration without its corruption of test images."""
     return config.model_copy(update={"shift": config.shift.model_copy(update={"severity": 0})})
 
 
-def _parts(config: RunConfig, where: Place, index: int) -> Parts:
-    """Return what a node of the simulation holds of its domain's pool."""
-    dealt = config.allocation.deal(config.dataset.domains, where.num_partitions, config.seed)
-    labels = np.concatenate([_split(config, where, split, dealt[index]).y for split in config.allocation.pool])
-    return node_parts(config.allocation, dealt, index, labels, _classes(config), config.seed)
+class _Same:
+    """An allocation as the key of a cache: it is the same object for all nodes of a process, but holds dicts."""
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+
+    def __hash__(self) -> int:
+        return id(self.allocation)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.allocation is other.allocation
 
 
-def _test_parts(config: RunConfig, where: Place, domain: str) -> Indices:
+def dealt(config: RunConfig, num_nodes: int) -> tuple[str, ...]:
+    """Return the domain of each node of the simulation, worked out once per process and run.
+
+    Raises:
+        ConfigError: If the number of nodes does not fit the allocation.
+    """
+    return _dealt(_Same(config.allocation), config.dataset.domains, num_nodes, config.seed)
+
+
+@functools.lru_cache(maxsize=8)
+def _dealt(same: _Same, domains: tuple[str, ...], num_nodes: int, seed: int) -> tuple[str, ...]:
+    return same.allocation.deal(domains, num_nodes, seed)
+
+
+# A process serves many nodes, and one node's part follows from those of all nodes of its domain: without the
+# caches a round would cost nodes x nodes.
+@functools.lru_cache(maxsize=32)
+def _domain_parts(
+    same: _Same, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
+) -> dict[int, Parts]:
+    """Return what each node of the simulation that holds a domain holds of its pool, by index of the node."""
+    allocation = same.allocation
+    labels = [catalog.load(dataset.name, domain, split, source, dataset.size).y for split in allocation.pool]
+    held = _dealt(same, dataset.domains, num_nodes, seed)
+    classes = len(catalog.get(dataset.name).classes)
+    return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed)
+
+
+@functools.lru_cache(maxsize=32)
+def _test_parts(same: _Same, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int) -> Indices:
     """Return the indices, into the domain's pool, of the test sets of all its nodes."""
-    dealt = config.allocation.deal(config.dataset.domains, where.num_partitions, config.seed)
-    parts = [_parts(config, where, index).test for index, held in enumerate(dealt) if held == domain]
-    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+    if domain not in _dealt(same, dataset.domains, num_nodes, seed):
+        return np.zeros(0, np.int64)
+    parts = _domain_parts(same, dataset, source, num_nodes, domain, seed)
+    return np.unique(np.concatenate([part.test for part in parts.values()]))
+
+
+def _parts(config: RunConfig, where: Place) -> Parts:
+    """Return what a node of the simulation holds of its domain's pool."""
+    parts = _domain_parts(
+        _Same(config.allocation), config.dataset, where.source, where.num_partitions, where.domain, config.seed
+    )
+    return parts[where.partition_id]
 
 
 def _mixed_test(config: RunConfig, where: Place, domain: str, labels: Indices) -> Indices:
     """Return which of a domain's test images, of these labels, the node is scored on."""
-    dealt = config.allocation.deal(config.dataset.domains, where.num_partitions, config.seed)
-    parts = _parts(config, where, where.partition_id)
+    parts = _parts(config, where)
     # With the validation part, which is no reason to be tested on other images.
     held = _split(config, where, "train", where.domain).y[np.concatenate([parts.train, parts.validation])]
     mix = np.bincount(held, minlength=_classes(config))
-    return mixed_test(dealt, where.partition_id, domain, mix, labels, config.seed)
+    return mixed_test(dealt(config, where.num_partitions), where.partition_id, domain, mix, labels, config.seed)
 
 
 def _take(config: RunConfig, where: Place, domain: str, index: Indices) -> ImageSet:

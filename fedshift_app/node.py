@@ -19,7 +19,7 @@ from datasets.errors import ConfigError
 from datasets.seeding import torch_seed
 from fedshift_app import registry
 from fedshift_app.config import RunConfig, from_json
-from fedshift_app.holdings import Place, own_images, test_images
+from fedshift_app.holdings import Place, dealt, own_images, test_images
 from fedshift_wire import ENGINE, RUN
 
 SIMULATION = "simulation"
@@ -35,9 +35,9 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
     if engine == SIMULATION:
-        dealt = config.allocation.deal(config.dataset.domains, num_partitions, config.seed)
+        domain = dealt(config, num_partitions)[partition_id]
         threads = config.train.threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
-        return Place(dealt[partition_id], partition_id, num_partitions, config.dataset.source(), True, threads)
+        return Place(domain, partition_id, num_partitions, config.dataset.source(), True, threads)
     for key in ("domain", "data-dir"):
         if key not in given:
             raise ConfigError(

@@ -81,6 +81,8 @@ class RunFolder:
             "bytes_down": result.bytes_down,
             "seconds": round(result.seconds, 3),
         }
+        if result.evaluated_share < 1:
+            line["evaluated_share"] = round(result.evaluated_share, 4)
         if result.validation:
             line["validation"] = result.validation
         if result.others:
@@ -129,10 +131,11 @@ class RunFolder:
 def summary(history: list[RoundResult]) -> dict[str, Any]:
     """Summarise all rounds, in percent: last-five mean, final and best round by domain, totals.
 
-    Rounds in which the global model was not scored count in the totals only. Where there are validation
+    Rounds in which the global model was not scored, or on a part of the test images only, count in the totals
+    only. Where there are validation
     parts, ``best_validation`` is the first of the rounds with the highest average over the domains on them.
     """
-    scored = [result for result in history if result.accuracy]
+    scored = _fully_scored(history)
     accuracies = [result.accuracy for result in scored]
     names = list(accuracies[-1])
     last = accuracies[-LAST_ROUNDS:]
@@ -149,6 +152,7 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         "worst": None if worst is None else domains[worst],
         "worst_domain": worst,
         "final": accuracies[-1],
+        "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
         "best_test": _chosen(best, "test images"),
         **_where_asked(history),
         "missing": [name for name in names if domains[name] is None],
@@ -157,14 +161,21 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
     }
 
 
+def _fully_scored(history: list[RoundResult]) -> list[RoundResult]:
+    """Return the rounds whose accuracy is that on all test images."""
+    return [result for result in history if result.accuracy and result.evaluated_share == 1]
+
+
 def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
     """Return what only some runs have: the round chosen on validation parts, scores of client models."""
     found: dict[str, Any] = {}
-    validated = [result for result in history if mean(result.validation.values()) is not None]
+    validated = [
+        result for result in history if result.evaluated_share == 1 and mean(result.validation.values()) is not None
+    ]
     if validated:
         best = max(validated, key=lambda result: _rank(result.validation))
         found["best_validation"] = _chosen(best, "validation images")
-    scored = [result.others for result in history if result.accuracy][-LAST_ROUNDS:]
+    scored = [result.others for result in _fully_scored(history)][-LAST_ROUNDS:]
     if scored[-1]:
         found["others"] = {
             name: {

@@ -22,6 +22,9 @@ from fedshift_records import encode
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Federation, RoundResult
 from strategies.roster import Node
+from strategies.schedule import LAST_ROUNDS
+
+NAMED_NODES = 20  # of a domain; more are told as a number
 
 app = ServerApp()
 
@@ -138,6 +141,9 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         validation=config.allocation.validation_fraction > 0,
         own_tests=config.shift.label_mix == "own",
         profile=config.profile,
+        eval_batch=config.images.eval_batch,
+        scores_images_alone=client_class.scores_images_alone,
+        queues=engine == node.SIMULATION,
     )
     return encode(shared), federation
 
@@ -159,16 +165,28 @@ def _check_widths(config: RunConfig, feature_dim: int) -> None:
 
 def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:
     """Return a few lines that say what is about to run, and which node holds which domain."""
-    held: dict[str, list[str]] = {domain: [] for domain in config.dataset.domains}
+    held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
     for n in nodes:
-        held[n.domain].append(f"{n.index} ({n.num_examples} images)")
+        held[n.domain].append(n)
     lines = [
         f"{config.experiment}: {config.method['name']} on {config.dataset.name}, {config.model.name}, "
         f"bn={config.model.bn}, {len(nodes)} nodes, {config.rounds} rounds of {config.train.epochs} local epochs, "
         f"seed {config.seed}, engine {engine}",
-        *(
-            f"  {domain}: node {', '.join(who)}" if who else f"  {domain}: held by no node"
-            for domain, who in held.items()
-        ),
+        *(f"  {domain}: {_held_by(who)}" for domain, who in held.items()),
     ]
+    if config.evaluate.fraction < 1:
+        lines.append(
+            f"  before the last {LAST_ROUNDS} rounds accuracy is that on {100 * config.evaluate.fraction:g} % of the "
+            "test images, in whole batches"
+        )
     return "\n".join(lines)
+
+
+def _held_by(nodes: list[Node]) -> str:
+    """Return who holds a domain, each node by name while a line has room for that."""
+    if not nodes:
+        return "held by no node"
+    if len(nodes) <= NAMED_NODES:
+        return "node " + ", ".join(f"{n.index} ({n.num_examples} images)" for n in nodes)
+    sizes = [n.num_examples for n in nodes]
+    return f"{len(nodes)} nodes, {min(sizes)} to {max(sizes)} images each, {sum(sizes)} in all"

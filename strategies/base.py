@@ -27,6 +27,7 @@ from fedshift_wire import (
     ARRAYS,
     CONFIG,
     DOMAINS,
+    DRAWN,
     ENGINE,
     KNOWLEDGE,
     LOCAL,
@@ -38,16 +39,19 @@ from fedshift_wire import (
     RUN,
     SECONDS,
     SERVER_ROUND,
+    STARTS,
+    STOPS,
     VALIDATION,
     Params,
 )  # fmt: skip
 from strategies import clock
 from strategies.averaging import Arrays, RunningAverage, finite, shares
 from strategies.clock import Clock
-from strategies.evaluation import ClientScores, Evaluation, Tally, local_accuracy, own_accuracy
+from strategies.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
 from strategies.prototypes import Refused
 from strategies.roster import Node, Roster
 from strategies.schedule import EvaluateConfig
+from strategies.sending import in_waves, longest_first
 
 log = logging.getLogger("fedshift")
 
@@ -74,6 +78,9 @@ class Federation:
         validation: Nodes keep a validation part, on which the global model is scored as well.
         own_tests: Each node has a test set of its own for every domain, so all answer and their parts add up.
         profile: Whether to measure where the time of each round goes.
+        eval_batch: Images per batch where nodes score test images.
+        scores_images_alone: A test set may be divided: the score of an image depends on no other image.
+        queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
     """
 
     domains: tuple[str, ...]
@@ -91,6 +98,9 @@ class Federation:
     validation: bool = False
     own_tests: bool = False
     profile: bool = False
+    eval_batch: int = 64
+    scores_images_alone: bool = True
+    queues: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,7 @@ class RoundResult:
         accuracy: Top-1 accuracy in percent by domain; None where no node could tell; empty in a round
             in which the global model was not scored.
         test_loss: Mean cross-entropy by domain.
+        evaluated_share: Share of the test images behind both; 1 for all.
         losses: Training loss and its named terms, averaged over nodes by number of examples.
         nodes: Indices of the nodes whose weights were averaged.
         left_out: Why a node was left out, one line each.
@@ -144,6 +155,7 @@ class RoundResult:
     clients: ClientScores | None = None
     others: dict[str, dict[str, float | None]] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
+    evaluated_share: float = 1.0
 
 
 Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
@@ -215,13 +227,14 @@ class DomainStrategy(FedAvg):
         if not nodes:
             raise FederationError(f"round {server_round}: no node is connected")
         self._asked = {node.node_id: node for node in nodes}
+        work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
         messages = [
             self._message(MessageType.TRAIN, node, arrays, server_round, self._local_domains(node, server_round))
-            for node in nodes
+            for node in longest_first(work)
         ]
         self._result.bytes_down = sum(_num_bytes(message.content) for message in messages)
         self._clock.lap(clock.MESSAGES)
-        return messages
+        return self._in_order(messages, work)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -261,8 +274,9 @@ class DomainStrategy(FedAvg):
             return []
         nodes = self.roster.online(grid, fed.node_timeout)
         self._evaluation = Evaluation(
-            fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation
-        )
+            fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation,
+            batch=fed.eval_batch, divisible=fed.scores_images_alone, share=fed.evaluate.share(server_round, fed.rounds),
+        )  # fmt: skip
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -286,7 +300,12 @@ class DomainStrategy(FedAvg):
         return [nodes[i] for i in sorted(chosen)]
 
     def _message(
-        self, kind: str, node: Node, arrays: ArrayRecord, server_round: int, asked: Mapping[str, list[str] | bool]
+        self,
+        kind: str,
+        node: Node,
+        arrays: ArrayRecord,
+        server_round: int,
+        asked: Mapping[str, list[str] | list[int] | bool],
     ) -> Message:
         config = ConfigRecord({
             SERVER_ROUND: server_round, NODE_INDEX: node.index,
@@ -295,27 +314,34 @@ class DomainStrategy(FedAvg):
         content = RecordDict({ARRAYS: arrays, KNOWLEDGE: encode(self.knowledge_for(node)), CONFIG: config})
         return Message(content, node.node_id, kind)
 
-    def _questions(self, evaluation: Evaluation, domains_of: dict[Node, list[str]], server_round: int) -> list[Message]:
+    def _in_order(self, messages: list[Message], work: Mapping[Node, int]) -> Iterable[Message]:
+        """Return messages, longest first, so that Flower's simulation keeps to that."""
+        return in_waves(messages, sorted(work.values(), reverse=True)) if self.federation.queues else messages
+
+    def _questions(self, evaluation: Evaluation, parts_of: Questions, server_round: int) -> Iterable[Message]:
         more = {VALIDATION: True} if evaluation.validating else {}
-        return [
-            self._message(MessageType.EVALUATE, node, self._global, server_round, {DOMAINS: domains, **more})
-            for node, domains in domains_of.items()
+        work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
+        messages = [
+            self._message(MessageType.EVALUATE, node, self._global, server_round, _asked_of(parts_of[node]) | more)
+            for node in longest_first(work)
         ]
+        return self._in_order(messages, work)
 
     def _score(self, evaluation: Evaluation, replies: Iterable[Message], server_round: int) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
-        tally = Tally(self.federation.domains)
         while True:
-            for node, problem in evaluation.read(self._heard(replies), tally):
+            for node, problem in evaluation.read(self._heard(replies)):
                 self._leave_out(node, f"could not evaluate: {problem}")
-            again = evaluation.replacements(tally)
+            again = evaluation.replacements()
             if not again:
                 break
             replies = self._grid.send_and_receive(
                 self._questions(evaluation, again, server_round), timeout=self.federation.node_timeout
             )
+        tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
         self._result.others = tally.others()
+        self._result.evaluated_share = evaluation.share
         if self.federation.validation:
             self._result.validation = evaluation.validation.accuracy()
 
@@ -415,6 +441,16 @@ def _average(updates: list[Update], weights: list[float]) -> ArrayRecord:
     for weight in weights:
         average.add(updates.pop(0).arrays(), weight)
     return average.record()
+
+
+def _asked_of(parts: list[Part]) -> dict[str, list[str] | list[int] | bool]:
+    """Return the parts that a node is to score, as it is told of them."""
+    return {
+        DOMAINS: [part.domain for part in parts],
+        DRAWN: [part.drawn for part in parts],
+        STARTS: [part.start for part in parts],
+        STOPS: [part.stop for part in parts],
+    }
 
 
 def _by_reason(problems: list[tuple[Node, str]]) -> str:

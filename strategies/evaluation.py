@@ -1,5 +1,6 @@
 """Who evaluates which domain, and what comes of the answers."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,54 @@ from fedshift_wire import (
 from strategies.prototypes import Refused
 from strategies.roster import Node
 
-Questions = dict[Node, list[str]]
+#: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
+#: own, whose making alone takes up to a third of a batch (ResNet-10), so that smaller ones would gain little.
+MIN_BATCHES = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """Test images of a domain that one node is to score: some of those drawn from a test set, or all.
+
+    Attributes:
+        domain: Whose test set.
+        drawn: How many of its images are scored at all, by whomever.
+        start: First of the drawn images that the node scores.
+        stop: One past the last of them.
+    """
+
+    domain: str
+    drawn: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+Questions = dict[Node, list[Part]]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    correct: float
+    count: float
+    loss_sum: float
+    others: list[tuple[str, float, float]]
+
+
+@dataclass
+class _Task:
+    """A part, who may still be asked for it, and what was answered.
+
+    Attributes:
+        divided: The part belongs to a test set that counts only when all its parts are answered.
+    """
+
+    part: Part
+    untried: list[Node]
+    divided: bool
+    answer: _Answer | None = None
 
 
 @dataclass(frozen=True)
@@ -76,16 +124,17 @@ class Tally:
 class Evaluation:
     """The questions of one round.
 
-    Nodes that see a domain's whole test set (simulation) answer for it one at a time; nodes with a test
-    part of their own (deployment) all answer, and their parts add up. With personal models, and with test
-    sets drawn for each node, every node of the domain answers in both engines. A held-out domain, of which
-    there is no node, is put to the nodes in turn (to all of them in those two cases), which needs a whole
-    test set on the node.
+    A test set that many nodes see (simulation) is divided among the nodes of its domain, whole batches each,
+    so that all batches are those of a node that scores it alone; a node that fails is replaced by another for
+    its part. Nodes with a test part of their own (deployment) all answer, and their parts add up. With
+    personal models, and with test sets drawn for each node, every node of the domain answers for itself in
+    both engines. A held-out domain, of which there is no node, goes to all nodes that see whole test sets.
 
     Attributes:
         validating: The nodes to ask now are to score their validation parts as well; with the first
             questions only, which then go to all nodes.
         validation: Answers about validation parts, each under the domain of its node.
+        share: Share of the test images that is scored, above 0, at most 1.
     """
 
     def __init__(
@@ -96,77 +145,146 @@ class Evaluation:
         personal: bool,
         own_tests: bool = False,
         validation: bool = False,
+        batch: int = 64,
+        divisible: bool = True,
+        share: float = 1.0,
     ) -> None:
+        """Plan the questions.
+
+        Args:
+            domains: The domains to score, in their order.
+            nodes: The nodes that are connected, in the order of their index.
+            personal: Each node has a model of its own.
+            own_tests: Each node has a test set of its own for every domain.
+            validation: Validation parts are scored as well.
+            batch: Images per batch on the nodes.
+            divisible: The scores of some images do not depend on which others are scored with them.
+            share: Share of each test set to score, rounded up to whole batches.
+        """
         self.validating = validation
         self.validation = Tally(domains)
         self._domains = domains
         self._everyone = personal or own_tests
         self._nodes = nodes
-        self._asked: dict[int, tuple[Node, list[str]]] = {}
-        self._untried = {domain: self._candidates(i, domain) for i, domain in enumerate(domains)}
+        self._batch, self._divisible = batch, divisible
+        self._failed: set[Node] = set()
+        self._asked: dict[Node, list[_Task]] = {}
+        self._scored = self._images = 0
+        self._tasks = [task for i, domain in enumerate(domains) for task in self._plan(i, domain, share)]
+        self.share = self._scored / self._images if self._images else 1.0
 
     def first(self) -> Questions:
-        """Return which node is asked for which domains; for none where only its validation part is asked for."""
-        questions: Questions = {node: [] for node in self._nodes} if self.validating else {}
-        return self._ask(questions, {domain: self._next(domain) for domain in self._domains})
+        """Return which node is asked for which parts; for none where only its validation part is asked for."""
+        asked: dict[Node, list[_Task]] = {node: [] for node in self._nodes} if self.validating else {}
+        return self._ask(asked)
 
-    def replacements(self, tally: Tally) -> Questions:
-        """Return whom to ask instead for the domains that still have no answer; empty if nobody is left."""
-        missing = [domain for domain, value in tally.accuracy().items() if value is None]
-        return self._ask({}, {domain: self._next(domain) for domain in missing})
+    def replacements(self) -> Questions:
+        """Return whom to ask instead for the parts that still have no answer; empty if nobody is left."""
+        return self._ask({})
 
-    def read(self, replies: Iterable[Message], tally: Tally) -> list[tuple[Node, str]]:
-        """Add the answers to ``tally``; return the nodes that failed, each with the reason."""
+    def read(self, replies: Iterable[Message]) -> list[tuple[Node, str]]:
+        """Take in the answers; return the nodes that failed, each with the reason."""
+        came = {reply.metadata.src_node_id: reply for reply in replies}
         failed = []
-        for reply in replies:
-            node, domains = self._asked.pop(reply.metadata.src_node_id, (None, []))
-            if node is None:
-                continue
+        for node, tasks in self._asked.items():
             try:
-                self._add(node, reply, domains, tally)
+                self._add(node, came.get(node.node_id), tasks)
             except Refused as refused:
                 failed.append((node, str(refused)))
-        failed += [(node, "no answer in time") for node, _ in self._asked.values()]
-        self._asked.clear()
-        self.validating = False
+        self._failed |= {node for node, _ in failed}
+        self._asked, self.validating = {}, False
         return failed
 
-    def _add(self, node: Node, reply: Message, domains: list[str], tally: Tally) -> None:
-        """Add one reply, or nothing of it if anything is wrong with it."""
+    def tally(self) -> Tally:
+        """Sum up the answers, in the order of the plan; nothing of a divided test set that lacks a part."""
+        tally, missing = Tally(self._domains), self._missing()
+        for task in self._tasks:
+            if task.answer is None or task.part.domain in missing:
+                continue
+            domain, answer = task.part.domain, task.answer
+            tally.add(domain, answer.correct, answer.count, answer.loss_sum)
+            for name, correct, count in answer.others:
+                tally.add_other(name, domain, correct, count)
+        return tally
+
+    def _missing(self) -> set[str]:
+        return {task.part.domain for task in self._tasks if task.divided and task.answer is None}
+
+    def _add(self, node: Node, reply: Message | None, tasks: list[_Task]) -> None:
+        """Take in one reply, or nothing of it if anything is wrong with it."""
+        if reply is None:
+            raise Refused("no answer in time")
         if reply.has_error():
             raise Refused(reply.error.reason)
         metrics = reply.content.get(METRICS)
         if not isinstance(metrics, MetricRecord):
             raise Refused(f"the reply lacks the record {METRICS!r}")
-        answers = [(domain, *_answer(metrics, domain)) for domain in domains]
-        others = [other for domain in domains for other in _other_answers(metrics, domain)]
+        answers = [_answer(metrics, task) for task in tasks]
         validated = _right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT) if self.validating else (0.0, 0.0)
-        for answer in answers:
-            tally.add(*answer)
-        for other in others:
-            tally.add_other(*other)
+        for task, answer in zip(tasks, answers, strict=True):
+            task.answer = answer
         self.validation.add(node.domain, *validated, 0.0)
+
+    def _plan(self, place: int, domain: str, share: float) -> list[_Task]:
+        """Return the parts of a domain; each own test set is one, and only its node can score it."""
+        nodes = self._candidates(place, domain)
+        if not nodes:
+            return []
+        if self._everyone or not all(node.shared_test for node in nodes):
+            drawn = [self._draw(node.tests_of(domain), share) for node in nodes]
+            return [_Task(Part(domain, n, 0, n), [node], False) for n, node in zip(drawn, nodes, strict=True)]
+        number = self._draw(nodes[0].tests_of(domain), share)
+        cuts = divide(number, self._batch, len(nodes) if self._divisible else 1)
+        return [
+            _Task(Part(domain, number, start, stop), nodes[i:] + nodes[:i], True)
+            for i, (start, stop) in enumerate(cuts)
+        ]
+
+    def _draw(self, images: int, share: float) -> int:
+        number = sample_size(images, self._batch, share)
+        self._scored, self._images = self._scored + number, self._images + images
+        return number
 
     def _candidates(self, place: int, domain: str) -> list[Node]:
         own = [node for node in self._nodes if node.domain == domain and node.num_test > 0]
         if own or any(node.domain == domain for node in self._nodes):
             return own
-        elsewhere = [node for node in self._nodes if node.shared_test]
+        elsewhere = [node for node in self._nodes if node.shared_test and node.tests_of(domain) > 0]
         turn = place % len(elsewhere) if elsewhere else 0
         return elsewhere[turn:] + elsewhere[:turn]
 
-    def _next(self, domain: str) -> list[Node]:
-        left = self._untried[domain]
-        take = len(left) if self._everyone or not all(node.shared_test for node in left) else min(1, len(left))
-        chosen, self._untried[domain] = left[:take], left[take:]
-        return chosen
+    def _ask(self, asked: dict[Node, list[_Task]]) -> Questions:
+        """Give each open part to a node; a node gets one part of a domain at a time, as its answer has one place."""
+        lost = {task.part.domain for task in self._tasks if task.divided and not task.answer and not task.untried}
+        busy: set[tuple[Node, str]] = set()
+        for task in self._tasks:
+            domain = task.part.domain
+            free = [node for node in task.untried if (node, domain) not in busy]
+            if task.answer or domain in lost or not free:
+                continue
+            node = next((node for node in free if node not in self._failed), free[0])
+            task.untried.remove(node)
+            busy.add((node, domain))
+            asked.setdefault(node, []).append(task)
+        self._asked = asked
+        return {node: [task.part for task in tasks] for node, tasks in asked.items()}
 
-    def _ask(self, questions: Questions, nodes_of: dict[str, list[Node]]) -> Questions:
-        for domain, nodes in nodes_of.items():
-            for node in nodes:
-                questions.setdefault(node, []).append(domain)
-        self._asked = {node.node_id: (node, domains) for node, domains in questions.items()}
-        return questions
+
+def sample_size(images: int, batch: int, share: float) -> int:
+    """Return how many of so many images to score: the share, rounded up to whole batches."""
+    return min(images, math.ceil(share * images / batch) * batch)
+
+
+def divide(images: int, batch: int, nodes: int) -> list[tuple[int, int]]:
+    """Cut images into at most ``nodes`` equal parts of whole batches, ``MIN_BATCHES`` or more each.
+
+    Returns:
+        Start and stop of each part, in their order; they cover all images once.
+    """
+    batches = math.ceil(images / batch)
+    number = max(1, min(nodes, batches // MIN_BATCHES))
+    edges = [i * batches // number * batch for i in range(number)]
+    return list(zip(edges, [*edges[1:], images], strict=True))
 
 
 def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str, float]:
@@ -194,24 +312,27 @@ def own_accuracy(metrics: Mapping[str, float]) -> float | None:
     return 100 * correct / count if count else None
 
 
-def _answer(metrics: MetricRecord, domain: str) -> tuple[float, float, float]:
-    """Return correct, count and summed loss of one domain."""
+def _answer(metrics: MetricRecord, task: _Task) -> _Answer:
+    """Return what a node says of one part."""
+    domain = task.part.domain
     values = [metrics.get(key + domain) for key in (CORRECT, COUNT, LOSS_SUM)]
     if not all(isinstance(value, int | float) for value in values):
         raise Refused(f"no numbers for domain {domain!r}")
     correct, count, loss_sum = (float(value) for value in values if isinstance(value, int | float))
     if not 0 <= correct <= count:
         raise Refused(f"{correct:g} correct of {count:g} in domain {domain!r}")
-    return correct, count, loss_sum
+    if task.divided and count != len(task.part):
+        raise Refused(f"{count:g} images scored in domain {domain!r}, asked were {len(task.part)}")
+    return _Answer(correct, count, loss_sum, _other_answers(metrics, domain))
 
 
-def _other_answers(metrics: MetricRecord, domain: str) -> list[tuple[str, str, float, float]]:
-    """Return what a node scored in another way: name, domain, correct, count."""
+def _other_answers(metrics: MetricRecord, domain: str) -> list[tuple[str, float, float]]:
+    """Return what a node scored in another way: name, correct, count."""
     found = []
     for key in metrics:
         name, _, told = key.removeprefix(OTHER_CORRECT).partition("/")
         if key.startswith(OTHER_CORRECT) and told == domain:
-            found.append((name, domain, *_right_of(metrics, key, COUNT + domain)))
+            found.append((name, *_right_of(metrics, key, COUNT + domain)))
     return found
 
 

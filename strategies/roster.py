@@ -26,6 +26,7 @@ from fedshift_wire import (
     PARTITION_ID,
     RUN,
     SHARED_TEST,
+    UNHELD_TEST,
 )  # fmt: skip
 
 log = logging.getLogger("fedshift")
@@ -47,6 +48,7 @@ class Node:
         num_test: Test images of its own domain.
         shared_test: It sees the whole test set of any domain (simulation), not only a part of its own.
         partition_id: The number it was started with, or -1.
+        unheld_tests: Test images that it sees of each domain that no node holds.
     """
 
     node_id: int
@@ -56,6 +58,11 @@ class Node:
     num_test: int
     shared_test: bool
     partition_id: int
+    unheld_tests: tuple[tuple[str, int], ...] = ()
+
+    def tests_of(self, domain: str) -> int:
+        """Return the number of test images that the node can be asked to score of a domain."""
+        return self.num_test if domain == self.domain else dict(self.unheld_tests).get(domain, 0)
 
     @property
     def num_examples(self) -> int:
@@ -150,6 +157,11 @@ class Roster:
                 num_test=int(numbers[NUM_TEST]),
                 shared_test=bool(numbers[SHARED_TEST]),
                 partition_id=int(numbers[PARTITION_ID]),
+                unheld_tests=tuple(
+                    (key.removeprefix(UNHELD_TEST), int(value))
+                    for key, value in numbers.items()
+                    if key.startswith(UNHELD_TEST)
+                ),
             )
             announced = int(numbers[NUM_PARTITIONS])
         except (KeyError, TypeError, ValueError) as error:
@@ -166,9 +178,10 @@ class Roster:
         The order is by domain, then node id. A node that comes back under a new id takes its old place.
         """
         waiting = [node for node in self._nodes.values() if node.index == UNSEATED]
+        taken = {node.index: node for node in self._nodes.values() if node.index != UNSEATED}
+        free = 1 + max(taken, default=-1)
         for node in sorted(waiting, key=self._rank):
-            taken = {other.index: other for other in self._nodes.values() if other.index != UNSEATED}
-            index = node.partition_id if node.partition_id >= 0 else 1 + max(taken, default=-1)
+            index = node.partition_id if node.partition_id >= 0 else free
             former = taken.get(index)
             if former is not None and former.node_id in online:
                 raise FederationError(
@@ -176,7 +189,8 @@ class Roster:
                 )
             if former is not None:
                 del self._nodes[former.node_id]
-            self._nodes[node.node_id] = replace(node, index=index)
+            taken[index] = self._nodes[node.node_id] = replace(node, index=index)
+            free = max(free, index + 1)
 
     def _rank(self, node: Node) -> tuple[bool, int, int, int]:
         return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)

@@ -16,6 +16,9 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     """
 
     every: int = Field(1, ge=1)  # the global model: each so many rounds, and in each of the last five
+    #: Share of each test set that the global model is scored on before the last five rounds, which are scored
+    #: on all of it: a sample that is the same in all rounds, drawn from (seed, domain), whole batches of it.
+    fraction: float = Field(1.0, gt=0, le=1)
     #: Models right after local training (FedCode, section 7: LTA, ATA, GATA, GASA, CPRR): off; last: in the
     #: last five rounds; every: in every round.
     client_models: Literal["off", "last", "every"] = "off"
@@ -28,6 +31,10 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     def scores_global(self, server_round: int, rounds: int) -> bool:
         """Tell whether the global model is scored after this round (from 1) of ``rounds``."""
         return server_round % self.every == 0 or _is_late(server_round, rounds)
+
+    def share(self, server_round: int, rounds: int) -> float:
+        """Return which share of each test set is scored after this round (from 1) of ``rounds``."""
+        return 1.0 if _is_late(server_round, rounds) else self.fraction
 
     def scores_clients(self, server_round: int, rounds: int) -> bool:
         """Tell whether nodes score their own models in this round (from 1) of ``rounds``."""

@@ -112,6 +112,29 @@ def test_evaluation_moves_on_to_the_next_node_of_the_domain(fault: str, run_inli
     assert replaced.rounds[0]["left_out"][0].startswith("node 0 (scan): could not evaluate")
 
 
+DIVIDED = f"{SHORT} images.eval_batch=4"  # 90 test images in 23 batches: two parts
+
+
+@pytest.mark.parametrize("fault", ["raises", "vanishes"])
+def test_a_failed_part_of_a_test_set_is_scored_by_another_node(fault: str, run_inline: InlineRun) -> None:
+    grid = _grid(MessageType.EVALUATE, (4,), BROKEN[fault][0])
+    whole = run_inline(rounds=1, nodes=8, set=DIVIDED)
+    replaced = run_inline(rounds=1, nodes=8, set=DIVIDED, grid=grid)
+    for scores in ("accuracy", "test_loss"):
+        assert replaced.rounds[0][scores] == whole.rounds[0][scores]
+    assert replaced.rounds[0]["left_out"][0].startswith("node 4 (scan): could not evaluate")
+
+
+def test_a_domain_that_lacks_a_part_is_missing_and_never_the_score_of_the_others(run_inline: InlineRun) -> None:
+    def half(asked: Message, reply: Message) -> Message:
+        first = asked.content.config_records["config"]["starts"] == [0]
+        return reply if first else _raise(asked, reply)
+
+    run = run_inline(rounds=1, nodes=8, set=DIVIDED, grid=_grid(MessageType.EVALUATE, (0, 4), half))
+    assert run.rounds[0]["accuracy"]["scan"] is None
+    assert run.results["missing"] == ["scan"]
+
+
 def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun, capsys: Any) -> None:
     run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (1,), _raise))
     assert run.rounds[0]["accuracy"]["texture"] is None

@@ -228,3 +228,29 @@ def test_prepare_reports_counts_and_what_is_missing(pacs: Path, monkeypatch: Any
     assert ended.value.code == 0
     told = capsys.readouterr().out
     assert "photo: train 68, test 16, 32x32; published: photo: 84 of 1670 images, 1586 missing" in told
+
+
+def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real = holdings.domain_parts
+
+    def counted(allocation: Any, dealt: Any, domain: str, *more: Any) -> Any:
+        calls.append(domain)
+        return real(allocation, dealt, domain, *more)
+
+    monkeypatch.setattr(holdings, "domain_parts", counted)
+    cfg = config("allocation.test_fraction=0.2")
+    for index in range(40):
+        where = place(cfg, index, nodes=40)
+        own_images(cfg, where)
+        holdings.test_images(cfg, where, "scan")
+        holdings.num_test(cfg, where)
+    assert sorted(calls) == ["scan", "sketch", "street", "texture"]
+
+
+def test_a_held_out_domain_is_told_with_its_number_of_test_images() -> None:
+    cfg = config("allocation.held_out=[street]")
+    assert holdings.unheld_tests(cfg, place(cfg, 0)) == {"street": 90}
+    assert holdings.unheld_tests(config(""), place(config(""), 0)) == {}
+    real = Place("scan", 0, -1, Source(Path("/nowhere")), shared=False, threads=1)
+    assert holdings.unheld_tests(cfg, real) == {}

@@ -1,20 +1,31 @@
 """Who evaluates which domain, in simulation, in a deployment, with personal models, and held out."""
 
+from itertools import pairwise
+from typing import Any
+
+import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedshift_app.flower_internals import identify_process
-from strategies.evaluation import Evaluation, Tally
+from strategies.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
 from strategies.roster import Node
 
 DOMAINS = ("scan", "texture")
 
 
 def nodes(*domains: str, shared: bool = True, num_test: int = 9) -> list[Node]:
-    return [Node(100 + i, i, domain, (5,), num_test, shared, i) for i, domain in enumerate(domains)]
+    unheld = tuple((domain, num_test) for domain in DOMAINS if shared and domain not in domains)
+    return [Node(100 + i, i, domain, (5,), num_test, shared, i, unheld) for i, domain in enumerate(domains)]
 
 
 def asked(evaluation: Evaluation) -> dict[int, list[str]]:
-    return {node.index: domains for node, domains in evaluation.first().items()}
+    return {node.index: [part.domain for part in parts] for node, parts in evaluation.first().items()}
+
+
+def places(questions: Questions) -> dict[int, list[tuple[int, int]]]:
+    return {node.index: [(part.start, part.stop) for part in parts] for node, parts in questions.items()}
 
 
 def reply(node: Node, **values: float) -> Message:
@@ -26,7 +37,7 @@ def reply(node: Node, **values: float) -> Message:
     return Message(RecordDict({"metrics": MetricRecord(named)}), reply_to=question)
 
 
-def test_in_simulation_one_node_of_each_domain_is_asked() -> None:
+def test_in_simulation_one_node_scores_a_small_test_set() -> None:
     assert asked(Evaluation(DOMAINS, nodes("scan", "texture", "scan"), personal=False)) == {0: ["scan"], 1: ["texture"]}
 
 
@@ -60,25 +71,153 @@ def test_a_real_node_is_never_asked_for_a_foreign_domain_nor_without_test_images
 
 def test_parts_of_a_domain_add_up() -> None:
     both = nodes("scan", "scan", shared=False)
-    evaluation, tally = Evaluation(DOMAINS, both, personal=False), Tally(DOMAINS)
+    evaluation = Evaluation(DOMAINS, both, personal=False)
     evaluation.first()
     replies = [
         reply(both[0], correct_scan=3, count_scan=10, **{"loss-sum_scan": 4.0}),
         reply(both[1], correct_scan=9, count_scan=10, **{"loss-sum_scan": 2.0}),
     ]
-    assert evaluation.read(replies, tally) == []
-    assert tally.accuracy() == {"scan": 60.0, "texture": None}
-    assert tally.loss() == {"scan": 0.3, "texture": None}
-    assert evaluation.replacements(tally) == {}  # nobody holds texture, and no node sees foreign images
+    assert evaluation.read(replies) == []
+    assert evaluation.tally().accuracy() == {"scan": 60.0, "texture": None}
+    assert evaluation.tally().loss() == {"scan": 0.3, "texture": None}
+    assert evaluation.replacements() == {}  # nobody holds texture, and no node sees foreign images
 
 
 def test_a_failing_node_is_replaced_until_nobody_is_left() -> None:
     three = nodes("scan", "texture", "scan")
-    evaluation, tally = Evaluation(DOMAINS, three, personal=False), Tally(DOMAINS)
+    evaluation = Evaluation(DOMAINS, three, personal=False)
     evaluation.first()
-    good = reply(three[1], correct_texture=1, count_texture=4, **{"loss-sum_texture": 4.0})
-    assert evaluation.read([reply(three[0]), good], tally) == [(three[0], "broken")]
-    assert evaluation.replacements(tally) == {three[2]: ["scan"]}
-    assert evaluation.read([], tally) == [(three[2], "no answer in time")]
-    assert evaluation.replacements(tally) == {}
-    assert tally.accuracy() == {"scan": None, "texture": 25.0}
+    good = reply(three[1], correct_texture=1, count_texture=9, **{"loss-sum_texture": 9.0})
+    assert evaluation.read([reply(three[0]), good]) == [(three[0], "broken")]
+    assert places(evaluation.replacements()) == {2: [(0, 9)]}
+    assert evaluation.read([]) == [(three[2], "no answer in time")]
+    assert evaluation.replacements() == {}
+    assert evaluation.tally().accuracy() == {"scan": None, "texture": pytest.approx(100 / 9)}
+
+
+# --- one test set, many nodes ------------------------------------------------------------------------
+
+LARGE = 2 * MIN_BATCHES * 4  # images of a test set that is worth two parts, in batches of 4
+
+
+def divided(*domains: str, num_test: int = LARGE, **more: Any) -> tuple[list[Node], Evaluation]:
+    some = nodes(*domains, num_test=num_test)
+    return some, Evaluation(DOMAINS, some, personal=False, batch=4, **more)
+
+
+def scored(node: Node, *domains: str, correct: int = 1, count: int = LARGE // 2) -> Message:
+    told = [{f"correct_{d}": correct, f"count_{d}": count, f"loss-sum_{d}": 0.5 * count} for d in domains]
+    return reply(node, **{key: value for one in told for key, value in one.items()})
+
+
+@given(images=st.integers(1, 5000), batch=st.integers(1, 70), number=st.integers(1, 50))
+def test_parts_are_whole_batches_and_cover_every_image_once(images: int, batch: int, number: int) -> None:
+    cuts = divide(images, batch, number)
+    assert cuts[0][0] == 0 and cuts[-1][1] == images
+    assert all(stop == start for (_, stop), (start, _) in pairwise(cuts))
+    assert all(start % batch == 0 for start, _ in cuts)
+    assert len(cuts) <= number
+    batches = [-(-(stop - start) // batch) for start, stop in cuts]
+    assert max(batches) - min(batches) <= 1
+    assert len(cuts) == 1 or min(batches) >= MIN_BATCHES
+
+
+@given(images=st.integers(1, 5000), batch=st.integers(1, 70), share=st.floats(0.001, 1))
+def test_a_sample_is_whole_batches_and_at_least_one(images: int, batch: int, share: float) -> None:
+    size = sample_size(images, batch, share)
+    assert share * images <= size + 1e-9 <= images + 1e-9
+    assert size == images or (size % batch == 0 and size >= batch)
+    assert sample_size(images, batch, 1.0) == images
+
+
+def test_a_large_test_set_is_divided_among_the_nodes_of_its_domain() -> None:
+    _, evaluation = divided("scan", "texture", "scan", "scan")
+    assert places(evaluation.first()) == {0: [(0, LARGE // 2)], 2: [(LARGE // 2, LARGE)], 1: [(0, LARGE)]}
+
+
+def test_a_held_out_test_set_is_divided_among_all_nodes() -> None:
+    _, evaluation = divided("scan", "scan")
+    questions = evaluation.first()
+    assert {node.index: {part.domain for part in parts} for node, parts in questions.items()} == {
+        0: set(DOMAINS),
+        1: set(DOMAINS),
+    }
+    texture = [part for parts in questions.values() for part in parts if part.domain == "texture"]
+    assert sorted((part.start, part.stop) for part in texture) == [(0, LARGE // 2), (LARGE // 2, LARGE)]
+
+
+def test_it_is_not_divided_where_the_score_depends_on_all_images_or_each_node_has_its_own() -> None:
+    _, whole = divided("scan", "texture", "scan", divisible=False)
+    assert places(whole.first()) == {0: [(0, LARGE)], 1: [(0, LARGE)]}
+    some = nodes("scan", "texture", "scan", num_test=LARGE)
+    for more in ({"personal": True}, {"personal": False, "own_tests": True}):
+        assert places(Evaluation(DOMAINS, some, batch=4, **more).first()) == {i: [(0, LARGE)] for i in range(3)}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_parts_of_a_divided_test_set_add_up_whatever_the_order_of_replies(turned: bool) -> None:
+    some, evaluation = divided("scan", "texture", "scan")
+    evaluation.first()
+    replies = [scored(some[0], "scan"), scored(some[2], "scan", correct=7), scored(some[1], "texture", count=LARGE)]
+    assert evaluation.read(replies[::-1] if turned else replies) == []
+    assert evaluation.tally().accuracy() == {"scan": 100 * 8 / LARGE, "texture": 100 / LARGE}
+    assert evaluation.tally().loss() == {"scan": 0.5, "texture": 0.5}
+    assert evaluation.replacements() == {}
+
+
+def test_a_failed_part_goes_to_another_node_even_one_that_has_answered() -> None:
+    some, evaluation = divided("scan", "scan", "texture")
+    evaluation.first()
+    assert evaluation.read([scored(some[1], "scan"), scored(some[2], "texture", count=LARGE)]) == [
+        (some[0], "no answer in time")
+    ]
+    assert evaluation.tally().accuracy()["scan"] is None  # never the score of a part
+    assert places(evaluation.replacements()) == {1: [(0, LARGE // 2)]}
+    assert evaluation.read([scored(some[1], "scan", correct=3)]) == []
+    assert evaluation.tally().accuracy()["scan"] == 100 * 4 / LARGE
+
+
+def test_each_part_is_tried_with_every_node_once_then_the_domain_is_missing() -> None:
+    _, evaluation = divided("scan", "scan", "scan")
+    tried: list[tuple[int, tuple[int, int]]] = []
+    questions = evaluation.first()
+    while questions:
+        for node, parts in questions.items():
+            scan = [(part.start, part.stop) for part in parts if part.domain == "scan"]
+            assert len(scan) <= 1  # an answer has one place for a domain
+            tried += [(node.index, place) for place in scan]
+        replies = [scored(node, "texture") for node, parts in questions.items() if parts[0].domain == "texture"]
+        evaluation.read(replies)
+        questions = evaluation.replacements()
+    assert len(tried) == len(set(tried)) >= 3
+    assert {index for index, _ in tried} == {0, 1, 2}
+    assert evaluation.tally().accuracy()["scan"] is None
+
+
+def test_a_node_that_failed_comes_last() -> None:
+    some, evaluation = divided("scan", "scan", "scan", "texture")
+    evaluation.first()
+    evaluation.read([scored(some[1], "scan"), scored(some[3], "texture", count=LARGE)])
+    assert places(evaluation.replacements()) == {1: [(0, LARGE // 2)]}  # the next in turn
+    evaluation.read([])
+    assert places(evaluation.replacements()) == {2: [(0, LARGE // 2)]}
+
+
+def test_a_count_that_is_not_that_of_the_part_is_refused() -> None:
+    some, evaluation = divided("scan", "texture", "scan")
+    evaluation.first()
+    good = [scored(some[2], "scan"), scored(some[1], "texture", count=LARGE)]
+    assert evaluation.read([scored(some[0], "scan", count=LARGE), *good]) == [
+        (some[0], f"{LARGE} images scored in domain 'scan', asked were {LARGE // 2}")
+    ]
+
+
+def test_a_share_of_each_test_set_is_scored() -> None:
+    _, evaluation = divided("scan", "texture", share=0.3)
+    (scan,), (texture,) = evaluation.first().values()
+    assert (scan.drawn, scan.start, scan.stop) == (20, 0, 20)  # 19.2 of 64, in whole batches of 4
+    assert len(texture) == 20
+    assert evaluation.share == 20 / LARGE
+    assert divided("scan", "texture")[1].share == 1.0
+    real = Evaluation(DOMAINS, nodes("scan", "scan", shared=False, num_test=LARGE), personal=False, batch=4, share=0.5)
+    assert places(real.first()) == {0: [(0, LARGE // 2)], 1: [(0, LARGE // 2)]}  # each of its own test set

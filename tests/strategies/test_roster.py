@@ -110,3 +110,23 @@ def test_a_newcomer_with_a_problem_does_not_stop_the_run(caplog: pytest.LogCaptu
 def test_an_unknown_domain_is_refused() -> None:
     with pytest.raises(FederationError, match="domain is 'photo'; allowed are scan, texture, street"):
         gathered(FakeGrid(n5=("photo", 0)))
+
+
+def test_domains_that_no_node_holds_come_with_their_number_of_test_images() -> None:
+    class Grid(FakeGrid):
+        def _reply(self, asked: Message) -> Message:
+            reply = super()._reply(asked)
+            reply.content.metric_records["metrics"]["unheld-test/street"] = 12
+            return reply
+
+    (node,) = gathered(Grid(n7=("scan", 0))).nodes
+    assert [node.tests_of(domain) for domain in DOMAINS] == [5, 0, 12]
+
+
+def test_a_thousand_nodes_without_a_number_get_their_places_in_order() -> None:
+    grid = FakeGrid(**{f"n{number}": (DOMAINS[number % 3], -1) for number in range(1, 1001)})
+    roster = gathered(grid)
+    assert [node.index for node in roster.nodes] == list(range(1000))
+    assert [node.domain for node in roster.nodes] == sorted(
+        (DOMAINS[number % 3] for number in range(1, 1001)), key=DOMAINS.index
+    )

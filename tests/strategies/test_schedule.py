@@ -34,6 +34,13 @@ def test_what_the_papers_average_is_always_there(rounds: int, every: int) -> Non
     assert all(number % every == 0 for number in found[:-LAST_ROUNDS])
 
 
+@given(rounds=st.integers(1, 60), fraction=st.floats(0.01, 1))
+def test_the_last_five_rounds_are_scored_on_all_images(rounds: int, fraction: float) -> None:
+    schedule = EvaluateConfig(fraction=fraction)
+    shares = [schedule.share(number, rounds) for number in range(1, rounds + 1)]
+    assert shares == [fraction] * (rounds - LAST_ROUNDS) + [1.0] * min(rounds, LAST_ROUNDS)
+
+
 def test_client_models_are_scored_when_asked_for() -> None:
     assert with_clients(8, "off") == with_clients(8, False) == []  # YAML reads off as false
     assert with_clients(8, "last") == [4, 5, 6, 7, 8]
@@ -45,6 +52,8 @@ def test_as_a_section_of_the_configuration() -> None:
     assert resolve({}).evaluate == EvaluateConfig(every=1, client_models="off")
     found = resolve({"set": "evaluate.every=5 evaluate.client_models=off"}).evaluate
     assert (found.every, found.client_models) == (5, "off")
+    assert resolve({"evaluate-every": 3, "evaluate-fraction": 0.25}).evaluate == EvaluateConfig(every=3, fraction=0.25)
+    assert resolve({"evaluate-every": 3, "set": "evaluate.every=2"}).evaluate.every == 2
     assert resolve({"set": "evaluate.client_models=last"}).evaluate.client_models == "last"
 
 
@@ -53,8 +62,10 @@ def test_as_a_section_of_the_configuration() -> None:
     [
         ("evaluate.every=0", "evaluate.every: .*found 0"),
         ("evaluate.every=1.5", "evaluate.every: .*found 1.5"),
+        ("evaluate.fraction=0", "evaluate.fraction: .*found 0"),
+        ("evaluate.fraction=1.5", "evaluate.fraction: .*found 1.5"),
         ("evaluate.client_models=on", "evaluate.client_models: .*'off', 'last' or 'every'"),
-        ("evaluate.clients=last", "unknown key evaluate.clients; there are every, client_models"),
+        ("evaluate.clients=last", "unknown key evaluate.clients; there are every, fraction, client_models"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:

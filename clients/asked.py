@@ -1,0 +1,34 @@
+"""Which test images the server asks a node to score."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from datasets.base import ImageSet
+from datasets.seeding import generator
+from fedshift_wire import DOMAINS, DRAWN, STARTS, STOPS
+
+
+def asked_images(
+    test_set: Callable[[str], ImageSet], config: Mapping[str, Any], seed: int
+) -> Iterator[tuple[str, ImageSet]]:
+    """Yield each domain that is asked for, with its test images to score.
+
+    A sample of a test set depends on the seed, the domain and its size alone: it is the same in all rounds, and
+    the nodes that share it out draw the same.
+
+    Args:
+        test_set: Gives the test images of a domain that the node sees.
+        config: Holds ``domains`` and, where not all their images are asked for, ``drawn``, ``starts`` and ``stops``.
+        seed: The run's seed.
+    """
+    for place, domain in enumerate(config[DOMAINS]):
+        test = test_set(domain)
+        cut = slice(config[STARTS][place], config[STOPS][place]) if STARTS in config else slice(None)
+        drawn = config[DRAWN][place] if DRAWN in config else len(test)
+        if drawn < len(test):
+            order = generator(seed, f"test-sample-{domain}").permutation(len(test))
+            yield domain, test.select(np.sort(order[:drawn])[cut])
+        else:
+            yield domain, ImageSet(test.x[cut], test.y[cut])

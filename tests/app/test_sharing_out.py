@@ -1,0 +1,104 @@
+"""Evaluation shared out over nodes, and in which order messages go: neither changes a number."""
+
+from typing import Any
+
+import pytest
+from flwr.app import Message, MessageType
+from support import InlineRun, ListeningGrid
+
+from strategies import evaluation
+
+FEW = "train.epochs=1 allocation.share=0.1 images.eval_batch=4"  # 90 test images a domain: 23 batches
+Sent = list[tuple[str, dict[str, Any]]]
+
+
+class Traffic:
+    """Writes down what every message asks for; may turn round the order of messages and of replies."""
+
+    def __init__(self, turned: bool = False) -> None:
+        self.sent: Sent = []
+        traffic = self
+
+        class Grid(ListeningGrid):
+            def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+                asked = list(messages)
+                for message in asked:
+                    config = message.content.config_records["config"]
+                    traffic.sent.append((message.metadata.message_type, dict(config)))
+                replies = super().send_and_receive(asked[::-1] if turned else asked, timeout=timeout)
+                return replies[1::2] + replies[::2] if turned else replies
+
+        self.grid = Grid
+
+    def evaluated(self) -> list[tuple[int, str, int, int]]:
+        """Return node, domain, start and stop of every part, in the order of sending."""
+        return [
+            (config["node-index"], *part)
+            for kind, config in self.sent
+            if kind == MessageType.EVALUATE
+            for part in zip(config["domains"], config["starts"], config["stops"], strict=True)
+        ]
+
+
+def _numbers(line: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in line.items() if key != "seconds"}
+
+
+@pytest.mark.parametrize("held_out", ["", "allocation.held_out=[street,sketch]"])
+@pytest.mark.parametrize("method", ["fedavg", "i2pfl"])
+def test_many_nodes_give_the_bits_of_one_that_scores_everything(
+    method: str, held_out: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, alone = Traffic(), Traffic()
+    given = {"nodes": 8, "rounds": 2, "method": method, "set": f"{FEW} {held_out}"}
+    parts = run_inline(**given, grid=shared.grid)
+    monkeypatch.setattr(evaluation, "MIN_BATCHES", 1000)
+    whole = run_inline(**given, grid=alone.grid)
+    assert [_numbers(line) for line in parts.rounds] == [_numbers(line) for line in whole.rounds]
+    assert parts.results["weights_sha256"] == whole.results["weights_sha256"]
+    assert len(shared.evaluated()) == 2 * 8 and len(alone.evaluated()) == 2 * 4
+    for domain in ("scan", "sketch"):
+        cuts = sorted((start, stop) for _, name, start, stop in shared.evaluated()[:8] if name == domain)
+        assert cuts == [(0, 44), (44, 90)]
+
+
+def test_what_adapts_to_its_test_set_scores_all_of_it(run_inline: InlineRun) -> None:
+    traffic = Traffic()
+    changes = "method.tta_epochs=1 method.classifier_rounds=1 method.classifier_epochs=1 method.personal_epochs=1"
+    run_inline(nodes=8, rounds=2, method="fedicon", set=f"{FEW} {changes}", grid=traffic.grid)
+    assert {(start, stop) for _, _, start, stop in traffic.evaluated()} == {(0, 90)}
+
+
+def test_the_order_of_messages_and_replies_changes_nothing(run_inline: InlineRun) -> None:
+    for method in ("fedavg", "i2pfl"):
+        given = {"nodes": 8, "rounds": 2, "method": method, "set": FEW}
+        forward = run_inline(**given, grid=Traffic().grid)
+        turned = run_inline(**given, grid=Traffic(turned=True).grid)
+        assert [_numbers(line) for line in forward.rounds] == [_numbers(line) for line in turned.rounds]
+        assert forward.results["weights_sha256"] == turned.results["weights_sha256"]
+
+
+def test_the_node_with_most_images_is_sent_to_first(run_inline: InlineRun) -> None:
+    traffic = Traffic()
+    share = "'allocation.share={scan: 0.05, texture: 0.2, street: 0.1, sketch: 0.1}'"
+    run_inline(nodes=4, rounds=1, set=f"train.epochs=1 {share}", grid=traffic.grid)
+    assert [config["node-index"] for kind, config in traffic.sent if kind == MessageType.TRAIN] == [1, 2, 3, 0]
+
+
+def test_a_share_of_the_test_images_is_scored_before_the_last_five_rounds(run_inline: InlineRun, capsys: Any) -> None:
+    traffic = Traffic()
+    given = {"nodes": 4, "rounds": 8, "set": FEW}
+    part = run_inline(**given, evaluate_fraction=0.2, grid=traffic.grid)
+    shown = capsys.readouterr().out
+    whole = run_inline(**given)
+    assert part.results["weights_sha256"] == whole.results["weights_sha256"]
+    assert [line.get("evaluated_share") for line in part.rounds] == [round(20 / 90, 4)] * 3 + [None] * 5
+    assert [line["accuracy"] for line in part.rounds[3:]] == [line["accuracy"] for line in whole.rounds[3:]]
+    assert {stop - start for _, _, start, stop in traffic.evaluated()[: 3 * 4]} == {20}
+    assert part.results["best_test"]["round"] > 3  # an accuracy on few images must not be the best of a run
+    assert (part.results["partly_scored_rounds"], whole.results["partly_scored_rounds"]) == (3, 0)
+    for key in ("domains", "final", "avg", "std"):
+        assert part.results[key] == whole.results[key]
+    assert shown.count("(on 22.2 % of the test images)") == 3
+    assert "before the last 5 rounds accuracy is that on 20 % of the test images" in shown
+    assert "* chosen on test images, among the rounds scored on all test images (3 were not)" in shown
