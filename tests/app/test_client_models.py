@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Error, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, Error, Message, MessageType, MetricRecord
 from support import InlineRun, ListeningGrid, Run
 
 from clients.base import ClientSetup, DomainClient
@@ -174,14 +174,20 @@ def untouched(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_scored_model_is_the_one_that_the_node_sends(run_inline: InlineRun) -> None:
-    traffic = Traffic()
+    sent: list[ArrayRecord] = []  # the server takes the weights out of a reply
+
+    def keep(asked: Message, reply: Message) -> Message:
+        sent.append(reply.content.array_records["arrays"])
+        return reply
+
+    traffic = Traffic(of_node(2, MessageType.TRAIN, keep))
     run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=every", grid=traffic.make)
     ((config, asked, reply),) = [seen for seen in traffic.of(MessageType.TRAIN, 1) if seen[0]["node-index"] == 2]
     cfg, where = node.open_message(
         asked.content.config_records["config"], make_context(1, {"partition-id": 2, "num-partitions": 4}, {})
     )
     client = node.make_client(cfg, where, 2)
-    arrays = reply.content.array_records["arrays"]
+    (arrays,) = sent
     metrics = client.evaluate([arrays[name].numpy() for name in client.shared_names], {DOMAINS: NAMES})[2]
     found = numbers(reply)
     assert {name: metrics[CORRECT + name] for name in NAMES} == {name: found[LOCAL_CORRECT + name] for name in NAMES}
