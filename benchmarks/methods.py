@@ -30,7 +30,7 @@ METHODS = ("fedavg", "i2pfl", "fedcode", "f2dc", "fedicon", "fedseproto", "fpl")
 TARGETS = {"f2dc": 1.10, "i2pfl": 1.15, "fedseproto": 1.3, "fedcode": 2.2}
 PRINTED = {"f2dc": 1.02, "fpl": 1.22}  # F2DC, Table 4
 #: 64 images a node, one batch, and ten local epochs as in the papers' common setting.
-WORK = "allocation.share=0.0445 train.epochs=10 train.batch_size=64"
+WORK = "allocation.share=0.178 train.epochs=10 train.batch_size=64"
 
 
 @contextlib.contextmanager
