@@ -1,5 +1,6 @@
 # make demo         a simulation on the embedded digits, from nothing, with a table at the end
-# make deploy-demo  the same app on a SuperLink and four SuperNodes on this machine
+# make deploy-demo  the same app on a SuperLink and four SuperNodes on this machine, with TLS and node keys
+# make docker-demo  the same in containers: builds the image, runs docker/compose.yaml, removes it again
 # make test         ruff, mypy and all tests;  make check leaves out the tests that start Flower's processes
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
-.PHONY: install demo deploy-demo lint check test clean
+.PHONY: install demo deploy-demo docker-demo lint check test clean
 
 install: $(MARK)
 
@@ -23,6 +24,9 @@ demo: install
 
 deploy-demo: install
 	$(BIN)/fedshift deploy-demo
+
+docker-demo:
+	docker/demo.sh
 
 lint: install
 	$(BIN)/ruff format --check .

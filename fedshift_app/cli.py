@@ -24,6 +24,9 @@ app = typer.Typer(
     help="Federated learning under domain shift, as one Flower app.",
 )  # fmt: skip
 
+credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
+app.add_typer(credentials_app, name="credentials")
+
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
 LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client")
 ENGINES = ("simulation", "inline")
@@ -144,12 +147,76 @@ def export(
 @app.command("deploy-demo")
 def deploy_demo(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
-    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, one per domain."""
+    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, with TLS and node keys."""
     from fedshift_app import deploying
 
     flat, _ = parse_arguments(["handwritten", *(arguments or [])])
-    typer.echo(f"run folder: {deploying.demo(flat)}")
+    typer.echo(f"run folder: {deploying.demo(flat, secure=not insecure)}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def superlink(
+    context: typer.Context,
+    folder: Annotated[
+        Path | None, typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of all APIs.")] = 8000,
+) -> None:
+    """Run Flower's SuperLink with TLS and node keys; over the network it serves SuperNodes only.
+
+    Runs are submitted and keys are registered from the SuperLink's own machine. Other options are
+    those of `flower-superlink`, such as --database FILE.
+    """
+    from fedshift_app.credentials import Credentials
+    from fedshift_app.superlink import serve
+
+    if insecure == (folder is not None):
+        raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
+    security = ["--insecure"] if folder is None else Credentials(folder.expanduser().resolve()).superlink_options()
+    serve([*security, "--host", host, "--port", str(port), *context.args])
+
+
+@credentials_app.command("authority")
+def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to write to.")]) -> None:
+    """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
+    from fedshift_app import credentials
+
+    tell_files(credentials.make_authority(folder.expanduser().resolve()))
+
+
+@credentials_app.command("server")
+def credentials_server(
+    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 365,
+) -> None:
+    """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
+    from fedshift_app import credentials
+
+    tell_files(credentials.make_server(folder.expanduser().resolve(), host or [], days))
+
+
+@credentials_app.command("node")
+def credentials_node(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.")],
+    name: Annotated[str, typer.Argument(help="The node's name.")],
+) -> None:
+    """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
+    from fedshift_app import credentials
+
+    tell_files(credentials.make_node(folder.expanduser().resolve(), name))
+
+
+def tell_files(paths: list[Path]) -> None:
+    """Print what was written."""
+    for path in paths:
+        typer.echo(f"wrote {path}")
 
 
 def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

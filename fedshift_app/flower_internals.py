@@ -1,10 +1,14 @@
 """The few parts of Flower 1.41 that FedShift uses and Flower does not export; all in this one place."""
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import InMemoryGrid
+
+from datasets.errors import FedShiftError
 
 
 def is_simulation_grid(grid: Any) -> bool:
@@ -20,3 +24,28 @@ def identify_process() -> None:
 def make_context(node_id: int, node_config: dict[str, Any], run_config: dict[str, Any]) -> Context:
     """Return the Context of one node (or of the server, ``node_id`` 0)."""
     return Context(run_id=1, node_id=node_id, node_config=node_config, state=RecordDict(), run_config=run_config)
+
+
+def guard_superlink(guard: Callable[..., Any]) -> None:
+    """Put an ASGI middleware around all APIs of the SuperLink that this process is going to run.
+
+    Raises:
+        FedShiftError: If Flower would leave the middleware out.
+    """
+    from flwr.superlink import extensions, main
+    from starlette.middleware import Middleware
+
+    extend = extensions.get_middleware
+    extensions.get_middleware = lambda: (Middleware(guard), *extend())
+    outermost = next(iter(main._get_middleware()), None)
+    if outermost is None or outermost.cls is not guard:
+        raise FedShiftError("this version of Flower takes no middleware: its Control API would be open to the network")
+
+
+def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
+    """Run ``flower-superlink`` in this process, behind :func:`guard_superlink`."""
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+
+    guard_superlink(guard)
+    sys.argv = ["flower-superlink", *options]
+    flower_superlink()

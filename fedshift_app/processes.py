@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -62,17 +63,21 @@ class Group:
         """Return the file that a process writes to."""
         return self.folder / f"{name}.log"
 
-    def wait_for_http(self, name: str, url: str) -> None:
-        """Wait until ``url`` answers.
+    def wait_for_http(self, name: str, url: str, ca_certificate: Path | None = None) -> None:
+        """Wait until ``url`` answers; over https with a certificate that this CA signed.
 
         Raises:
             FedShiftError: If the process ends first or the time runs out; with the end of its log.
         """
+        trust = ssl.create_default_context(cafile=ca_certificate) if ca_certificate else None
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self._running[name].poll() is not None:
                 break
-            with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=1):
+            with (
+                contextlib.suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(url, timeout=1, context=trust),
+            ):
                 return
             time.sleep(0.1)
         raise FedShiftError(f"{name} did not start:\n{self.tail(name)}")

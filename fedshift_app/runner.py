@@ -12,6 +12,7 @@ from typing import Any
 from datasets.errors import ConfigError, FederationError
 from fedshift_app import inline, processes
 from fedshift_app.config import RunConfig
+from fedshift_app.credentials import Credentials
 from fedshift_app.flower_internals import make_context
 from fedshift_app.run_folder import STATUS_FILE
 
@@ -76,16 +77,66 @@ def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> P
     with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
         home = Path(name)
         with processes.group(empty_folder(home), environment(home)) as flower:
-            port = processes.free_port()
-            start_superlink(flower, port, "--simulation", "--isolation", "subprocess")
-            return submit(flower, home, port, run_config, ["--federation-config", each.federation_config(nodes)])
+            # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
+            link = SuperLink(processes.free_port())
+            start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
+            connect(home, link)
+            return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)])
 
 
-def start_superlink(flower: processes.Group, port: int, *options: str) -> None:
-    """Start a SuperLink on loopback, without TLS, and wait until it answers."""
-    address = ["--host", "127.0.0.1", "--port", str(port)]
-    flower.start("superlink", [processes.command("flower-superlink"), "--insecure", *options, *address])
-    flower.wait_for_http("superlink", f"http://127.0.0.1:{port}/health")
+@dataclass(frozen=True)
+class SuperLink:
+    """A SuperLink on this machine's loopback.
+
+    Attributes:
+        port: Where it listens, with all its APIs.
+        credentials: TLS, and only SuperNodes with a registered key; None for neither.
+    """
+
+    port: int
+    credentials: Credentials | None = None
+
+    @property
+    def address(self) -> str:
+        """Return ``HOST:PORT``, as SuperNodes and ``flwr`` take it."""
+        return f"127.0.0.1:{self.port}"
+
+
+def start_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
+    """Start a SuperLink and wait until it answers."""
+    address = ["--host", "127.0.0.1", "--port", str(link.port)]
+    if link.credentials is None:
+        flower.start("superlink", [processes.command("flower-superlink"), "--insecure", *options, *address])
+        flower.wait_for_http("superlink", f"http://{link.address}/health")
+    else:
+        guarded = [sys.executable, "-m", "fedshift_app.superlink", *link.credentials.superlink_options()]
+        flower.start("superlink", [*guarded, *options, *address])
+        flower.wait_for_http("superlink", f"https://{link.address}/health", link.credentials.ca_certificate)
+
+
+def connect(home: Path, link: SuperLink) -> None:
+    """Tell the ``flwr`` command where the SuperLink is, and whom to trust."""
+    if link.credentials is None:
+        trust = "insecure = true"
+    else:  # a JSON string is a TOML string
+        trust = f"root-certificates = {json.dumps(str(link.credentials.ca_certificate))}"
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{link.address}"\n{trust}\n'
+    )
+
+
+def register(flower: processes.Group, public_key: Path) -> None:
+    """Let the SuperNode with this key join.
+
+    Raises:
+        FederationError: If the SuperLink does not take it.
+    """
+    ended = subprocess.run(
+        [processes.command("flwr"), "supernode", "register", str(public_key), CONNECTION],
+        cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ended.returncode:
+        raise FederationError(f"cannot register {public_key}:\n{ended.stdout}{ended.stderr}".rstrip())
 
 
 def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
@@ -106,18 +157,14 @@ def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
         return Path(json.loads(status.read_text())["run_folder"])
 
 
-def submit(flower: processes.Group, home: Path, port: int, run_config: dict[str, Any], options: list[str]) -> Path:
-    """Submit the app to the SuperLink at ``port`` with ``flwr run``, stream the log, return the run folder.
+def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str]) -> Path:
+    """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
 
     Raises:
         FederationError: If the run failed.
     """
     if not (APP / "pyproject.toml").is_file():
         raise ConfigError(f"no pyproject.toml in {APP}; install FedShift from its folder: pip install -e .")
-    connection = f'address = "127.0.0.1:{port}"\ninsecure = true\n'
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{connection}'
-    )
     overrides = home / "run-config.toml"
     overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
     ended = subprocess.run(

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Start the SuperNode of a domain: supernode.sh DOMAIN INDEX.
+set -eu
+exec flower-supernode \
+    --root-certificates /var/fedshift/public/ca.crt \
+    --auth-supernode-private-key /var/fedshift/node/node.key \
+    --superlink superlink:8000 \
+    --node-config "domain=\"$1\" data-dir=\"/var/fedshift/node/images\" partition-id=$2 threads=1"

@@ -1,0 +1,211 @@
+"""Certificates and keys of a deployment: a CA, the SuperLink's certificate, one key pair per SuperNode.
+
+TLS shows a SuperNode (or ``flwr run``) that it talks to the right SuperLink; the SuperNode's key shows the SuperLink
+who is calling. All keys are ECDSA on P-384, which Flower takes. Private keys are readable by their owner only, in
+folders that only the owner can enter, and no file is ever overwritten.
+"""
+
+import datetime
+import ipaddress
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from datasets.errors import ConfigError
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 365
+CURVE = ec.SECP384R1()
+CLOCK_SKEW = datetime.timedelta(minutes=5)  # a certificate is also valid on a machine whose clock is late
+HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The folder of the SuperLink's files.
+
+    Attributes:
+        folder: Holds ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; the SuperLink needs no ``ca.key``.
+    """
+
+    folder: Path
+
+    @property
+    def ca_certificate(self) -> Path:
+        """What every SuperNode, and whoever submits runs, is given."""
+        return self.folder / "ca.crt"
+
+    @property
+    def ca_key(self) -> Path:
+        """What signs certificates; needed again only to renew one."""
+        return self.folder / "ca.key"
+
+    @property
+    def certificate(self) -> Path:
+        """The SuperLink's certificate."""
+        return self.folder / "server.crt"
+
+    @property
+    def key(self) -> Path:
+        """The private key of the SuperLink's certificate."""
+        return self.folder / "server.key"
+
+    def superlink_options(self) -> list[str]:
+        """Return the options of ``flower-superlink``: TLS for all its APIs, and only SuperNodes with a known key.
+
+        Raises:
+            ConfigError: If a file is missing.
+        """
+        for path in (self.ca_certificate, self.certificate, self.key):
+            if not path.is_file():
+                raise ConfigError(f"{path} is missing; `fedshift credentials server` makes it")
+        return [
+            "--ssl-ca-certfile", str(self.ca_certificate), "--ssl-certfile", str(self.certificate),
+            "--ssl-keyfile", str(self.key), "--enable-supernode-auth",
+        ]  # fmt: skip
+
+
+def make_authority(folder: Path) -> list[Path]:
+    """Make the CA of a federation: ``ca.key`` and ``ca.crt``, valid for ten years.
+
+    Raises:
+        ConfigError: If a file exists already or cannot be written.
+    """
+    made = Credentials(folder)
+    key = ec.generate_private_key(CURVE)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedShift federation CA")])
+    builder = (
+        _certificate(name, name, key.public_key(), key.public_key(), AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+    )
+    return _write({made.ca_key: _pem(key), made.ca_certificate: _signed(builder, key)})
+
+
+def make_server(folder: Path, hosts: list[str], days: int = SERVER_DAYS) -> list[Path]:
+    """Make the SuperLink's certificate, signed by the CA of ``folder``: ``server.key`` and ``server.crt``.
+
+    Args:
+        folder: The folder of :func:`make_authority`.
+        hosts: Every name and IP address under which the SuperLink is called. Nothing is added to them.
+        days: How long the certificate is valid.
+
+    Raises:
+        ConfigError: If a host is neither a name nor an address, the CA is missing, or a file exists or cannot be
+            written.
+    """
+    if not hosts:
+        raise ConfigError("--host is missing: name each host name and IP address under which the SuperLink is called")
+    names = [_general_name(host) for host in hosts]
+    made = Credentials(folder)
+    authority, ca_key = _load_authority(made)
+    key = ec.generate_private_key(CURVE)
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "FedShift SuperLink")])
+    builder = (
+        _certificate(subject, authority.subject, key.public_key(), ca_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    )
+    return _write({made.key: _pem(key), made.certificate: _signed(builder, ca_key)})
+
+
+def make_node(folder: Path, name: str) -> list[Path]:
+    """Make a SuperNode's key pair in OpenSSH's format: ``NAME.key``, which stays there, and ``NAME.pub``.
+
+    Raises:
+        ConfigError: If the name is not fit for a file, or a file exists already or cannot be written.
+    """
+    if not NODE_NAME.fullmatch(name):
+        raise ConfigError(f"node name {name!r}: letters, digits, '.', '_' and '-' are allowed, a letter or digit first")
+    key = ec.generate_private_key(CURVE)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )  # fmt: skip
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return _write({folder / f"{name}.key": private, folder / f"{name}.pub": public + f" {name}\n".encode()})
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        labels = host.split(".")
+    # Four numbers that are no address would pass for a name, and match nothing.
+    if len(host) > 253 or not all(HOST_LABEL.fullmatch(label) for label in labels) or labels[-1].isdigit():
+        raise ConfigError(f"--host {host!r} is neither a host name nor an IP address (without port or https://)")
+    return x509.DNSName(host)
+
+
+def _load_authority(made: Credentials) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    for path in (made.ca_certificate, made.ca_key):
+        if not path.is_file():
+            raise ConfigError(f"{path} is missing; `fedshift credentials authority {made.folder}` makes it")
+    try:
+        certificate = x509.load_pem_x509_certificate(made.ca_certificate.read_bytes())
+        key = serialization.load_pem_private_key(made.ca_key.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"cannot read {made.ca_certificate} and {made.ca_key}: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+        raise ConfigError(f"{made.ca_key} is not the key of {made.ca_certificate}")
+    return certificate, key
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, signer: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
+        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
+    return builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )  # fmt: skip
+
+
+def _write(contents: dict[Path, bytes]) -> list[Path]:
+    """Write new files: ``*.key`` with mode 0600, others 0644; a folder that is made gets mode 0700."""
+    for path in contents:
+        if path.exists() or path.is_symlink():
+            raise ConfigError(f"{path} exists already; nothing is overwritten: remove it, or choose another folder")
+    for path, content in contents.items():
+        mode = 0o600 if path.suffix == ".key" else 0o644
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The mode is set when the file comes into being: a key is at no moment readable by others.
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    return list(contents)

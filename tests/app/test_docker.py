@@ -1,0 +1,128 @@
+"""The image and the compose demo, as files: what each service may do and see. Needs no Docker."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT
+
+from datasets.handwritten import DOMAINS
+
+DOCKER = ROOT / "docker"
+NODES = [f"node-{domain}" for domain in DOMAINS]
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+    return content
+
+
+def sources(service: dict[str, Any]) -> set[str]:
+    """Return the volumes that a service sees."""
+    return {volume.split(":")[0] for volume in service.get("volumes", [])}
+
+
+def test_there_is_one_node_per_domain_and_one_image(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    assert set(services) == {"prepare", "superlink", "register", "run", *NODES}
+    assert {service["image"] for service in services.values()} == {"${FEDSHIFT_IMAGE:-fedshift}"}
+    for index, domain in enumerate(DOMAINS):
+        assert services[f"node-{domain}"]["command"] == ["/app/docker/supernode.sh", domain, str(index)]
+
+
+def test_each_node_sees_only_its_own_images(compose: dict[str, Any]) -> None:
+    for domain in DOMAINS:
+        assert sources(compose["services"][f"node-{domain}"]) == {domain, "public"}
+    for name in ("superlink", "register", "run"):
+        assert not sources(compose["services"][name]) & set(DOMAINS)
+
+
+def test_only_the_superlink_sees_its_key(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    assert {name for name, service in services.items() if "superlink" in sources(service)} == {"prepare", "superlink"}
+    for name in (*NODES, "register", "run"):
+        assert "public:/var/fedshift/public:ro" in services[name]["volumes"]
+
+
+def test_every_service_is_limited(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["read_only"] is True, name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert service["mem_limit"] and service["cpus"], name
+        assert "ports" not in service and "privileged" not in service, name
+
+
+def test_what_stays_up_restarts_and_says_how_it_is(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        stays = name == "superlink" or name in NODES
+        assert (service["restart"] == "unless-stopped") is stays, name
+        assert ("healthcheck" in service) is stays, name
+
+
+def test_nothing_is_insecure(compose: dict[str, Any]) -> None:
+    assert compose["networks"]["federation"]["internal"] is True
+    for path in DOCKER.iterdir():
+        assert "insecure" not in path.read_text(), path
+    assert compose["services"]["superlink"]["command"][:3] == ["fedshift", "superlink", "--credentials"]
+    # The Control API answers the SuperLink's own loopback only.
+    for name in ("register", "run"):
+        assert compose["services"][name]["network_mode"] == "service:superlink"
+
+
+def test_the_gpu_variant_changes_the_nodes_alone() -> None:
+    services = yaml.safe_load((DOCKER / "compose.gpu.yaml").read_text())["services"]
+    assert set(services) == set(NODES)
+    for service in services.values():
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        assert device["driver"] == "nvidia"
+
+
+def test_the_image_runs_as_nobody_in_particular() -> None:
+    stages = (DOCKER / "Dockerfile").read_text().split("\nFROM ")
+    assert len(stages) == 3  # arguments, dependencies, the image
+    assert all(stage.startswith("${BASE_IMAGE}") for stage in stages[1:])
+    assert re.search(r"^ARG BASE_IMAGE=\S+:[\w.-]*\d[\w.-]*$", stages[0], re.MULTILINE), "the base must be pinned"
+    assert re.search(r"^USER (?!root)\w+$", stages[2], re.MULTILINE)
+    assert "apt-get" not in stages[2] and "pip" not in stages[2]
+
+
+def test_the_builder_gets_what_the_app_needs_and_no_more() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert allowed == {
+        "pyproject.toml", "README.md", "LICENSE", "fedshift_wire.py",
+        "fedshift_app", "strategies", "clients", "datasets", "conf", "docker/*.sh",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("script", sorted(DOCKER.glob("*.sh")), ids=lambda path: path.name)
+def test_every_script_is_a_posix_shell_script(script: Path) -> None:
+    subprocess.run(["sh", "-n", str(script)], check=True)
+    assert os.access(script, os.X_OK) == script.read_text().startswith("#!/bin/sh")
+
+
+@pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.gpu.yaml"]], ids=["cpu", "gpu"])
+def test_compose_takes_the_file(files: list[str]) -> None:
+    """The command checks the file without a Docker daemon."""
+    command = _compose_command()
+    if command is None:
+        pytest.skip("neither docker-compose nor docker compose is installed")
+    arguments = [part for name in files for part in ("-f", str(DOCKER / name))]
+    ended = subprocess.run([*command, *arguments, "config"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert set(NODES) <= set(yaml.safe_load(ended.stdout)["services"])
+
+
+def _compose_command() -> list[str] | None:
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    plugin = shutil.which("docker") and subprocess.run(
+        ["docker", "compose", "version"], capture_output=True, check=False
+    )
+    return ["docker", "compose"] if plugin and plugin.returncode == 0 else None
