@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,11 @@ def _compose_command() -> list[str] | None:
         ["docker", "compose", "version"], capture_output=True, check=False
     )
     return ["docker", "compose"] if plugin and plugin.returncode == 0 else None
+
+
+def test_builder_is_given_all_that_the_app_bundle_holds() -> None:
+    bundle = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]
+    given = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    assert {pattern.split("/")[0] for pattern in bundle} | {"pyproject.toml", "docker"} == {
+        name.split("/")[0] for name in given
+    }
