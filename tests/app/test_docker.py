@@ -95,11 +95,9 @@ def test_the_image_runs_as_nobody_in_particular() -> None:
 
 
 def test_the_builder_gets_what_the_app_needs_and_no_more() -> None:
+    bundle = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert allowed == {
-        "pyproject.toml", "README.md", "LICENSE", "fedshift_wire.py",
-        "fedshift_app", "strategies", "clients", "datasets", "conf", "docker/*.sh",
-    }  # fmt: skip
+    assert allowed == {pattern.split("/")[0] for pattern in bundle} | {"pyproject.toml", "docker/*.sh"}
 
 
 @pytest.mark.parametrize("script", sorted(DOCKER.glob("*.sh")), ids=lambda path: path.name)
@@ -127,11 +125,3 @@ def _compose_command() -> list[str] | None:
         ["docker", "compose", "version"], capture_output=True, check=False
     )
     return ["docker", "compose"] if plugin and plugin.returncode == 0 else None
-
-
-def test_builder_is_given_all_that_the_app_bundle_holds() -> None:
-    bundle = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]
-    given = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
-    assert {pattern.split("/")[0] for pattern in bundle} | {"pyproject.toml", "docker"} == {
-        name.split("/")[0] for name in given
-    }
