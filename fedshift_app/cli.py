@@ -42,14 +42,19 @@ def run(
     """Run an experiment through `flwr run` and print accuracies per domain.
 
     Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
+    resume=FOLDER, alone or with the keys of the run that is continued;
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X.
     """
-    from fedshift_app import runner
+    from fedshift_app import resuming, runner
 
     flat, launch = parse_arguments(arguments or [])
-    config = configuration.resolve(flat)
-    nodes = runner.num_nodes(config, launch.get("nodes"))
+    config, past = resuming.resolve(flat, hold=False)
+    if past is not None:
+        resuming.check_engine(past, launch.get("engine", "simulation"))
+    nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
+    if past is not None:
+        resuming.check_number(past, nodes)
     check_data(config, nodes)
     if launch.get("engine", "simulation") == "inline":
         folder = runner.run_inline(flat, nodes)
@@ -245,8 +250,9 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             raise ConfigError(f"unknown key {key!r}; there are {known}, and dotted ones such as train.lr")
     flat["set"] = " ".join([flat.get("set", ""), *(shlex.quote(part) for part in dotted)]).strip()
     flat["output-dir"] = str(Path(flat.get("output-dir") or "runs").expanduser().resolve())
-    if flat.get("data-dir"):
-        flat["data-dir"] = str(Path(flat["data-dir"]).expanduser().resolve())
+    for key in ("data-dir", "resume"):
+        if flat.get(key):
+            flat[key] = str(Path(flat[key]).expanduser().resolve())
     experiment = flat.get("experiment", "")
     if experiment.endswith((".yaml", ".yml")):
         flat["experiment"] = str(Path(experiment).expanduser().resolve())

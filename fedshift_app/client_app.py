@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from clients.stopwatch import MESSAGES
 from datasets import catalog
 from datasets.errors import FedShiftError
 from fedshift_app import holdings, keeping, node
-from fedshift_app.holdings import Place
+from fedshift_app.keeping import Shelf
 from fedshift_records import decode, encode
 from fedshift_wire import (
     ARRAYS,
@@ -24,6 +25,7 @@ from fedshift_wire import (
     DOMAIN,
     DOMAINS,
     DRAWN,
+    KEPT,
     KNOWLEDGE,
     LOCAL_DOMAINS,
     METRICS,
@@ -36,6 +38,7 @@ from fedshift_wire import (
     SECONDS,
     SERVER_ROUND,
     SHARED_TEST,
+    STARTED_ANEW,
     STARTS,
     STOPS,
     UNHELD_TEST,
@@ -45,6 +48,7 @@ from fedshift_wire import (
 log = logging.getLogger("fedshift")
 
 MEMORY = "memory"  # the record of context.state that holds a node's private arrays
+MEMORY_OF = "memory-of"  # the record of context.state that says from which round they are
 RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 app = ClientApp()
@@ -84,27 +88,31 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
 
 def _train(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
-    client, where = _client(msg, context)
+    called = _called(msg, context)
+    client = called.client
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
     weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS))
+    called.shelf.remember(client.server_round, client.memory)
     context.state[MEMORY] = encode(client.memory)
-    if not where.shared:
-        keeping.remember(where, msg.metadata.run_id, client.memory)
+    context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})
     shared, knowledge = encode(dict(zip(client.shared_names, weights, strict=True))), encode(client.contribution())
-    told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | _seconds(client, started))
+    kept = {KEPT: 1} if client.memory else {}
+    told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | kept | called.told | _seconds(client, started))
     return RecordDict({ARRAYS: shared, KNOWLEDGE: knowledge, METRICS: told})
 
 
 def _evaluate(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
-    client, _ = _client(msg, context)
+    called = _called(msg, context)
+    client = called.client
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
     _, num_examples, metrics = client.evaluate(
         parameters, _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION)
     )
-    return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: num_examples} | metrics | _seconds(client, started))})
+    told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | called.told | _seconds(client, started))
+    return RecordDict({METRICS: told})
 
 
 def _seconds(client: DomainClient, started: float) -> dict[str, float | int]:
@@ -137,16 +145,37 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain}), METRICS: metrics})
 
 
-def _client(msg: Message, context: Context) -> tuple[DomainClient, Place]:
+@dataclass(frozen=True)
+class _Called:
+    """A client that is ready for a message.
+
+    Attributes:
+        client: With its knowledge and its memory.
+        shelf: Where its memory is kept.
+        told: What the server is to know of its memory.
+    """
+
+    client: DomainClient
+    shelf: Shelf
+    told: dict[str, int]
+
+
+def _called(msg: Message, context: Context) -> _Called:
     record = msg.content.config_records[CONFIG]
     config, where = node.open_message(record, context)
     client = node.make_client(config, where, int(str(record[NODE_INDEX])))
     client.knowledge = decode(msg.content.array_records[KNOWLEDGE])
+    shelf = keeping.shelf(record, where)
     if MEMORY in context.state.array_records:
-        client.memory = decode(context.state.array_records[MEMORY])
-    elif not where.shared:  # the SuperNode's process was started again, or this is the first round
-        client.memory = keeping.recall(where, msg.metadata.run_id)
-    return client, where
+        kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
+        memory = decode(context.state.array_records[MEMORY])
+    else:  # the first message, the SuperNode's process was started again, or the run was resumed
+        kept_in, memory = shelf.recall()
+    if kept_in >= shelf.expected:
+        client.memory = memory
+        return _Called(client, shelf, {})
+    log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, shelf.expected)
+    return _Called(client, shelf, {STARTED_ANEW: 1})
 
 
 def _in_order(record: ArrayRecord, client: DomainClient) -> list[Any]:

@@ -29,7 +29,7 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
 FLAT_KEYS: dict[str, str | int | float | bool] = {
-    "experiment": "handwritten",
+    "experiment": "",
     "method": "",
     "dataset": "",
     "rounds": 0,
@@ -42,6 +42,8 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
     "profile": False,
     "set": "",
 }
+
+DEFAULT_EXPERIMENT = "handwritten"
 
 #: What an experiment calls ``model.per_node``.
 MODEL_PER_NODE = "model_per_node"
@@ -191,10 +193,10 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     for key in given:
         if key not in FLAT_KEYS:
             raise ConfigError(f"unknown key {key!r}; there are {', '.join(FLAT_KEYS)}")
-    if given["resume"]:
-        raise ConfigError("resume: continuing an interrupted run is not implemented yet; leave it empty")
+    if given["resume"]:  # fedshift_app.resuming takes the key out
+        raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
     overrides = parse_set(str(given["set"]))
-    path = experiment_file(str(given["experiment"]))
+    path = experiment_file(str(given["experiment"]) or DEFAULT_EXPERIMENT)
     experiment = read_yaml(path)
     specials = _section(experiment, "methods")
     if "resolved" in experiment:  # the config.yaml of a run folder

@@ -1,23 +1,173 @@
-"""What a real node remembers, on its own disk: Flower keeps ``context.state`` in the SuperNode's memory only.
+"""What a node remembers, on disk: Flower keeps ``context.state`` in a process's memory only.
 
-A node's private parts (a personal head, BatchNorm, a style encoder) must outlive its SuperNode's process. They
-are written after each training, beside ``context.state``, and read where that is empty.
+A node's private parts (a personal head, BatchNorm, a style encoder) must outlive its SuperNode's process, and the
+run: one that is resumed goes on from each node's memory as it was after the round of the checkpoint. So memory is
+written after each training, one file per round, and read where ``context.state`` is empty.
+
+A real node keeps it in a folder of its own; a simulated one in the run folder, which is on the same machine.
+
+A run that was resumed after round 5 repeats round 6, and the files of the first round 6 count no longer. So each
+file is named by its round and by how often the run had been resumed, and the server says after which rounds it was.
 """
 
 import hashlib
 import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from typing import Any
 
 from clients.base import Arrays
 from datasets.errors import FedShiftError
+from fedshift_app import durable
+from fedshift_app.checkpoints import KEEP
 from fedshift_app.holdings import Place
+from fedshift_wire import KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
 
-#: Environment variable: where nodes keep what they remember.
+#: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"
-KEEP_RUNS = 3  # of each node; older ones are removed
+KEEP_RUNS = 3  # of each real node; older ones are removed
+_NAME = re.compile(r"round-(\d{5,})-(\d+)-([0-9a-f]{16})\.safetensors")
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A node's memory after one round.
+
+    Attributes:
+        server_round: The round in which the node trained.
+        resumes: How often the run had been resumed then.
+        digest: Start of the SHA-256 of the file.
+    """
+
+    server_round: int
+    resumes: int
+    digest: str
+    path: Path
+
+    def counts(self, resumed_after: tuple[int, ...]) -> bool:
+        """Tell whether it belongs to the run as it went on, not to rounds that were repeated."""
+        later = resumed_after[self.resumes :]
+        return self.resumes <= len(resumed_after) and all(self.server_round <= after for after in later)
+
+    def read(self) -> Arrays:
+        """Return the arrays.
+
+        Raises:
+            FedShiftError: If the file is not what was written: to go on without would silently start anew.
+        """
+        try:
+            data = self.path.read_bytes()
+            if _digest(data) != self.digest:
+                raise ValueError("it is not what was written: its hash differs")
+            return durable.unpack(data)
+        except (OSError, ValueError) as error:
+            raise FedShiftError(
+                f"cannot read a node's private parts from {self.path}: {error}; remove it to start them anew"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where a node keeps its memory of a run.
+
+    Attributes:
+        folder: The node's folder; None where nothing is kept on disk.
+        resumed_after: The rounds after which the run was resumed.
+        expected: The node has memory of this round or a later one, by the server's word; 0 for none.
+        own: The folder is the node's, which clears away its earlier runs; else it is in the run folder.
+    """
+
+    folder: Path | None
+    resumed_after: tuple[int, ...] = ()
+    expected: int = 0
+    own: bool = False
+
+    def versions(self) -> list[Version]:
+        """Return the versions that count, by round."""
+        if self.folder is None or not self.folder.is_dir():
+            return []
+        found = [version for path in self.folder.iterdir() if (version := _version(path))]
+        return sorted((v for v in found if v.counts(self.resumed_after)), key=lambda v: (v.server_round, v.resumes))
+
+    def recall(self) -> tuple[int, Arrays]:
+        """Return the last round that was remembered, and what; 0 and nothing where there is none.
+
+        Raises:
+            FedShiftError: If it cannot be read.
+        """
+        versions = self.versions()
+        return (versions[-1].server_round, versions[-1].read()) if versions else (0, {})
+
+    def remember(self, server_round: int, memory: Arrays) -> None:
+        """Write the memory of a round; nothing is written where there is nothing to remember.
+
+        What no checkpoint of the server can ask for any more is removed: while a round is on its way, these are
+        the checkpoints of the two rounds before.
+
+        Raises:
+            FedShiftError: If it cannot be written: private parts must not be lost unnoticed.
+        """
+        if not memory or self.folder is None:
+            return
+        data = durable.pack(memory)
+        name = f"round-{server_round:05d}-{len(self.resumed_after)}-{_digest(data)}.safetensors"
+        try:
+            if not self.folder.is_dir():
+                self._make(self.folder)
+            # A simulated node leaves its name to the server's checkpoint, which counts only if the file is there.
+            durable.write_durably(self.folder / name, data, named=self.own)
+            needed = {name} | {version.path.name for version in self._needed(server_round)}
+            for path in self.folder.iterdir():
+                if path.name not in needed:
+                    path.unlink()
+        except OSError as error:
+            raise FedShiftError(f"cannot keep this node's private parts in {self.folder}: {error.strerror}") from None
+
+    def _make(self, folder: Path) -> None:
+        folder.mkdir(parents=self.own, exist_ok=True)  # a run folder that is gone is not made again
+        if self.own:
+            runs = sorted(folder.parent.glob("run-*/"), key=lambda path: path.stat().st_mtime)
+            for old in [run for run in runs if run.name != folder.name][: 1 - KEEP_RUNS]:
+                shutil.rmtree(old)
+
+    def _needed(self, server_round: int) -> list[Version]:
+        versions = [version for version in self.versions() if version.server_round < server_round]
+        oldest = [version for version in versions if version.server_round <= server_round - KEEP]
+        return oldest[-1:] + versions[len(oldest) :]
+
+
+def shelf(told: Mapping[str, Any], where: Place) -> Shelf:
+    """Return where a node keeps what it remembers, from the server's ``config`` record.
+
+    Raises:
+        FedShiftError: If a real node is not told which run this is, or has no folder to keep anything in.
+    """
+    resumed_after = tuple(int(after) for after in told.get(RESUMED_AFTER, ()))
+    expected = int(told.get(MEMORY_ROUND, 0))
+    if where.shared:
+        base = str(told.get(KEPT_IN, ""))
+        return Shelf(simulated(Path(base), where.partition_id) if base else None, resumed_after, expected)
+    run_id = str(told.get(RUN_ID, ""))
+    if not _RUN_ID.fullmatch(run_id):  # it becomes the name of a folder
+        raise FedShiftError(f"the server says that the run is {run_id[:40]!r}, expected 32 hexadecimal digits")
+    return Shelf(_own_folder(where, run_id), resumed_after, expected, own=True)
+
+
+def simulated(base: Path, index: int) -> Path:
+    """Return the folder of a simulated node, whose place in the federation is its partition."""
+    return base / f"node-{index}"
+
+
+def keep_last(base: Path) -> None:
+    """Remove all but the last memory of each simulated node: a finished run needs no others."""
+    for folder in base.iterdir():
+        versions = [version for path in folder.iterdir() if (version := _version(path))]
+        for version in sorted(versions, key=lambda v: (v.resumes, v.server_round))[:-1]:
+            version.path.unlink()
 
 
 def state_dir() -> Path:
@@ -26,46 +176,17 @@ def state_dir() -> Path:
     return Path(named).expanduser() if named else Path.home() / ".local" / "state" / "fedshift"
 
 
-def remember(where: Place, run_id: int, memory: Arrays) -> None:
-    """Write a node's memory of a run; nothing is written where there is nothing to remember.
-
-    Raises:
-        FedShiftError: If it cannot be written: private parts must not be lost unnoticed.
-    """
-    if not memory:
-        return
-    target = _file(where, run_id)
-    part = target.with_suffix(".part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        save_file(memory, part)
-        part.replace(target)
-        for old in sorted(target.parent.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-KEEP_RUNS]:
-            old.unlink()
-    except OSError as error:
-        raise FedShiftError(f"cannot keep this node's private parts in {target.parent}: {error.strerror}") from None
+def _own_folder(where: Place, run_id: str) -> Path:
+    """Return the folder of a real node and run: by its number, or by its domain and folder where it was given none."""
+    images = hashlib.sha256(str(where.source.data_dir).encode()).hexdigest()[:12]
+    name = f"node-{where.partition_id}" if where.partition_id >= 0 else f"{where.domain}-{images}"
+    return state_dir() / name / f"run-{run_id}"
 
 
-def recall(where: Place, run_id: int) -> Arrays:
-    """Return what :func:`remember` wrote for this node and run, or nothing.
-
-    Raises:
-        FedShiftError: If the file cannot be read: to go on without would silently start anew.
-    """
-    source = _file(where, run_id)
-    if not source.is_file():
-        return {}
-    try:
-        arrays: Arrays = load_file(source)
-    except (OSError, SafetensorError) as error:
-        raise FedShiftError(
-            f"cannot read this node's private parts from {source}: {error}; remove it to start them anew"
-        ) from None
-    return arrays
+def _version(path: Path) -> Version | None:
+    match = _NAME.fullmatch(path.name)
+    return Version(int(match[1]), int(match[2]), match[3], path) if match else None
 
 
-def _file(where: Place, run_id: int) -> Path:
-    """Return the file of a node and run: by its number, or by its domain and folder where it was given none."""
-    folder = hashlib.sha256(str(where.source.data_dir).encode()).hexdigest()[:12]
-    name = f"node-{where.partition_id}" if where.partition_id >= 0 else f"{where.domain}-{folder}"
-    return state_dir() / name / f"run-{run_id}.safetensors"
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

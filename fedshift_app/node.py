@@ -30,10 +30,12 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     """Work out a node's place from what it was started with.
 
     Raises:
-        ConfigError: If ``--node-config`` lacks what the node needs.
+        ConfigError: If ``--node-config`` lacks what the node needs, or a real node is told to be a simulated one.
     """
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
+    if engine == SIMULATION and "data-dir" in given:  # else a server could have it read and write elsewhere
+        raise ConfigError("this node has images of its own (data-dir), it takes no part in a simulation")
     if engine == SIMULATION:
         domain = dealt(config, num_partitions)[partition_id]
         threads = config.train.threads or int(os.environ.get("OMP_NUM_THREADS", "1"))

@@ -19,7 +19,7 @@ def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, An
     server: dict[str, float] = {}
     nodes: dict[str, float] = {}
     number, places = 0, 0
-    for report in rounds:
+    for report in filter(None, rounds):  # rounds before the run was resumed may not have been measured
         number += 1
         places = max(places, report["side_by_side"])
         for total, parts in ((server, report["server"]), (nodes, report["nodes"] | {"waiting": report["waiting"]})):

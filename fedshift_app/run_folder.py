@@ -6,19 +6,23 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 from flwr.app import ArrayRecord
-from safetensors.numpy import save_file
 
 from datasets.errors import ConfigError
-from fedshift_app import __version__
+from fedshift_app import __version__, checkpoints, durable
+from fedshift_app.checkpoints import Checkpoint
 from fedshift_app.config import RunConfig
+from fedshift_app.durable import Lock, write_atomically
 from fedshift_app.scores import client_models, mean, mean_client_models
+from fedshift_records import encode
 from strategies.averaging import Arrays
 from strategies.base import RoundResult, decode
 from strategies.roster import Node
@@ -28,17 +32,58 @@ from strategies.schedule import LAST_ROUNDS
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 #: Environment variable: the command that was typed.
 COMMAND = "FEDSHIFT_COMMAND"
-KEEP_CHECKPOINTS = 2
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
+LOCK_FILE = "lock"  # locked by the process that writes here
 PROFILE_FILE = "profile.json"  # only of a run that measures its time
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
 
 
-class RunFolder:
-    """Writes a run's files as the run goes on."""
+@dataclass(frozen=True)
+class Past:
+    """What an interrupted run left in its folder (``fedshift_app.resuming``).
 
-    def __init__(self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, command: str) -> None:
-        """Make the folder and write ``config.yaml``.
+    Attributes:
+        path: The folder.
+        run_id: Names the run for its nodes.
+        engine: Where it ran: ``simulation``, ``deployment`` or ``inline``.
+        num_nodes: How many nodes there were at its start.
+        resumed_after: The rounds after which it was resumed before.
+        checkpoint: Its state after the last full round; None if there was none.
+        history: Its rounds up to then.
+        lock: Held by who is going to continue it.
+    """
+
+    path: Path
+    run_id: str
+    engine: str
+    num_nodes: int
+    resumed_after: tuple[int, ...]
+    checkpoint: Checkpoint | None
+    history: list[RoundResult]
+    lock: Lock | None
+
+    @property
+    def completed(self) -> int:
+        """The rounds that need not be done again."""
+        return self.checkpoint.server_round if self.checkpoint else 0
+
+
+class RunFolder:
+    """Writes a run's files as the run goes on.
+
+    Attributes:
+        path: The folder.
+        run_id: Names the run for its nodes.
+        resumed_after: The rounds after which the run was resumed.
+        history: All full rounds.
+        writing: Seconds that writing took.
+    """
+
+    def __init__(
+        self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, command: str, num_nodes: int = 0,
+        past: Past | None = None,
+    ) -> None:  # fmt: skip
+        """Make the folder and write ``config.yaml``; or go on in that of ``past``, whose lock is taken over.
 
         Args:
             output_dir: Where run folders are made.
@@ -46,56 +91,102 @@ class RunFolder:
             engine: ``simulation``, ``deployment`` or ``inline``.
             personal: Nodes are scored with models of their own, not with the global one.
             command: What was typed.
+            num_nodes: How many nodes there are.
+            past: What is continued.
 
         Raises:
             ConfigError: If the folder cannot be made.
         """
         self.config, self.engine, self.personal = config, engine, personal
         self.history: list[RoundResult] = []
+        self.writing = 0.0
+        self.resumed_after: tuple[int, ...] = ()
+        self._before = 0.0  # seconds of the run before this process
+        self._started = time.perf_counter()
         self._weights = ArrayRecord()
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        if past is not None:
+            self._go_on(past, {"time": now, "after_round": past.completed, "engine": engine, "command": command})
+            return
+        self.run_id = uuid.uuid4().hex
         stem = f"{config.experiment}-{config.method['name']}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         self.path = _make_folder(output_dir, stem)
+        self._lock = Lock(self.path / LOCK_FILE)
         content = {
             "resolved": config.model_dump(mode="json"),
             "engine": engine,
-            "versions": _versions(),
+            "nodes": num_nodes,
+            "run_id": self.run_id,
+            "versions": versions(),
             "command": command,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "started": now,
         }
         write_atomically(self.path / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        self.nodes_folder.mkdir(parents=True)
 
-    def add_round(self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays) -> None:
-        """Save a full round: first the checkpoint, then its line in ``metrics.jsonl``."""
+    @property
+    def nodes_folder(self) -> Path:
+        """Where simulated nodes keep their private parts."""
+        return self.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
+
+    def _go_on(self, past: Past, resumed: dict[str, Any]) -> None:
+        """Continue the run of ``past``: what came after its last checkpoint is removed, and this is noted."""
+        assert past.lock is not None  # whoever continues a run holds it
+        self.path, self.run_id, self._lock = past.path, past.run_id, past.lock
+        content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
+        content.setdefault("resumed", []).append(resumed | {"versions": versions()})
+        # First: what rounds that are repeated leave behind must not count, whenever this process is killed.
+        write_atomically(self.path / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        self.resumed_after = (*past.resumed_after, past.completed)
+        self.nodes_folder.mkdir(parents=True, exist_ok=True)
+        checkpoints.remove_after(self.path / checkpoints.FOLDER, past.completed)
+        metrics = self.path / METRICS_FILE
+        if metrics.exists():
+            lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+            write_atomically(metrics, "".join(lines[: past.completed]))
+        self.history = list(past.history)
+        if past.checkpoint is not None:
+            self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
+            self._weights = encode(past.checkpoint.weights)
+
+    def start_clock(self) -> None:
+        """Count the seconds of the run from now."""
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, with what it took before it was resumed."""
+        return self._before + time.perf_counter() - self._started
+
+    def close(self) -> None:
+        """Let others continue the run."""
+        self._lock.release()
+
+    def add_round(
+        self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays, memory: Mapping[int, int] | None = None,
+        nodes: Sequence[Node] = (),
+    ) -> None:  # fmt: skip
+        """Save a full round: first its line in ``metrics.jsonl``, then the checkpoint, by which the round counts.
+
+        Args:
+            result: The round.
+            weights: The shared weights.
+            knowledge: What the method shares besides.
+            memory: By index of the node, the last round in which it kept private arrays.
+            nodes: All nodes that have ever answered.
+        """
+        started = time.perf_counter()
         self.history.append(result)
         self._weights = weights
-        self._save_checkpoint(result.server_round, decode(weights), knowledge)
-        line: dict[str, Any] = {
-            "round": result.server_round,
-            "accuracy": result.accuracy or None,
-            "avg": mean(result.accuracy.values()),
-            "test_loss": result.test_loss or None,
-            "losses": result.losses,
-            "nodes": result.nodes,
-            "left_out": result.left_out,
-            "bytes_up": result.bytes_up,
-            "bytes_down": result.bytes_down,
-            "seconds": round(result.seconds, 3),
-        }
-        if result.evaluated_share < 1:
-            line["evaluated_share"] = round(result.evaluated_share, 4)
-        if result.validation:
-            line["validation"] = result.validation
-        if result.others:
-            line["others"] = result.others
-        if result.profile:
-            line["profile"] = result.profile
-        if result.clients is not None:
-            line["client_models"] = client_models(result.clients)
-        with (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(line)) + "\n")
+        durable.append_line(self.path / METRICS_FILE, json.dumps(finite(_line(result))))
+        checkpoint = Checkpoint(
+            result.server_round, decode(weights), knowledge, dict(memory or {}), list(nodes), self.seconds, self.writing
+        )
+        checkpoints.save(self.path / checkpoints.FOLDER, checkpoint)
+        self.writing += time.perf_counter() - started
 
-    def finish(self, nodes: list[Node], seconds: float) -> dict[str, Any]:
-        """Write and return the summary, ``results.json``."""
+    def finish(self, nodes: list[Node]) -> dict[str, Any]:
+        """Write and return the summary, ``results.json``, by which the run counts as finished."""
         results = summary(self.history) | {
             "method": self.config.method["name"],
             "experiment": self.config.experiment,
@@ -105,7 +196,7 @@ class RunFolder:
             "evaluated": "personal models" if self.personal else "global model",
             "seed": self.config.seed,
             "engine": self.engine,
-            "seconds": round(seconds, 3),
+            "seconds": round(self.seconds, 3),
             "nodes": [
                 {"index": n.index, "domain": n.domain, "num_examples": n.num_examples, "class_counts": n.class_counts}
                 for n in nodes
@@ -113,19 +204,41 @@ class RunFolder:
             "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
             "weights_sha256": weights_hash(decode(self._weights)),
         }
+        if self.resumed_after:
+            results["resumed_after"] = self.resumed_after
         write_atomically(self.path / RESULTS_FILE, json.dumps(finite(results), indent=2) + "\n")
         return results
 
-    def _save_checkpoint(self, server_round: int, weights: Arrays, knowledge: Arrays) -> None:
-        folder = self.path / "checkpoint"
-        folder.mkdir(exist_ok=True)
-        for kind, arrays in (("weights", weights), ("knowledge", knowledge)):
-            target = folder / f"{kind}-{server_round:05d}.safetensors"
-            part = target.with_suffix(".part")
-            save_file(arrays, part, metadata={"round": str(server_round)})
-            part.replace(target)
-            for old in sorted(folder.glob(f"{kind}-*.safetensors"))[:-KEEP_CHECKPOINTS]:
-                old.unlink()
+
+def _line(result: RoundResult) -> dict[str, Any]:
+    """Return a round as it stands in ``metrics.jsonl``."""
+    line: dict[str, Any] = {
+        "round": result.server_round,
+        "accuracy": result.accuracy or None,
+        "avg": mean(result.accuracy.values()),
+        "test_loss": result.test_loss or None,
+        "losses": result.losses,
+        "nodes": result.nodes,
+        "left_out": result.left_out,
+        "bytes_up": result.bytes_up,
+        "bytes_down": result.bytes_down,
+        "seconds": round(result.seconds, 3),
+    }
+    if result.evaluated_share < 1:
+        line["evaluated_share"] = round(result.evaluated_share, 4)
+    if result.validation:
+        line["validation"] = result.validation
+    if result.others:
+        line["others"] = result.others
+    if result.profile:
+        line["profile"] = result.profile
+    if result.started_anew:
+        line["started_anew"] = result.started_anew
+    if result.clients is not None:
+        line["client_models"] = client_models(result.clients)
+        if result.clients.own:
+            line["client_models"]["own"] = {str(index): value for index, value in result.clients.own.items()}
+    return line
 
 
 def summary(history: list[RoundResult]) -> dict[str, Any]:
@@ -222,13 +335,6 @@ def weights_hash(arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never half of it."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 def _make_folder(output_dir: Path, stem: str) -> Path:
     base = output_dir.expanduser().resolve()
     for attempt in range(1000):
@@ -245,6 +351,7 @@ def _make_folder(output_dir: Path, stem: str) -> Path:
     raise ConfigError(f"output-dir: {base} holds too many runs of the same second")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of what decides the numbers of a run."""
     found = {"fedshift": __version__, "python": platform.python_version()}
     return found | {name: version(name) for name in VERSIONS_OF}

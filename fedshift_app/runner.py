@@ -180,7 +180,8 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
     status = json.loads(status_file.read_text())
     if status["state"] != "completed":
-        folder = f" (what was computed is in {status['run_folder']})" if status["run_folder"] else ""
+        path = status["run_folder"]
+        folder = f" (what was computed is in {path}; go on with: fedshift run resume={path})" if path else ""
         raise FederationError(f"{status['error']}{folder}")
     return Path(status["run_folder"])
 

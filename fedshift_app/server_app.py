@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,17 @@ from flwr.serverapp import Grid, ServerApp
 from datasets import catalog
 from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
-from fedshift_app import console, node, profiling, registry
+from fedshift_app import console, keeping, node, profiling, registry, resuming
+from fedshift_app.checkpoints import Checkpoint
 from fedshift_app.config import RunConfig
+from fedshift_app.durable import write_atomically
 from fedshift_app.flower_internals import is_simulation_grid
 from fedshift_app.inline import InlineGrid
-from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, RunFolder, write_atomically
+from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_records import encode
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Federation, RoundResult
+from strategies.memory import NodeMemory
 from strategies.roster import Node
 from strategies.schedule import LAST_ROUNDS
 
@@ -48,56 +50,107 @@ def main(grid: Grid, context: Context) -> None:
         status["error"] = f"{type(error).__name__}: {error}"
         raise
     finally:
-        if os.environ.get(STATUS_FILE):  # `fedshift run` tells it
-            write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
-        elif status["run_folder"]:
+        _tell(status)
+        if status["run_folder"] and not os.environ.get(STATUS_FILE):
             console.log.info("run folder: %s", status["run_folder"])
 
 
 def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> None:
-    config = configuration.resolve(run_config)
+    config, past = resuming.resolve(run_config, hold=True)
+    try:
+        _start(grid, run_config, status, config, past)
+    finally:
+        if past is not None and past.lock is not None:
+            past.lock.release()
+
+
+def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfig, past: Past | None) -> None:
     engine = _engine(grid)
+    if past is not None:
+        resuming.check_engine(past, engine)
     initial, federation = _prepare(config, engine)
     progress = Progress(config.rounds)
     strategy: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
         federation, config.server_params(), progress
     )
     strategy.gather(grid)
-    console.log.info("%s", describe(config, engine, strategy.roster.nodes))
+    nodes = strategy.roster.nodes
+    if past is not None:
+        resuming.check_number(past, len(nodes))
+        resuming.check_nodes(past, nodes)
+    checkpoint = past.checkpoint if past is not None else None
+    if checkpoint is not None:
+        initial = _restore(strategy, initial, checkpoint)
+    console.log.info("%s", describe(config, engine, nodes))
     # Only now: a run that cannot start leaves no folder behind.
-    progress.folder = RunFolder(
-        Path(str(run_config.get("output-dir") or "runs")), config,
-        engine=engine, personal=federation.personal, command=_command(run_config),
+    folder = RunFolder(
+        Path(str(run_config.get("output-dir") or "runs")), config, engine=engine, personal=federation.personal,
+        command=_command(run_config), num_nodes=len(nodes), past=past,
     )  # fmt: skip
-    status["run_folder"] = str(progress.folder.path)
-    started = time.perf_counter()
-    with console.quiet_flower():
-        strategy.start(grid, initial, num_rounds=config.rounds, timeout=config.federation.round_timeout)
-    results = progress.folder.finish(strategy.roster.nodes, time.perf_counter() - started)
-    console.log.info("%s", console.table(results))
-    if config.profile:
-        found = profiling.summary((result.profile for result in progress.folder.history), progress.writing)
-        write_atomically(progress.folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
-        console.log.info("%s", profiling.table(found))
+    status["run_folder"] = str(folder.path)
+    _tell(status | {"error": "the ServerApp ended without a word"})
+    progress.folder, progress.strategy = folder, strategy
+    kept_in = "" if engine == node.DEPLOYMENT else str(folder.nodes_folder)
+    kept = dict(checkpoint.memory) if checkpoint is not None else {}
+    strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept)
+    if past is not None:
+        console.log.info("continues after round %d of %d: %s", past.completed, config.rounds, folder.path)
+    try:
+        folder.start_clock()
+        with console.quiet_flower():
+            strategy.start(
+                grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
+            )
+        if config.profile:
+            found = profiling.summary((result.profile for result in folder.history), folder.writing)
+            write_atomically(folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
+        results = folder.finish(strategy.roster.nodes)
+        keeping.keep_last(folder.nodes_folder)
+        console.log.info("%s", console.table(results))
+        if config.profile:
+            console.log.info("%s", profiling.table(found))
+    finally:
+        folder.close()
+
+
+def _restore(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpoint) -> ArrayRecord:
+    """Put a strategy where it was after a checkpoint; return the shared weights of then.
+
+    Raises:
+        ConfigError: If they are not of the model that this version builds.
+    """
+    weights = encode(checkpoint.weights)
+    shapes = [{name: (a.dtype, tuple(a.shape)) for name, a in record.items()} for record in (weights, initial)]
+    if list(weights) != list(initial) or shapes[0] != shapes[1]:
+        raise ConfigError("resume: the weights of the checkpoint are not of the model that this version builds")
+    strategy.completed = checkpoint.server_round
+    strategy.knowledge = checkpoint.knowledge
+    return weights
+
+
+def _tell(status: dict[str, Any]) -> None:
+    """Tell ``fedshift run`` how the run stands, if that is who started it."""
+    if os.environ.get(STATUS_FILE):
+        write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
 
 
 class Progress:
     """Takes each full round to the run folder and to the screen."""
 
     folder: RunFolder
+    strategy: DomainStrategy
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._seconds = 0.0
-        self.writing = 0.0  # seconds that the run folder took
+        self._done = 0
 
     def __call__(self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays) -> None:
         """Save and show one round."""
-        started = time.perf_counter()
-        self.folder.add_round(result, weights, knowledge)
-        self.writing += time.perf_counter() - started
+        self.folder.add_round(result, weights, knowledge, self.strategy.memory.rounds, self.strategy.roster.nodes)
         self._seconds += result.seconds
-        left = self._seconds / result.server_round * (self._rounds - result.server_round)
+        self._done += 1
+        left = self._seconds / self._done * (self._rounds - result.server_round)
         console.log.info("%s", console.round_line(result, self._rounds, left))
 
 

@@ -29,6 +29,7 @@ from fedshift_wire import (
     DOMAINS,
     DRAWN,
     ENGINE,
+    KEPT,
     KNOWLEDGE,
     LOCAL,
     LOCAL_DOMAINS,
@@ -39,6 +40,7 @@ from fedshift_wire import (
     RUN,
     SECONDS,
     SERVER_ROUND,
+    STARTED_ANEW,
     STARTS,
     STOPS,
     VALIDATION,
@@ -48,6 +50,7 @@ from strategies import clock
 from strategies.averaging import Arrays, RunningAverage, finite, shares
 from strategies.clock import Clock
 from strategies.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
+from strategies.memory import NodeMemory
 from strategies.prototypes import Refused
 from strategies.roster import Node, Roster
 from strategies.schedule import EvaluateConfig
@@ -55,7 +58,8 @@ from strategies.sending import in_waves, longest_first
 
 log = logging.getLogger("fedshift")
 
-NO_LOSSES = (NUM_EXAMPLES, SECONDS, PROCESS)  # so start the numbers of a reply that are neither losses nor scores
+#: So start the numbers of a reply that are neither losses nor scores.
+NO_LOSSES = (NUM_EXAMPLES, SECONDS, PROCESS, KEPT, STARTED_ANEW)
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ class RoundResult:
         clients: What the nodes' own models scored, in a round that asks for it.
         others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
         profile: Where the time went (``strategies.clock``), in a run that measures it.
+        started_anew: Which nodes had lost what they kept to themselves, one line each.
     """
 
     server_round: int
@@ -156,6 +161,7 @@ class RoundResult:
     others: dict[str, dict[str, float | None]] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
     evaluated_share: float = 1.0
+    started_anew: list[str] = field(default_factory=list)
 
 
 Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
@@ -170,7 +176,9 @@ class DomainStrategy(FedAvg):
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)
         self.federation = federation
         self.params = params
-        self.knowledge: Arrays = {}  # what the method shares besides weights
+        self.knowledge: Arrays = {}  # what the method shares besides weights; nothing else outlives a round
+        self.memory = NodeMemory()
+        self.completed = 0  # full rounds of the run before this process; Flower counts from 1 after them
         self.roster = Roster(federation.domains, federation.engine, federation.run_json)
         self._observer = observer
         self._result = RoundResult(0)
@@ -219,6 +227,7 @@ class DomainStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Choose the nodes of the round and write a message to each."""
+        server_round += self.completed
         self._started = time.perf_counter()
         self._clock.start()
         self._result = RoundResult(server_round)
@@ -247,6 +256,7 @@ class DomainStrategy(FedAvg):
         Raises:
             FederationError: If no reply can be used.
         """
+        server_round += self.completed
         replies = self._heard(replies)
         self._clock.lap(clock.TRAINING)
         updates, problems = self._sift(replies)
@@ -268,6 +278,7 @@ class DomainStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask, for each domain, the nodes that can tell its accuracy; nobody in a round that is not scored."""
+        server_round += self.completed
         fed = self.federation
         self._evaluation = None
         if not fed.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
@@ -281,6 +292,7 @@ class DomainStrategy(FedAvg):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Group correct and count by domain; a node that fails is replaced by the next of its domain."""
+        server_round += self.completed
         if self._evaluation is not None:
             self._score(self._evaluation, replies, server_round)
             self._clock.lap(clock.EVALUATION)
@@ -309,7 +321,7 @@ class DomainStrategy(FedAvg):
     ) -> Message:
         config = ConfigRecord({
             SERVER_ROUND: server_round, NODE_INDEX: node.index,
-            ENGINE: self.federation.engine, RUN: self.federation.run_json, **asked,
+            ENGINE: self.federation.engine, RUN: self.federation.run_json, **self.memory.told(node), **asked,
         })  # fmt: skip
         content = RecordDict({ARRAYS: arrays, KNOWLEDGE: encode(self.knowledge_for(node)), CONFIG: config})
         return Message(content, node.node_id, kind)
@@ -407,13 +419,18 @@ class DomainStrategy(FedAvg):
         return update
 
     def _heard(self, replies: Iterable[Message]) -> list[Message]:
-        """Return the replies, after the clock has taken from them what the nodes say of their time."""
+        """Return the replies, after taking from them what the nodes say of their memory and their time."""
         replies = list(replies)
-        index = {node.node_id: node.index for node in self.roster.nodes}
-        for reply in replies if self.federation.profile else ():
+        nodes = {node.node_id: node for node in self.roster.nodes}
+        for reply in replies:
             metrics = None if reply.has_error() else reply.content.get(METRICS)
-            if isinstance(metrics, MetricRecord) and reply.metadata.src_node_id in index:
-                self._clock.hear(index[reply.metadata.src_node_id], metrics)
+            node = nodes.get(reply.metadata.src_node_id)
+            if not isinstance(metrics, MetricRecord) or node is None:
+                continue
+            if problem := self.memory.hear(node, self._result.server_round, metrics):
+                self._result.started_anew.append(problem)
+            if self.federation.profile:
+                self._clock.hear(node.index, metrics)
         return replies
 
     def _leave_out(self, node: Node, reason: str) -> None:

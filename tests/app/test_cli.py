@@ -142,7 +142,7 @@ def test_help_names_the_commands(fedshift: Command) -> None:
         (["=1"], ["''", "method"]),
         (["handwritten", "extra"], ["'extra'", "key=value"]),
         (["method=i2pfl", "handwritten"], ["'handwritten'", "key=value"]),
-        (["resume=runs/1"], ["resume"]),
+        (["resume=runs/1"], ["resume", "runs/1", "config.yaml"]),
         (["engine=ray"], ["engine", "'ray'", "simulation", "inline"]),
         (["rounds=many"], ["rounds", "'many'", "whole number"]),
         (["rounds=-1"], ["rounds", "-1"]),

@@ -6,20 +6,27 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
-from support import InlineRun, ListeningGrid
+from support import InlineRun, ListeningGrid, Run
 
 from datasets.base import Source
-from datasets.errors import FedShiftError
+from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import exporting, keeping, node, server_app
 from fedshift_app.config import resolve
 from fedshift_app.exporting import NodeFolder
 from fedshift_app.flower_internals import make_context
 from fedshift_app.holdings import Place
+from fedshift_app.keeping import Shelf
+from fedshift_wire import RESUMED_AFTER, RUN_ID
+from strategies.base import Update
+from strategies.fedcode import FedCodeStrategy
 
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(keeping.STATE_DIR, str(tmp_path / "state"))
+
+
+RUN = "a" * 32
 
 
 def place(partition_id: int = 2, data_dir: str = "/data/a") -> Place:
@@ -29,9 +36,14 @@ def place(partition_id: int = 2, data_dir: str = "/data/a") -> Place:
 MEMORY = {"model/head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "model/batches": np.asarray(7)}
 
 
+def shelf(where: Place | None = None, run: str = RUN, **more: Any) -> Shelf:
+    return keeping.shelf({RUN_ID: run} | more, where or place())
+
+
 def test_what_is_remembered_comes_back_with_its_types() -> None:
-    keeping.remember(place(), 11, MEMORY)
-    told = keeping.recall(place(), 11)
+    shelf().remember(3, MEMORY)
+    server_round, told = shelf().recall()
+    assert server_round == 3
     assert told.keys() == MEMORY.keys()
     for name, array in MEMORY.items():
         np.testing.assert_array_equal(told[name], array)
@@ -39,42 +51,78 @@ def test_what_is_remembered_comes_back_with_its_types() -> None:
 
 
 def test_other_nodes_and_other_runs_have_nothing() -> None:
-    keeping.remember(place(), 11, MEMORY)
-    assert keeping.recall(place(), 12) == {}
-    assert keeping.recall(place(partition_id=3), 11) == {}
+    shelf().remember(1, MEMORY)
+    assert shelf(run="b" * 32).recall() == (0, {})
+    assert shelf(place(partition_id=3)).recall() == (0, {})
 
 
 def test_a_node_without_a_number_goes_by_its_folder() -> None:
-    keeping.remember(place(-1, "/data/a"), 11, MEMORY)
-    assert keeping.recall(place(-1, "/data/a"), 11).keys() == MEMORY.keys()
-    assert keeping.recall(place(-1, "/data/b"), 11) == {}
+    shelf(place(-1, "/data/a")).remember(1, MEMORY)
+    assert shelf(place(-1, "/data/a")).recall()[1].keys() == MEMORY.keys()
+    assert shelf(place(-1, "/data/b")).recall() == (0, {})
 
 
 def test_nothing_to_remember_writes_nothing() -> None:
-    keeping.remember(place(), 11, {})
+    shelf().remember(1, {})
     assert not keeping.state_dir().exists()
 
 
 def test_only_the_last_runs_are_kept() -> None:
     for run in range(5):
-        keeping.remember(place(), run, MEMORY)
-    assert len(list(keeping.state_dir().rglob("*"))) == 1 + keeping.KEEP_RUNS
-    assert keeping.recall(place(), 4)
+        shelf(run=f"{run:032x}").remember(1, MEMORY)
+    assert len(list(keeping.state_dir().glob("*/run-*"))) == keeping.KEEP_RUNS
+    assert shelf(run=f"{4:032x}").recall()[0] == 1
 
 
 def test_a_damaged_file_is_an_error_that_names_it() -> None:
-    keeping.remember(place(), 11, MEMORY)
+    shelf().remember(11, MEMORY)
     file = next(keeping.state_dir().rglob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:20])
-    with pytest.raises(FedShiftError, match=r"run-11\.safetensors.*remove it"):
-        keeping.recall(place(), 11)
+    with pytest.raises(FedShiftError, match=r"round-00011-0-.*its hash differs; remove it"):
+        shelf().recall()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(keeping.STATE_DIR, str(tmp_path / "file"))
     with pytest.raises(FedShiftError, match="cannot keep this node's private parts"):
-        keeping.remember(place(), 11, MEMORY)
+        shelf().remember(1, MEMORY)
+
+
+@pytest.mark.parametrize("run_id", ["", "../../etc", "A" * 32])
+def test_the_servers_name_of_the_run_cannot_lead_elsewhere(run_id: str) -> None:
+    with pytest.raises(FedShiftError, match="expected 32 hexadecimal digits"):
+        shelf(run=run_id)
+
+
+def test_a_real_node_takes_no_part_in_a_simulation() -> None:
+    context = make_context(1, {"domain": "scan", "data-dir": "/data", "partition-id": 0, "num-partitions": 4}, {})
+    with pytest.raises(ConfigError, match="it takes no part in a simulation"):
+        node.place(resolve({}), context, node.SIMULATION)
+
+
+def test_versions_of_rounds_that_are_repeated_do_not_count() -> None:
+    def after(*resumed_after: int) -> Shelf:
+        return shelf(**{RESUMED_AFTER: list(resumed_after)})
+
+    def memory(value: float) -> dict[str, Any]:
+        return {"x": np.array([value])}
+
+    def kept(of: Shelf) -> list[int]:
+        return [version.server_round for version in of.versions()]
+
+    for number in (1, 2, 3):
+        after().remember(number, memory(number))
+    assert kept(after()) == [1, 2, 3]
+    assert [after(number).recall() for number in (0, 1, 2)] == [(0, {}), (1, memory(1)), (2, memory(2))]
+    after(2).remember(4, memory(4.5))  # absent from the second round 3
+    assert kept(after(2)) == [2, 4]  # 1: no checkpoint asks for it; 3: repeated
+    assert after(2, 3).recall() == (2, memory(2))
+    after(2).remember(5, memory(5))
+    assert kept(after(2)) == [2, 4, 5]
+    after(2).remember(7, memory(7))
+    assert kept(after(2)) == [5, 7]  # the server has checkpoints of 5 and 6
+    assert after().recall() == (0, {})  # what a resumed run left is not of one that was not
 
 
 # --- a whole run ------------------------------------------------------------------------------------
@@ -114,10 +162,60 @@ def test_private_parts_outlive_the_supernodes_process(
     for restarts, forgets in ((False, False), (True, False), (True, True)):
         monkeypatch.setenv(keeping.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
         if forgets:
-            monkeypatch.setattr(keeping, "recall", lambda where, run_id: {})
+            monkeypatch.setattr(Shelf, "recall", lambda self: (0, {}))
         run = run_inline(
             method="fedcode", rounds=3, nodes=4, set=settings, grid=SuperNodes(folders, restarts=restarts).make
         )
         hashes.append((run.results["weights_sha256"], [line["accuracy"] for line in run.rounds]))
     assert hashes[0] == hashes[1]  # a restart changes nothing
     assert hashes[0] != hashes[2]  # because the parts are on disk
+    anew = [line.get("started_anew") for line in run.rounds]  # ... and what was lost is told
+    gone = "node 1 (texture): its private parts of round {} are gone, it started them anew"
+    assert anew == [[gone.format(number)] for number in (1, 2, 3)]
+
+
+class Stopped(Exception):
+    """What ends the ServerApp in the middle of a round."""
+
+
+def test_a_deployment_is_resumed_from_the_nodes_own_disks(
+    tmp_path: Path, run_inline: InlineRun, image_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = "train.epochs=1 allocation.share=0.1 federation.min_nodes=4"
+    flat = {"method": "fedcode", "rounds": 3, "nodes": 4, "set": settings}
+    cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
+    folders = exporting.export(cfg, 4, tmp_path / "nodes")
+    monkeypatch.setattr(server_app, "_engine", lambda grid: node.DEPLOYMENT)
+    make = SuperNodes(folders, restarts=False).make
+    whole = run_inline(**flat, grid=make)
+
+    def interrupted(number: int) -> str:
+        """Return the folder of a run that ended after all nodes had trained in round 3."""
+        runs = tmp_path / f"runs-{number}"
+        with monkeypatch.context() as patch:
+            patch.setattr(FedCodeStrategy, "merge_knowledge", stop)
+            with pytest.raises(Stopped):
+                run_inline(**flat, grid=make, output_dir=str(runs))
+        (folder,) = runs.iterdir()
+        return str(folder)
+
+    def stop(self: FedCodeStrategy, updates: list[Update]) -> None:
+        if self._result.server_round == 3:
+            raise Stopped
+        merge(self, updates)
+
+    def told(run: Run) -> list[dict[str, Any]]:
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
+
+    merge = FedCodeStrategy.merge_knowledge
+    run = run_inline("", nodes=4, resume=interrupted(0))
+    assert told(run) == told(whole)
+    assert run.results["weights_sha256"] == whole.results["weights_sha256"]
+    folder = interrupted(1)
+    for file in (keeping.state_dir() / "node-2").rglob("round-00002-*"):
+        file.unlink()
+    run = run_inline("", nodes=4, resume=folder)
+    assert told(run) != told(whole)
+    assert run.rounds[2]["started_anew"] == [
+        "node 2 (street): its private parts of round 2 are gone, it started them anew"
+    ]

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 from datasets.errors import ConfigError
 from fedshift_app.config import resolve
+from fedshift_app.durable import write_atomically
 from fedshift_app.run_folder import (
     CONFIG_FILE,
     LAST_ROUNDS,
@@ -28,7 +29,6 @@ from fedshift_app.run_folder import (
     mean,
     summary,
     weights_hash,
-    write_atomically,
 )
 from strategies.averaging import Arrays
 from strategies.base import RoundResult
@@ -238,6 +238,7 @@ def test_config_file(tmp_path: Path) -> None:
     assert {"flwr", "torch", "numpy", "python", "fedshift"} <= set(content["versions"])
     assert content["command"]
     assert content["started"]
+    assert content["run_id"] == folder.run_id != opened(tmp_path).run_id
 
 
 def test_folder_is_named_after_the_run(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
         folder.add_round(RoundResult(number, {"a": 1.0}), record(weights(number)), knowledge)
     names = sorted(path.name for path in (folder.path / "checkpoint").iterdir())
     assert names == [
-        "knowledge-00010.safetensors", "knowledge-00011.safetensors",
+        "knowledge-00010.safetensors", "knowledge-00011.safetensors", "nodes", "round-00010.json", "round-00011.json",
         "weights-00010.safetensors", "weights-00011.safetensors",
     ]  # fmt: skip
     read = load_file(folder.path / "checkpoint" / "weights-00011.safetensors")
@@ -302,16 +303,17 @@ def test_results(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     for number, accuracy in enumerate((40.0, 60.0), start=1):
         folder.add_round(RoundResult(number, {"a": accuracy, "b": 20.0}, bytes_up=5), record(weights(number)), {})
-    returned = folder.finish([node(0, "a"), node(1, "b")], 12.34567)
+    returned = folder.finish([node(0, "a"), node(1, "b")])
     written: dict[str, Any] = json.loads((folder.path / RESULTS_FILE).read_text())
     assert written == json.loads(json.dumps(finite(returned)))
     expected = {
         "method": "fedavg", "dataset": "handwritten", "experiment": "handwritten", "model": "cnn", "bn": "average",
-        "seed": 3, "rounds": 2, "engine": "inline", "seconds": 12.346, "domains": {"a": 50.0, "b": 20.0}, "avg": 35.0,
+        "seed": 3, "rounds": 2, "engine": "inline", "domains": {"a": 50.0, "b": 20.0}, "avg": 35.0,
         "final": {"a": 60.0, "b": 20.0}, "worst": 20.0, "bytes_up": 10, "bytes_down": 0,
         "num_parameters": 2 * 3 + 1, "weights_sha256": weights_hash(weights(2)),
     }  # fmt: skip
     assert expected.items() <= written.items()
+    assert 0 < written["seconds"] < 60
     assert written["best_test"]["round"] == 2
     assert written["nodes"] == [
         {"index": 0, "domain": "a", "num_examples": 5, "class_counts": [3, 0, 2]},

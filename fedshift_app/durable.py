@@ -1,0 +1,118 @@
+"""Files that are there as a whole or not at all, also after a kill or a power cut; named arrays as bytes; a lock."""
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from strategies.averaging import Arrays
+
+PART = ".part"  # ends the name of a file that is being written
+
+
+def write_durably(path: Path, data: bytes, *, named: bool = True) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half of it: write, fsync, rename.
+
+    Args:
+        path: The file.
+        data: Its content.
+        named: Bring its name to the disk as well; a caller that writes several files does so with the last.
+
+    Raises:
+        OSError: If it cannot be written; the old file is then still there.
+    """
+    part = path.with_name(path.name + PART)
+    with part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    if named:
+        sync_folder(path.parent)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file as :func:`write_durably` does."""
+    write_durably(path, text.encode())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a text file; it is on the disk afterwards."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk: a new file's name is not part of the file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def pack(arrays: Arrays) -> bytes:
+    """Return arrays as a safetensors file; their order is lost."""
+    # safetensors copies the memory as it lies.
+    return bytes(save({name: a if a.flags.c_contiguous else a.copy(order="C") for name, a in arrays.items()}))
+
+
+def unpack(data: bytes) -> Arrays:
+    """Return the arrays of a safetensors file, C-ordered.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        arrays: Arrays = load(data)
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"no safetensors file: {error}") from None
+    return arrays
+
+
+class InUse(Exception):  # noqa: N818 (a state, not a malfunction)
+    """Another process holds the lock; the message names it."""
+
+
+class Lock:
+    """A lock on a folder, held until :meth:`release` or until the process ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock that the file ``path`` stands for.
+
+        Raises:
+            InUse: If somebody else has it.
+            OSError: If the file cannot be made.
+        """
+        self._file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = _holder(self._file.read())
+            self._file.close()
+            raise InUse(holder) from None
+        except OSError:
+            self._file.close()
+            raise
+        self._file.truncate(0)
+        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let others have it."""
+        self._file.close()
+
+
+def _holder(told: str) -> str:
+    try:
+        holder = json.loads(told)
+        return f"process {holder['pid']} on {holder['host']}"
+    except (ValueError, TypeError, KeyError):  # it has just taken the lock
+        return "another process"

@@ -1,0 +1,248 @@
+"""``resume=FOLDER``: continuing an interrupted run; whatever stands against it is told before anything starts."""
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError, FederationError, FedShiftError
+from fedshift_app import checkpoints, keeping
+from fedshift_app import config as configuration
+from fedshift_app.checkpoints import Checkpoint, Damaged
+from fedshift_app.config import RunConfig
+from fedshift_app.durable import InUse, Lock
+from fedshift_app.keeping import Shelf
+from fedshift_app.node import DEPLOYMENT
+from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
+from strategies.base import RoundResult
+from strategies.evaluation import ClientScores
+from strategies.roster import Node
+
+log = logging.getLogger("fedshift")
+
+#: Keys that may differ: they decide no number of a round that succeeds.
+FREE = ("dataset.data_dir", "dataset.download", "federation.node_timeout", "federation.round_timeout", "profile")
+_BELOW_ALL = 0.9999  # a share of the test images that is rounded to 1 is still below
+
+
+def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | None]:
+    """Build and check the configuration of a run, new or continued.
+
+    Args:
+        flat: The run-config keys. With ``resume`` and without ``experiment`` all else is as in the folder.
+        hold: Keep the folder's lock, to continue the run; otherwise only look, and warn of nothing.
+
+    Returns:
+        The configuration, and what is to be continued, None for a new run.
+
+    Raises:
+        ConfigError: As ``config.resolve``; and if the folder cannot be continued so.
+    """
+    given = dict(flat)
+    named = str(given.pop("resume", ""))
+    if not named:
+        return configuration.resolve(given), None
+    path = Path(named).expanduser().resolve()
+    told = _read_config(path)
+    if hold:
+        _compare_versions(told)
+    if (path / RESULTS_FILE).exists():
+        raise ConfigError(f"resume: the run in {path} is finished, see {path / RESULTS_FILE}")
+    kept = configuration.validate(told["resolved"])
+    config = configuration.resolve(given | {"experiment": given.get("experiment") or str(path / CONFIG_FILE)})
+    _refuse_differences(path, kept, config)
+    try:
+        lock = Lock(path / LOCK_FILE)
+    except InUse as holder:
+        raise ConfigError(f"resume: the run in {path} is still going on in {holder}") from None
+    except OSError as error:
+        raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
+    try:
+        past = _look(path, told, config, lock if hold else None)
+    except BaseException:
+        lock.release()
+        raise
+    if not hold:
+        lock.release()
+    return config, past
+
+
+def check_engine(past: Past, engine: str) -> None:
+    """Refuse to simulate what was deployed, and the other way round.
+
+    Raises:
+        ConfigError: With both engines.
+    """
+    if (past.engine == DEPLOYMENT) != (engine == DEPLOYMENT):
+        raise ConfigError(
+            f"resume: the run in {past.path} is a {past.engine}, asked is {engine}; simulated and real nodes hold "
+            "different images"
+        )
+
+
+def check_number(past: Past, nodes: int) -> None:
+    """Refuse another number of simulated nodes.
+
+    Raises:
+        ConfigError: With both numbers.
+    """
+    if past.engine != DEPLOYMENT and nodes != past.num_nodes:
+        raise ConfigError(f"resume: the run in {past.path} has {past.num_nodes} nodes, found {nodes}")
+
+
+def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
+    """Refuse a federation whose nodes are others than those of the run.
+
+    In a deployment images may come and go, and so may nodes; that is only told.
+
+    Raises:
+        FederationError: With the first node that is another.
+    """
+    before = {node.index: node for node in past.checkpoint.nodes} if past.checkpoint else {}
+    for node in nodes:
+        if node.index not in before:
+            continue
+        was = before.pop(node.index)
+        if node.domain != was.domain:
+            raise FederationError(f"resume: node {node.index} holds {node.domain!r}, it held {was.domain!r}")
+        if node.class_counts != was.class_counts:
+            told = f"{node} has other images than before: {node.num_examples}, it had {was.num_examples}"
+            if past.engine != DEPLOYMENT:
+                raise FederationError(f"resume: {told}")
+            log.warning("%s", told)
+    for gone in before.values():
+        log.warning("%s is not here, the run goes on without it", gone)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read ``config.yaml`` of a run folder."""
+    file = path / CONFIG_FILE
+    if not file.is_file():
+        raise ConfigError(f"resume: {path} is not the folder of a run: it has no {CONFIG_FILE}")
+    told = configuration.read_yaml(file)
+    lacking = [key for key in ("resolved", "run_id", "engine", "nodes") if key not in told]
+    if lacking:
+        raise ConfigError(f"resume: {file} lacks {', '.join(lacking)}: it is not of a run that can be continued")
+    return told
+
+
+def _compare_versions(told: Mapping[str, Any]) -> None:
+    before = dict(told.get("versions", {}))
+    differing = [f"{name} {before.get(name)}, now {now}" for name, now in versions().items() if before.get(name) != now]
+    if differing:
+        log.warning("the run was made with other versions, its numbers may change: %s", "; ".join(differing))
+
+
+def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
+    there, here = (_flat(config.model_dump(mode="json")) for config in (kept, asked))
+    told = [
+        f"{key} is {there.get(key)!r} there, asked is {here.get(key)!r}"
+        for key in sorted(there.keys() | here.keys())
+        if key not in FREE and there.get(key) != here.get(key)
+    ]
+    if told:
+        raise ConfigError(f"resume: the run in {path} is another one: {'; '.join(told)}")
+
+
+def _flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return all values by their dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
+
+
+def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None) -> Past:
+    resumed_after = tuple(int(resumed["after_round"]) for resumed in told.get("resumed", ()))
+    past = Past(
+        path=path, run_id=str(told["run_id"]), engine=str(told["engine"]), num_nodes=int(told["nodes"]),
+        resumed_after=resumed_after, checkpoint=None, history=[], lock=lock,
+    )  # fmt: skip
+    lines = _full_lines(path / METRICS_FILE)
+    damaged = []
+    for number in checkpoints.rounds(path / checkpoints.FOLDER):
+        try:
+            found = checkpoints.load(path / checkpoints.FOLDER, number)
+            _check_memory(past, found)
+            if len(lines) < number:
+                raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")
+        except Damaged as reason:
+            damaged.append(str(reason))
+            continue
+        if damaged and lock is not None:
+            log.warning("a damaged checkpoint is left out, round %d serves: %s", number, "; ".join(damaged))
+        history = [_result(line, found.nodes, config) for line in lines[:number]]
+        return replace(past, checkpoint=found, history=history)
+    if damaged:
+        raise ConfigError(f"resume: no checkpoint in {path} can be used: {'; '.join(damaged)}")
+    if len(lines) > 1:
+        raise ConfigError(f"resume: {path} has {len(lines)} full rounds in {METRICS_FILE}, but no checkpoint")
+    return past
+
+
+def _check_memory(past: Past, found: Checkpoint) -> None:
+    """Check the private parts of simulated nodes, which belong to the checkpoint.
+
+    Raises:
+        Damaged: If those of a node are missing or not what was written.
+    """
+    if past.engine == DEPLOYMENT:
+        return  # the nodes have them, and say so if they do not
+    base = past.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
+    resumed_after = (*past.resumed_after, found.server_round)
+    for index, expected in found.memory.items():
+        try:
+            kept, _ = Shelf(keeping.simulated(base, index), resumed_after).recall()
+        except FedShiftError as error:
+            raise Damaged(str(error)) from None
+        if kept < expected:
+            raise Damaged(f"{keeping.simulated(base, index)} lacks the private parts of round {expected}")
+
+
+def _full_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl`` up to the first that is not the next round, as a kill leaves it."""
+    found: list[dict[str, Any]] = []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.splitlines(keepends=True):
+        try:
+            told = json.loads(line) if line.endswith("\n") else None
+        except ValueError:
+            break
+        if not isinstance(told, dict) or told.get("round") != len(found) + 1:
+            break
+        found.append(told)
+    return found
+
+
+def _result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> RoundResult:
+    """Return a round as it was before it was written."""
+    share = line.get("evaluated_share")
+    return RoundResult(
+        server_round=line["round"],
+        accuracy=line["accuracy"] or {},
+        test_loss=line["test_loss"] or {},
+        losses={name: math.nan if value is None else value for name, value in line["losses"].items()},
+        nodes=line["nodes"],
+        left_out=line["left_out"],
+        bytes_down=line["bytes_down"],
+        bytes_up=line["bytes_up"],
+        seconds=line["seconds"],
+        validation=line.get("validation", {}),
+        clients=_clients(line["client_models"], nodes, config) if "client_models" in line else None,
+        others=line.get("others", {}),
+        profile=line.get("profile", {}),
+        evaluated_share=1.0 if share is None else min(share, _BELOW_ALL),
+        started_anew=line.get("started_anew", []),
+    )
+
+
+def _clients(told: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> ClientScores:
+    drawn = config.shift.label_mix == "own"  # then no model was scored on what was drawn for another node
+    return ClientScores(
+        nodes=tuple(replace(node, shared_test=node.shared_test and not drawn) for node in nodes),
+        accuracy={int(index): accuracy for index, accuracy in told["matrix"].items()},
+        own={int(index): accuracy for index, accuracy in told.get("own", {}).items()},
+    )

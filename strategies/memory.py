@@ -1,0 +1,51 @@
+"""What the server knows of the private arrays that nodes keep; never the arrays themselves."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedshift_wire import KEPT, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID, STARTED_ANEW
+from strategies.roster import Node
+
+log = logging.getLogger("fedshift")
+
+
+@dataclass
+class NodeMemory:
+    """Tells each node which memory it must have, and hears which it has.
+
+    Attributes:
+        run_id: Names the run for the nodes, also after it was resumed; empty where nothing is kept on disk.
+        kept_in: Folder for simulated nodes; empty for real ones, which have their own.
+        resumed_after: The rounds after which the run was resumed.
+        rounds: By index of the node, the last round in which it kept something.
+    """
+
+    run_id: str = ""
+    kept_in: str = ""
+    resumed_after: tuple[int, ...] = ()
+    rounds: dict[int, int] = field(default_factory=dict)
+
+    def told(self, node: Node) -> dict[str, str | int | list[int]]:
+        """Return what a node is told with each message."""
+        told: dict[str, str | int | list[int]] = {}
+        if self.run_id:
+            told[RUN_ID] = self.run_id
+        if self.kept_in:
+            told[KEPT_IN] = self.kept_in
+        if self.resumed_after:
+            told[RESUMED_AFTER] = list(self.resumed_after)
+        if node.index in self.rounds:
+            told[MEMORY_ROUND] = self.rounds[node.index]
+        return told
+
+    def hear(self, node: Node, server_round: int, metrics: Mapping[str, Any]) -> str:
+        """Take in what a node says of its memory; return what is wrong with it, empty if nothing is."""
+        problem = ""
+        if STARTED_ANEW in metrics and node.index in self.rounds:
+            problem = f"{node}: its private parts of round {self.rounds.pop(node.index)} are gone, it started them anew"
+            log.warning("round %d: %s", server_round, problem)
+        if KEPT in metrics:
+            self.rounds[node.index] = server_round
+        return problem

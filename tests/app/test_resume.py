@@ -1,0 +1,472 @@
+"""A run that is killed at any moment goes on and ends with the numbers that it would have had."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+from flwr.app import MessageType
+from support import ListeningGrid, Run
+
+from datasets.errors import ConfigError, FederationError
+from fedshift_app import checkpoints, durable, inline, resuming, runner
+from fedshift_app.durable import InUse, Lock
+
+SHORT = "train.epochs=1 allocation.share=0.1"
+NODES, ROUNDS = 4, 3
+#: Methods that keep something on the nodes, each with what makes it do so.
+PRIVATE = {
+    "local": "",
+    "fedcode": "",
+    "f2dc": "method.local_modules=local method.eval_modules=client_mean",
+    "fedbn": "model.name=cnn_bn",
+    "moon": "",
+    "fedproto": "",
+    "fedicon": "method.classifier_rounds=2 method.classifier_training=local",
+    "fedseproto": "train.epochs=2",
+    "i2pfl": "method.augproto_scope=round",
+}
+
+
+class Killed(BaseException):
+    """What a kill is in a test: no ``except Exception`` sees it."""
+
+
+#: What is done of a write when the kill comes: nothing, half of it, all but the rename, all.
+STAGES = ("before", "half", "unnamed", "after")
+
+
+@pytest.fixture
+def kill_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., contextlib.AbstractContextManager[None]]:
+    """Return a function: within its block a run is killed as it writes the file whose path ends so."""
+    write, append = durable.write_durably, durable.append_line
+
+    @contextlib.contextmanager
+    def kill_at(end: str, stage: str) -> Iterator[None]:
+        def killing_write(path: Path, data: bytes, *, named: bool = True) -> None:
+            if end not in str(path):
+                return write(path, data, named=named)
+            if stage == "after":
+                write(path, data, named=named)
+            elif stage != "before":
+                part = path.with_name(path.name + durable.PART)
+                part.write_bytes(data if stage == "unnamed" else data[: len(data) // 2])
+            raise Killed(str(path))
+
+        def killing_append(path: Path, line: str) -> None:
+            if f"{path.name}:{json.loads(line)['round']}" != end:
+                return append(path, line)
+            if stage == "after":
+                append(path, line)
+            elif stage != "before":
+                with path.open("a") as file:
+                    file.write(line if stage == "unnamed" else line[: len(line) // 2])
+            raise Killed(end)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(durable, "write_durably", killing_write)
+            patch.setattr(durable, "append_line", killing_append)
+            try:
+                yield
+            except Killed:
+                return
+        pytest.fail(f"nothing wrote {end}")
+
+    return kill_at
+
+
+KillAt = Callable[..., contextlib.AbstractContextManager[None]]
+
+
+def start(folder: Path, **flat: Any) -> Run:
+    """Run in this process; the run folder is the only one in ``folder``."""
+    given = {"experiment": "handwritten", "rounds": ROUNDS, "output-dir": str(folder), "set": SHORT} | flat
+    return Run(runner.run_inline(given, NODES))
+
+
+def resume(folder: Path, **flat: Any) -> Run:
+    return Run(runner.run_inline({"resume": str(only(folder))} | flat, NODES))
+
+
+def only(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+def told(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return all that a run says but its times."""
+    results = {key: value for key, value in run.results.items() if key not in ("seconds", "resumed_after")}
+    return results, [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
+
+
+# --- killed and resumed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", PRIVATE)
+def test_a_run_killed_three_times_ends_as_if_it_had_not_been(method: str, tmp_path: Path, kill_at: KillAt) -> None:
+    settings = f"{SHORT} {PRIVATE[method]} federation.participation=0.75"
+    whole = start(tmp_path / "whole", method=method, set=settings)
+    assert len(list(whole.folder.glob("checkpoint/nodes/node-*/round-*-0-*.safetensors"))) == NODES
+    runs = tmp_path / "runs"
+    with kill_at("weights-00002", "half"):
+        start(runs, method=method, set=settings)
+    with kill_at("metrics.jsonl:3", "half"):
+        resume(runs)
+    with kill_at("round-00003.json", "after"):
+        resume(runs)
+    run = resume(runs)
+    assert told(run) == told(whole)
+    assert run.results["resumed_after"] == [1, 2, 3]
+    assert run.results["seconds"] > sum(line["seconds"] for line in run.rounds) * 0.9
+
+
+POINTS = [
+    *(("metrics.jsonl:2", stage) for stage in STAGES), ("weights-00002", "unnamed"), ("weights-00002", "after"),
+    ("knowledge-00002", "half"), *(("round-00002.json", stage) for stage in STAGES),
+    ("node-2/round-00002", "half"), ("node-2/round-00002", "after"),
+    ("node-0/round-00001", "before"), ("round-00001.json", "unnamed"),  # before there is a checkpoint
+    (f"round-{ROUNDS:05d}.json", "after"), ("results.json", "unnamed"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole_fedcode(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return start(tmp_path_factory.mktemp("whole"), method="fedcode")
+
+
+@pytest.mark.parametrize(("name", "stage"), POINTS)
+def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_fedcode: Run) -> None:
+    with kill_at(name, stage):
+        start(tmp_path, method="fedcode")
+    run = resume(tmp_path)
+    assert told(run) == told(whole_fedcode)
+    assert not list(run.folder.glob("checkpoint/*.part"))
+
+
+@pytest.mark.parametrize(("name", "stage"), [("config.yaml", "unnamed"), ("config.yaml", "after")])
+def test_killed_while_it_is_resumed(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_fedcode: Run) -> None:
+    with kill_at("round-00002.json", "before"):
+        start(tmp_path, method="fedcode")
+    with kill_at(name, stage):
+        resume(tmp_path)
+    assert told(resume(tmp_path)) == told(whole_fedcode)
+
+
+def test_all_a_run_can_tell_is_told_after_it_was_resumed(tmp_path: Path, kill_at: KillAt) -> None:
+    """Client models, validation parts, sampled test images, other ways to score, nodes that are left out."""
+    settings = (
+        f"{SHORT} allocation.validation_fraction=0.2 evaluate.fraction=0.5 images.eval_batch=4 "
+        "evaluate.client_models=every allocation.test_fraction=0.2"
+    )
+    flat = {"method": "fedicon", "rounds": 7, "set": f"{settings} method.classifier_rounds=2"}
+    whole = start(tmp_path / "whole", **flat)
+    assert {"client_models", "best_validation"} <= whole.results.keys()
+    with kill_at("round-00006.json", "unnamed"):
+        start(tmp_path / "runs", **flat)
+    assert told(resume(tmp_path / "runs")) == told(whole)
+
+
+def test_a_node_that_was_left_out_keeps_its_memory(
+    tmp_path: Path, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reply was lost, its training was not: it goes on from there, resumed or not."""
+
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Any, reply: Any) -> Any:
+            lost = asked.metadata.message_type == MessageType.TRAIN and asked.metadata.dst_node_id == 1002
+            return None if lost and asked.content.config_records["config"]["server-round"] == 2 else reply
+
+    monkeypatch.setattr(inline, "InlineGrid", Grid)
+    whole = start(tmp_path / "whole", method="fedcode")
+    assert whole.rounds[1]["left_out"] == ["node 2 (street): no answer in time"]
+    with kill_at("weights-00003", "before"):
+        start(tmp_path / "runs", method="fedcode")
+    assert told(resume(tmp_path / "runs")) == told(whole)
+
+
+def test_what_a_resume_was_is_noted(tmp_path: Path, kill_at: KillAt) -> None:
+    with kill_at("weights-00003", "before"):
+        start(tmp_path)
+    run = resume(tmp_path)
+    content = yaml.safe_load((run.folder / "config.yaml").read_text())
+    (resumed,) = content["resumed"]
+    assert (resumed["after_round"], resumed["engine"]) == (2, "inline")
+    assert resumed["time"] and resumed["command"] and resumed["versions"] == content["versions"]
+    again = start(tmp_path / "again", experiment=str(run.folder / "config.yaml"))  # it still repeats the run
+    assert again.results["weights_sha256"] == run.results["weights_sha256"]
+
+
+# --- damaged checkpoints --------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("weights-00002.safetensors", flip), ("weights-00002.safetensors", truncate),
+        ("knowledge-00002.safetensors", Path.unlink), ("round-00002.json", truncate),
+        ("nodes/node-1/round-00002-*", flip), ("nodes/node-1/round-00002-*", Path.unlink),
+    ],
+)  # fmt: skip
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    file: str, damage: Callable[[Path], None], tmp_path: Path, kill_at: KillAt, whole_fedcode: Run, capsys: Any
+) -> None:
+    with kill_at("weights-00003", "before"):
+        start(tmp_path, method="fedcode")
+    (path,) = (only(tmp_path) / "checkpoint").glob(file)
+    damage(path)
+    for later in (only(tmp_path) / "checkpoint").glob("nodes/node-1/round-00003-*"):
+        assert later.is_file()  # the round on its way had got so far
+    run = resume(tmp_path)
+    out = capsys.readouterr().out
+    assert "a damaged checkpoint is left out, round 1 serves: " in out
+    assert path.parent.name in out
+    assert told(run) == told(whole_fedcode)
+    assert run.results["resumed_after"] == [1]
+
+
+def test_when_no_checkpoint_can_be_used_the_files_are_named(tmp_path: Path, kill_at: KillAt) -> None:
+    with kill_at("metrics.jsonl:3", "half"):
+        start(tmp_path)
+    for number in (1, 2):
+        flip(only(tmp_path) / "checkpoint" / f"weights-0000{number}.safetensors")
+    message = refusal(tmp_path)
+    assert "no checkpoint in" in message
+    assert "weights-00001" in message and "weights-00002" in message
+    for path in (only(tmp_path) / "checkpoint").glob("round-*.json"):
+        path.unlink()
+    assert "has 2 full rounds in metrics.jsonl, but no checkpoint" in refusal(tmp_path)
+
+
+def test_checkpoints_keep_types_order_and_layout(tmp_path: Path) -> None:
+    weights = {
+        "z": np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)), "a": np.array(7),
+        "none": np.zeros((0, 4), np.float16), "m": np.array([True, False]),
+    }  # fmt: skip
+    saved = checkpoints.Checkpoint(3, weights, {}, {2: 3}, [], 1.5, 0.5)
+    checkpoints.save(tmp_path / "checkpoint", saved)
+    found = checkpoints.load(tmp_path / "checkpoint", 3)
+    assert list(found.weights) == list(weights)
+    for name, array in weights.items():
+        assert (found.weights[name].dtype, found.weights[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found.weights[name], array)
+    assert (found.knowledge, found.memory, found.nodes, found.seconds, found.writing) == ({}, {2: 3}, [], 1.5, 0.5)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+def refusal(folder: Path, **flat: Any) -> str:
+    """Return why the run in ``folder`` is not continued; nothing of it has changed."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises((ConfigError, FederationError)) as caught:
+        resume(folder, **flat)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"} == {
+        path: data for path, data in before.items() if path.name != "lock"
+    }
+    message = str(caught.value)
+    assert message.startswith("resume: ") and "\n" not in message
+    return message
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, kill_at: KillAt) -> Path:
+    with kill_at("weights-00002", "before"):
+        start(tmp_path, method="fedprox")
+    return tmp_path
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "is not the folder of a run: it has no config.yaml" in refusal(tmp_path)
+    (tmp_path / "empty" / "config.yaml").write_text("resolved: {}\n")
+    assert "lacks run_id, engine, nodes" in refusal(tmp_path)
+
+
+def test_a_finished_run(tmp_path: Path) -> None:
+    run = start(tmp_path, rounds=1)
+    assert f"is finished, see {run.folder / 'results.json'}" in refusal(tmp_path)
+
+
+def test_a_folder_in_use(interrupted: Path) -> None:
+    lock = Lock(only(interrupted) / "lock")
+    assert f"is still going on in process {os.getpid()} on " in refusal(interrupted)
+    lock.release()
+    assert resume(interrupted).results["rounds"] == ROUNDS
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    held = f"from fedshift_app.durable import Lock; Lock(__import__('pathlib').Path({str(tmp_path / 'lock')!r}))"
+    code = f"import time; lock = [{held.split('; ')[1]}]; print('held', flush=True); time.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{held.split('; ')[0]}; {code}"], stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    with pytest.raises(InUse, match=f"process {process.pid} on "):
+        Lock(tmp_path / "lock")
+    process.kill()
+    process.wait()
+    Lock(tmp_path / "lock").release()
+
+
+@pytest.mark.parametrize(
+    ("flat", "parts"),
+    [
+        ({"rounds": 9}, ["rounds is 3 there, asked is 9"]),
+        ({"seed": 3, "set": "train.lr=0.5"}, ["seed is 0 there, asked is 3", "train.lr is ", "asked is 0.5"]),
+        ({"experiment": "handwritten"}, ["method.name is 'fedprox' there, asked is 'fedavg'", "train.epochs is 1"]),
+        ({"set": "method.mu=3"}, ["method.mu is ", "asked is 3"]),
+    ],
+)
+def test_another_experiment_is_refused_with_the_keys(flat: dict[str, Any], parts: list[str], interrupted: Path) -> None:
+    message = refusal(interrupted, **flat)
+    assert all(part in message for part in [f"the run in {only(interrupted)} is another one", *parts])
+
+
+def test_the_same_experiment_in_words_and_other_timeouts_are_accepted(interrupted: Path) -> None:
+    same = {"experiment": "handwritten", "method": "fedprox", "rounds": ROUNDS, "output-dir": "elsewhere"}
+    settings = f"{SHORT} federation.round_timeout=5 federation.node_timeout=7"
+    assert resume(interrupted, **same, set=settings, profile=True).results["resumed_after"] == [1]
+
+
+def test_another_number_of_nodes_and_another_engine_are_refused(interrupted: Path) -> None:
+    with pytest.raises(ConfigError, match="has 4 nodes, found 8"):
+        runner.run_inline({"resume": str(only(interrupted))}, 8)
+    file = only(interrupted) / "config.yaml"
+    file.write_text(file.read_text().replace("engine: inline", "engine: deployment"))
+    assert "is a deployment, asked is inline" in refusal(interrupted)
+
+
+def test_nodes_with_other_images_are_refused(interrupted: Path) -> None:
+    file = only(interrupted) / "checkpoint" / "round-00001.json"
+    content = json.loads(file.read_text())
+    content["nodes"][1]["class_counts"][0] += 1
+    file.write_text(json.dumps(content))
+    assert "node 1 (texture) has other images than before: 36, it had 37" in refusal(interrupted)
+
+
+def test_other_versions_are_told(interrupted: Path, capsys: Any) -> None:
+    file = only(interrupted) / "config.yaml"
+    file.write_text(file.read_text().replace("flwr: 1.41", "flwr: 1.40"))
+    resume(interrupted)
+    assert "its numbers may change: flwr 1.40" in capsys.readouterr().out
+
+
+def test_the_command_looks_before_anything_starts(interrupted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = Lock(only(interrupted) / "lock")
+    with pytest.raises(ConfigError, match="still going on"):
+        resuming.resolve({"resume": str(only(interrupted))}, hold=False)
+    lock.release()
+    config, past = resuming.resolve({"resume": str(only(interrupted))}, hold=False)
+    assert past is not None and past.lock is None
+    assert (config.method["name"], past.completed, past.num_nodes, len(past.history)) == ("fedprox", 1, NODES, 1)
+    Lock(only(interrupted) / "lock").release()  # it was let go
+
+
+# --- real kills -----------------------------------------------------------------------------------------------
+
+KILLS = 10
+MARK = "FEDSHIFT_TEST_KILLED"
+
+
+def kill_everything(process: subprocess.Popen[bytes], folder: Path, mark: str) -> None:
+    """Kill a command with all that it started, the ServerApp first, as nothing must be written any more."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(json.loads((folder / "lock").read_text())["pid"], signal.SIGKILL)
+    members = set(psutil.Process(process.pid).children(recursive=True))
+    for other in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if other.environ().get(MARK) == mark:
+                members |= {other, *other.children(recursive=True)}
+    process.kill()
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    process.wait()
+    psutil.wait_procs(members, timeout=20)
+
+
+def wait_for(there: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    while not there():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """Random moments are random parts of random rounds, whatever the speed of the machine."""
+    settings = f"dataset.domains=[scan,sketch] train.lr=0.002 {SHORT}"
+    flat = {"method": "fedcode", "rounds": 3 * KILLS, "set": settings}
+    whole = Run(runner.run_inline(flat | {"output-dir": str(tmp_path / "whole")}, 2))
+    runs, log = tmp_path / "killed", tmp_path / "log"
+    command = [sys.executable, "-m", "fedshift_app.cli", "run"]
+    arguments = ["nodes=2", *(f"{key}={value}" for key, value in flat.items()), f"output-dir={runs}"]
+    chance = random.Random(5)
+
+    def has_started(after: int) -> bool:
+        found = list(runs.glob("*/config.yaml"))
+        return bool(found) and len(yaml.safe_load(found[0].read_text()).get("resumed", ())) == after
+
+    def rounds_done() -> int:
+        found = list(runs.glob("*/metrics.jsonl"))
+        return found[0].read_bytes().count(b"\n") if found else 0
+
+    for kill in range(KILLS):
+        mark = f"{tmp_path}-{kill}"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, *arguments], cwd=tmp_path, env=os.environ | {MARK: mark}, stdout=output, stderr=output
+            )  # fmt: skip
+        wait_for(lambda after=kill: has_started(after), process, log)  # type: ignore[misc]
+        target, began = rounds_done() + chance.choice((0, 1, 1, 2)), time.monotonic()
+        wait_for(lambda target=target: rounds_done() >= target, process, log)  # type: ignore[misc]
+        time.sleep(chance.random() * min(max(time.monotonic() - began, 0.3), 1.0))
+        kill_everything(process, only(runs), mark)
+        arguments = [f"resume={only(runs)}"]
+    ended = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run = Run(only(runs))
+    results, rounds = told(run)
+    assert results["engine"] == "simulation"
+    assert (results | {"engine": "inline"}, rounds) == told(whole)
+    assert len(run.results["resumed_after"]) == KILLS
+    assert len(set(run.results["resumed_after"])) > 3  # at different moments
+
+
+@pytest.mark.slow
+def test_only_the_serverapps_process_is_killed(tmp_path: Path) -> None:
+    """The command says where the run is, and how to go on."""
+    settings = ["method=local", "nodes=2", "rounds=200", "train.epochs=1", f"output-dir={tmp_path / 'runs'}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedshift_app.cli", "run", "handwritten", *settings], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert any(line.startswith("round   2/200") for line in process.stdout)
+    holder = json.loads((only(tmp_path / "runs") / "lock").read_text())["pid"]
+    os.kill(holder, signal.SIGKILL)
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert f"the ServerApp ended without a word (what was computed is in {only(tmp_path / 'runs')}; go on with: " in err
+    past = resuming.resolve({"resume": str(only(tmp_path / "runs"))}, hold=False)[1]
+    assert past is not None and past.completed >= 2
