@@ -1,14 +1,15 @@
 # make demo         a simulation on the embedded digits, from nothing, with a table at the end
 # make deploy-demo  the same app on a SuperLink and four SuperNodes on this machine, with TLS and node keys
 # make docker-demo  the same in containers: builds the image, runs docker/compose.yaml, removes it again
-# make test         ruff, mypy and all tests;  make check leaves out the tests that start Flower's processes
+# make test         ruff, mypy and the tests;  make check leaves out the tests that start Flower's processes,
+#                   make test-all runs those too that kill a run again and again
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
-.PHONY: install demo deploy-demo docker-demo lint check test clean
+.PHONY: install demo deploy-demo docker-demo lint check test test-all clean
 
 install: $(MARK)
 
@@ -37,6 +38,9 @@ check: lint
 	$(BIN)/pytest -m "not slow"
 
 test: lint
+	$(BIN)/pytest -m "not long"
+
+test-all: lint
 	$(BIN)/pytest
 
 clean:

@@ -413,6 +413,7 @@ def wait_for(there: Callable[[], bool], process: subprocess.Popen[bytes], log: P
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """Random moments are random parts of random rounds, whatever the speed of the machine."""
     settings = f"dataset.domains=[scan,sketch] train.lr=0.002 {SHORT}"
@@ -454,6 +455,7 @@ def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_only_the_serverapps_process_is_killed(tmp_path: Path) -> None:
     """The command says where the run is, and how to go on."""
     settings = ["method=local", "nodes=2", "rounds=200", "train.epochs=1", f"output-dir={tmp_path / 'runs'}"]
