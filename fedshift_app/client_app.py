@@ -14,7 +14,8 @@ from clients.base import DomainClient
 from clients.stopwatch import MESSAGES
 from datasets import catalog
 from datasets.errors import FedShiftError
-from fedshift_app import holdings, keeping, node
+from fedshift_app import holdings, keeping, node, noising
+from fedshift_app.config import RunConfig
 from fedshift_app.holdings import Place
 from fedshift_records import decode, encode
 from fedshift_wire import (
@@ -33,6 +34,7 @@ from fedshift_wire import (
     NUM_TEST,
     PARTITION_ID,
     PROCESS,
+    RUN,
     SECONDS,
     SERVER_ROUND,
     SHARED_TEST,
@@ -41,6 +43,7 @@ from fedshift_wire import (
     UNHELD_TEST,
     VALIDATION,
 )  # fmt: skip
+from strategies.limits import largest, plain
 
 log = logging.getLogger("fedshift")
 
@@ -53,7 +56,7 @@ app = ClientApp()
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """Train on the node's images."""
-    return _answer(msg, lambda: _train(msg, context))
+    return _answer(msg, lambda: noising.with_noise(_read_config(msg).privacy, msg, context, _train))
 
 
 @app.evaluate()
@@ -76,20 +79,23 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
     try:
         return Message(work(), reply_to=msg)
     except FedShiftError as error:
-        return Message(Error(code=RAISED, reason=str(error)), reply_to=msg)
+        return Message(Error(code=RAISED, reason=plain(str(error))), reply_to=msg)
     except Exception as error:
         log.exception("this node failed")
-        return Message(Error(code=RAISED, reason=f"{type(error).__name__}: {error}"), reply_to=msg)
+        return Message(Error(code=RAISED, reason=plain(f"{type(error).__name__}: {error}")), reply_to=msg)
 
 
 def _train(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
     client, where = _client(msg, context)
     config = msg.content.config_records[CONFIG]
+    new = not client.memory
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
     weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS))
     context.state[MEMORY] = encode(client.memory)
     if not where.shared:
+        if new and client.memory:  # a warning, as Flower shows a node's INFO to nobody
+            log.warning("the private parts of this node were started anew in round %s", config[SERVER_ROUND])
         keeping.remember(where, msg.metadata.run_id, client.memory)
     shared, knowledge = encode(dict(zip(client.shared_names, weights, strict=True))), encode(client.contribution())
     told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | _seconds(client, started))
@@ -137,6 +143,10 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain}), METRICS: metrics})
 
 
+def _read_config(msg: Message) -> RunConfig:
+    return node.read_config(str(msg.content.config_records[CONFIG][RUN]))
+
+
 def _client(msg: Message, context: Context) -> tuple[DomainClient, Place]:
     record = msg.content.config_records[CONFIG]
     config, where = node.open_message(record, context)
@@ -146,13 +156,28 @@ def _client(msg: Message, context: Context) -> tuple[DomainClient, Place]:
         client.memory = decode(context.state.array_records[MEMORY])
     elif not where.shared:  # the SuperNode's process was started again, or this is the first round
         client.memory = keeping.recall(where, msg.metadata.run_id)
+        if client.memory:
+            log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
     return client, where
 
 
 def _in_order(record: ArrayRecord, client: DomainClient) -> list[Any]:
-    """Return the shared arrays, which may only be read, in the order of the client's model."""
+    """Return the shared arrays, which may only be read, in the order of the client's model.
+
+    Raises:
+        FedShiftError: If their names, shapes or types are not the model's, or a number is not finite.
+    """
     if set(record) != set(client.shared_names):
         strange = sorted(set(record) ^ set(client.shared_names))
         raise FedShiftError(f"the server's weights do not match this node's model: {', '.join(strange[:3])}")
-    arrays = decode(record)
+    arrays, state = decode(record), client.model.state_dict()
+    for name in client.shared_names:
+        array, wanted = arrays[name], (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
+        if (array.shape, str(array.dtype)) != wanted:
+            raise FedShiftError(
+                f"the server's {name} has shape {array.shape} and type {array.dtype}, "
+                f"this node's model has {wanted[0]} and {wanted[1]}"
+            )
+        if not np.isfinite(largest(array)):
+            raise FedShiftError(f"the server's {name} holds numbers that are not finite")
     return [arrays[name] for name in client.shared_names]

@@ -35,6 +35,8 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
     if engine == SIMULATION:
+        if "data-dir" in given:  # else the server's words would decide which files of this machine are read
+            raise ConfigError("the server takes this node, which has images of its own, for a simulated one")
         domain = dealt(config, num_partitions)[partition_id]
         threads = config.train.threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
         return Place(domain, partition_id, num_partitions, config.dataset.source(), True, threads)
