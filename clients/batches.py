@@ -17,3 +17,7 @@ class Batch:
     y: Tensor
     epoch: int
     second: Tensor | None = None
+
+    def __repr__(self) -> str:
+        """Show no image: this ends up in messages and logs."""
+        return f"Batch({len(self.y)} images, epoch {self.epoch})"

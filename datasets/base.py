@@ -32,6 +32,10 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __repr__(self) -> str:
+        """Say how many images there are, and show none: this ends up in messages and logs."""
+        return f"ImageSet({len(self)} images)"
+
     def select(self, index: NDArray[np.int64]) -> "ImageSet":
         """Return the images at ``index`` (shape (n,)), in that order."""
         return ImageSet(self.x[index], self.y[index])

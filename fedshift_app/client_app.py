@@ -15,7 +15,8 @@ from clients.base import DomainClient
 from clients.stopwatch import MESSAGES
 from datasets import catalog
 from datasets.errors import FedShiftError
-from fedshift_app import holdings, keeping, node
+from fedshift_app import holdings, keeping, node, noising
+from fedshift_app.config import RunConfig
 from fedshift_app.keeping import Shelf
 from fedshift_records import decode, encode
 from fedshift_wire import (
@@ -35,6 +36,7 @@ from fedshift_wire import (
     NUM_TEST,
     PARTITION_ID,
     PROCESS,
+    RUN,
     SECONDS,
     SERVER_ROUND,
     SHARED_TEST,
@@ -44,6 +46,7 @@ from fedshift_wire import (
     UNHELD_TEST,
     VALIDATION,
 )  # fmt: skip
+from strategies.limits import largest, plain
 
 log = logging.getLogger("fedshift")
 
@@ -57,7 +60,7 @@ app = ClientApp()
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """Train on the node's images."""
-    return _answer(msg, lambda: _train(msg, context))
+    return _answer(msg, lambda: noising.with_noise(_read_config(msg).privacy, msg, context, _train))
 
 
 @app.evaluate()
@@ -80,10 +83,10 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
     try:
         return Message(work(), reply_to=msg)
     except FedShiftError as error:
-        return Message(Error(code=RAISED, reason=str(error)), reply_to=msg)
+        return Message(Error(code=RAISED, reason=plain(str(error))), reply_to=msg)
     except Exception as error:
         log.exception("this node failed")
-        return Message(Error(code=RAISED, reason=f"{type(error).__name__}: {error}"), reply_to=msg)
+        return Message(Error(code=RAISED, reason=plain(f"{type(error).__name__}: {error}")), reply_to=msg)
 
 
 def _train(msg: Message, context: Context) -> RecordDict:
@@ -145,6 +148,10 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain}), METRICS: metrics})
 
 
+def _read_config(msg: Message) -> RunConfig:
+    return node.read_config(str(msg.content.config_records[CONFIG][RUN]))
+
+
 @dataclass(frozen=True)
 class _Called:
     """A client that is ready for a message.
@@ -171,6 +178,8 @@ def _called(msg: Message, context: Context) -> _Called:
         memory = decode(context.state.array_records[MEMORY])
     else:  # the first message, the SuperNode's process was started again, or the run was resumed
         kept_in, memory = shelf.recall()
+        if memory and not where.shared:
+            log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
     if kept_in >= shelf.expected:
         client.memory = memory
         return _Called(client, shelf, {})
@@ -179,9 +188,22 @@ def _called(msg: Message, context: Context) -> _Called:
 
 
 def _in_order(record: ArrayRecord, client: DomainClient) -> list[Any]:
-    """Return the shared arrays, which may only be read, in the order of the client's model."""
+    """Return the shared arrays, which may only be read, in the order of the client's model.
+
+    Raises:
+        FedShiftError: If their names, shapes or types are not the model's, or a number is not finite.
+    """
     if set(record) != set(client.shared_names):
         strange = sorted(set(record) ^ set(client.shared_names))
         raise FedShiftError(f"the server's weights do not match this node's model: {', '.join(strange[:3])}")
-    arrays = decode(record)
+    arrays, state = decode(record), client.model.state_dict()
+    for name in client.shared_names:
+        array, wanted = arrays[name], (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
+        if (array.shape, str(array.dtype)) != wanted:
+            raise FedShiftError(
+                f"the server's {name} has shape {array.shape} and type {array.dtype}, "
+                f"this node's model has {wanted[0]} and {wanted[1]}"
+            )
+        if not np.isfinite(largest(array)):
+            raise FedShiftError(f"the server's {name} holds numbers that are not finite")
     return [arrays[name] for name in client.shared_names]

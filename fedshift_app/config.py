@@ -7,6 +7,7 @@ then ``methods: NAME:``, then the experiment's ``method:``.
 """
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from datasets.corruptions import CORRUPTIONS
 from datasets.errors import ConfigError
 from datasets.splits import Allocation
 from fedshift_app import registry
+from fedshift_app.privacy import PrivacyConfig, check_method
 from fedshift_wire import Params
 from strategies.schedule import EvaluateConfig
 
@@ -44,6 +46,8 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
 }
 
 DEFAULT_EXPERIMENT = "handwritten"
+#: What a name from a configuration must be so that a file of that name stays in its folder.
+FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 
 #: What an experiment calls ``model.per_node``.
 MODEL_PER_NODE = "model_per_node"
@@ -91,15 +95,18 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     """Who takes part in a round, and how long the server waits."""
 
     participation: float = Field(1.0, gt=0, le=1)  # share of the nodes that train in a round
-    min_nodes: int = Field(2, ge=1)  # nodes that must be there before the first round
+    min_nodes: int = Field(2, ge=1)  # nodes that must be there before each round (deployment)
     node_timeout: float = Field(120.0, gt=0)  # seconds to wait for nodes, and for evaluation to be repeated
     round_timeout: float = Field(3600.0, gt=0)  # seconds a round's training may take
+    #: Largest absolute value of a weight, a prototype, ... that a node may send; a node that sends more is left out.
+    #: Weights and features of these models stay below 1e3; 1e30 is finite, but drowns all others in an average.
+    max_value: float = Field(1e6, gt=0)
 
 
 class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Everything that decides the numbers of a run, and whether its time is measured."""
 
-    experiment: str
+    experiment: str  # part of the run folder's name
     dataset: DatasetConfig
     images: ImageConfig = ImageConfig()
     allocation: Allocation = Allocation()
@@ -108,11 +115,21 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     method: dict[str, Any]  # ``name`` and the method's parameters
     modules: dict[str, Any] = {"name": registry.NO_PLUGIN}  # ``name`` and the parameters
     federation: FederationConfig = FederationConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     shift: ShiftConfig = ShiftConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     rounds: int = Field(ge=1)
     seed: int = Field(0, ge=0)
     profile: bool = False  # tell where the time of each round went
+
+    @field_validator("experiment")
+    @classmethod
+    def _names_a_folder(cls, experiment: str) -> str:
+        if not FOLDER_NAME.fullmatch(experiment) or not experiment.isprintable():
+            raise ValueError(
+                f"{experiment!r} cannot be part of a folder's name: at most 100 characters, no / and \\, no dot first"
+            )
+        return experiment
 
     def server_params(self) -> Params:
         """Return the method's parameters for the strategy."""
@@ -274,6 +291,7 @@ def _complete_method(config: RunConfig) -> dict[str, Any]:
             f"model.per_node: the method {method.name!r} averages weights, so all nodes need the same network; "
             f"nodes may differ with {', '.join(able)}"
         )
+    check_method(config.privacy, method, config.evaluate)
     method.strategy_class().check_run(server, config.rounds)
     client_class.plugin(registry.make_plugin(config.modules), node)
     client_class.check_run(node, config.model, config.train, config.images)

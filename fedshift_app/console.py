@@ -63,7 +63,8 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
         parts.append(f"avg {percent(mean(result.accuracy.values()))}")
     if result.evaluated_share < 1:
         parts.append(f"(on {100 * result.evaluated_share:.3g} % of the test images)")
-    parts.append(f"loss {result.losses.get('loss', float('nan')):.3f}")
+    if "loss" in result.losses:
+        parts.append(f"loss {result.losses['loss']:.3f}")
     parts.append(f"{result.seconds:.1f} s")
     parts.append(f"left {duration(left)}")
     return "  ".join(parts)

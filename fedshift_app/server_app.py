@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from datasets import catalog
 from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
-from fedshift_app import console, keeping, node, profiling, registry, resuming
+from fedshift_app import console, keeping, node, privacy, profiling, registry, resuming
 from fedshift_app.checkpoints import Checkpoint
 from fedshift_app.config import RunConfig
 from fedshift_app.durable import write_atomically
@@ -26,6 +26,7 @@ from strategies.memory import NodeMemory
 from strategies.roster import Node
 from strategies.schedule import LAST_ROUNDS
 
+STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
 NAMED_NODES = 20  # of a domain; more are told as a number
 
 app = ServerApp()
@@ -39,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
         FedShiftError: If it cannot start or cannot go on; what was computed is in the run folder.
     """
     console.set_up()
-    status: dict[str, Any] = {"state": "failed", "run_folder": None, "error": "the ServerApp broke off"}
+    status: dict[str, Any] = {"state": "failed", "run_folder": None, "error": STOPPED}
     try:
         _run(grid, context.run_config, status)
         status |= {"state": "completed", "error": None}
@@ -174,6 +175,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     carried, params = node.plugin(config), config.node_params()
     private = client_class.kept_names(model, config.model, params, carried)
     shared = {name: t.numpy() for name, t in model.state_dict().items() if name not in private}
+    privacy.check_shared(config.privacy, shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
     deployed = engine == node.DEPLOYMENT
@@ -197,6 +199,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         eval_batch=config.images.eval_batch,
         scores_images_alone=client_class.scores_images_alone,
         queues=engine == node.SIMULATION,
+        max_value=config.federation.max_value,
     )
     return encode(shared), federation
 
@@ -232,6 +235,8 @@ def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:
             f"  before the last {LAST_ROUNDS} rounds accuracy is that on {100 * config.evaluate.fraction:g} % of the "
             "test images, in whole batches"
         )
+    if config.privacy.name != "none":
+        lines.append(f"  {privacy.told(config.privacy, config.rounds)}")
     return "\n".join(lines)
 
 

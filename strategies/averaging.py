@@ -71,12 +71,6 @@ class RunningAverage:
         return np.asarray(np.rint(total), dtype=dtype)
 
 
-def finite(array: NDArray[Any]) -> bool:
-    """Tell whether all numbers are finite, reading them once and writing no mask of their size."""
-    flat, step = array.reshape(-1), BLOCK // array.itemsize
-    return all(bool(np.isfinite(flat[i : i + step]).all()) for i in range(0, flat.size, step))
-
-
 def shares(sizes: list[int]) -> list[float]:
     """Return each size over their sum: q_n = |D_n| / |D| (FedAvg, and Eq. 1 of most papers)."""
     total = sum(sizes)

@@ -29,37 +29,29 @@ from fedshift_wire import (
     DOMAINS,
     DRAWN,
     ENGINE,
-    KEPT,
     KNOWLEDGE,
     LOCAL,
     LOCAL_DOMAINS,
     METRICS,
     NODE_INDEX,
-    NUM_EXAMPLES,
-    PROCESS,
     RUN,
-    SECONDS,
     SERVER_ROUND,
-    STARTED_ANEW,
     STARTS,
     STOPS,
     VALIDATION,
     Params,
 )  # fmt: skip
 from strategies import clock
-from strategies.averaging import Arrays, RunningAverage, finite, shares
+from strategies.averaging import Arrays, RunningAverage, shares
 from strategies.clock import Clock
 from strategies.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
+from strategies.limits import Refused, check_contribution, check_numbers, training_numbers
 from strategies.memory import NodeMemory
-from strategies.prototypes import Refused
 from strategies.roster import Node, Roster
 from strategies.schedule import EvaluateConfig
 from strategies.sending import in_waves, longest_first
 
 log = logging.getLogger("fedshift")
-
-#: So start the numbers of a reply that are neither losses nor scores.
-NO_LOSSES = (NUM_EXAMPLES, SECONDS, PROCESS, KEPT, STARTED_ANEW)
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ class Federation:
         seed: The run's seed.
         participation: Share of the nodes that train in a round, above 0, at most 1.
         personal: Nodes keep parts of the model to themselves, so each scores its own.
-        min_nodes: Nodes that must be there before the first round.
+        min_nodes: Nodes that must be there before each round.
         node_timeout: Seconds to wait for nodes and for their answer to the first question.
         engine: ``simulation`` or ``deployment``.
         run_json: The resolved configuration, for the nodes.
@@ -85,6 +77,7 @@ class Federation:
         eval_batch: Images per batch where nodes score test images.
         scores_images_alone: A test set may be divided: the score of an image depends on no other image.
         queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
+        max_value: The largest absolute value of a floating-point number that a node may send.
     """
 
     domains: tuple[str, ...]
@@ -105,6 +98,7 @@ class Federation:
     eval_batch: int = 64
     scores_images_alone: bool = True
     queues: bool = False
+    max_value: float = 1e6
 
 
 @dataclass(frozen=True)
@@ -179,7 +173,9 @@ class DomainStrategy(FedAvg):
         self.knowledge: Arrays = {}  # what the method shares besides weights; nothing else outlives a round
         self.memory = NodeMemory()
         self.completed = 0  # full rounds of the run before this process; Flower counts from 1 after them
-        self.roster = Roster(federation.domains, federation.engine, federation.run_json)
+        self.roster = Roster(
+            federation.domains, federation.engine, federation.run_json, federation.num_classes
+        )  # fmt: skip
         self._observer = observer
         self._result = RoundResult(0)
         self._asked: dict[int, Node] = {}
@@ -232,9 +228,11 @@ class DomainStrategy(FedAvg):
         self._clock.start()
         self._result = RoundResult(server_round)
         self._grid, self._global = grid, arrays
-        nodes = self._sample(server_round, self.roster.online(grid, self.federation.node_timeout))
-        if not nodes:
-            raise FederationError(f"round {server_round}: no node is connected")
+        try:
+            present = self.roster.wait_for(grid, self.federation.min_nodes, self.federation.node_timeout)
+        except FederationError as error:
+            raise FederationError(f"round {server_round}: {error}") from None
+        nodes = self._sample(server_round, present)
         self._asked = {node.node_id: node for node in nodes}
         work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
         messages = [
@@ -407,13 +405,14 @@ class DomainStrategy(FedAvg):
         metrics = reply.content.metric_records.get(METRICS)
         if record is None or knowledge is None:
             raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
-        if metrics is None or int(_number(metrics.get(NUM_EXAMPLES))) <= 0:
-            raise Refused(f"{NUM_EXAMPLES} is missing or not above 0")
+        if metrics is None:
+            raise Refused(f"the reply lacks the record {METRICS!r}")
+        num_examples, named = training_numbers(metrics, node.num_examples)
         contributed = decode(knowledge)
-        named = {name: float(_number(value)) for name, value in metrics.items() if not name.startswith(NO_LOSSES)}
-        update = Update(node, record, contributed, int(_number(metrics[NUM_EXAMPLES])), named)
-        _check_like(update, self._global)
+        update = Update(node, record, contributed, num_examples, named)
+        _check_like(update, self._global, self.federation.max_value)
         self.check_knowledge(contributed)
+        check_contribution(contributed, node.class_counts, self.federation.max_value)
         self._result.bytes_up += _num_bytes(reply.content)
         del reply.content[ARRAYS]
         return update
@@ -478,8 +477,8 @@ def _by_reason(problems: list[tuple[Node, str]]) -> str:
     return "; ".join(f"{', '.join(who)}: {reason}" for reason, who in nodes.items())
 
 
-def _check_like(update: Update, model: ArrayRecord) -> None:
-    """Refuse weights whose names, shapes, types differ from the model's, or that are not finite."""
+def _check_like(update: Update, model: ArrayRecord, max_value: float) -> None:
+    """Refuse weights whose names, shapes, types differ from the model's, or that are not finite or too large."""
     if list(update.record) != list(model):
         strange = sorted(set(update.record) ^ set(model)) or ["another order"]
         raise Refused(f"weights do not match the model: {', '.join(strange[:3])}")
@@ -491,8 +490,7 @@ def _check_like(update: Update, model: ArrayRecord) -> None:
                 f"{name} has shape {array.shape} and type {array.dtype}, "
                 f"expected {tuple(wanted.shape)} and {wanted.dtype}"
             )
-        if not finite(array):
-            raise Refused(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
+        check_numbers(name, array, max_value)
 
 
 def _mean_losses(updates: list[Update]) -> dict[str, float]:
@@ -516,7 +514,3 @@ def _array_record(content: RecordDict, name: str) -> ArrayRecord | None:
     # Not by `array_records`: what that returns is a cycle, which holds all records until Python looks for cycles.
     record = content.get(name)
     return record if isinstance(record, ArrayRecord) else None
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -20,7 +20,7 @@ from fedshift_wire import (
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
-from strategies.prototypes import Refused
+from strategies.limits import LARGEST_COUNT, Refused
 from strategies.roster import Node
 
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
@@ -321,7 +321,7 @@ def _answer(metrics: MetricRecord, task: _Task) -> _Answer:
     correct, count, loss_sum = (float(value) for value in values if isinstance(value, int | float))
     if not 0 <= correct <= count:
         raise Refused(f"{correct:g} correct of {count:g} in domain {domain!r}")
-    if task.divided and count != len(task.part):
+    if count > len(task.part) or (task.divided and count != len(task.part)):
         raise Refused(f"{count:g} images scored in domain {domain!r}, asked were {len(task.part)}")
     return _Answer(correct, count, loss_sum, _other_answers(metrics, domain))
 
@@ -339,6 +339,8 @@ def _other_answers(metrics: MetricRecord, domain: str) -> list[tuple[str, float,
 def _right_of(metrics: Mapping[str, Any], correct_name: str, count_name: str) -> tuple[float, float]:
     """Return how many were right of how many; 0 of 0 where the node says nothing."""
     correct, count = (metrics.get(name, 0.0) for name in (correct_name, count_name))
-    if not isinstance(correct, int | float) or not isinstance(count, int | float) or not 0 <= correct <= count:
-        raise Refused(f"{correct_name} {correct} of {count}")
+    if not isinstance(correct, int | float) or not isinstance(count, int | float):
+        raise Refused(f"{correct_name} or {count_name} is not a number")
+    if not 0 <= correct <= count <= LARGEST_COUNT:
+        raise Refused(f"{correct_name} {correct:g} of {count:g}")
     return float(correct), float(count)

@@ -65,7 +65,7 @@ class FedCodeStrategy(DomainStrategy):
         classes, width = self.federation.num_classes, self.federation.feature_dim
         wanted: dict[str, tuple[int, ...]] = {}
         if self.params.contrasts:
-            check_prototypes(knowledge, classes, width)
+            check_prototypes(knowledge, classes, width, "style-prototype", *HEAD)
             wanted["style-prototype"] = (width,)
         if self.params.global_model == "average_heads":
             wanted |= dict(zip(HEAD, ((classes, width), (classes,)), strict=True))

@@ -7,22 +7,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.averaging import Arrays
+from strategies.limits import Refused as Refused
 
 FloatArray = NDArray[np.float32]
 Partition = Literal["last", "first"]
 
 
-class Refused(ValueError):  # noqa: N818 (a verdict, not a malfunction)
-    """A reply of a node that must not be used; the message says why."""
-
-
-def check_prototypes(knowledge: Arrays, num_classes: int, feature_dim: int) -> None:
+def check_prototypes(knowledge: Arrays, num_classes: int, feature_dim: int, *others: str) -> None:
     """Check a node's ``prototypes`` (C, D), float32, and ``counts`` (C,), int64.
 
+    Args:
+        knowledge: What the node contributes.
+        num_classes: C.
+        feature_dim: D.
+        others: Names of arrays that may be there too.
+
     Raises:
-        Refused: If one is missing or of another shape or type, or a number is not finite.
+        Refused: If one is missing or of another shape or type, a number is not finite, or there is something else.
     """
     wanted = {"prototypes": ((num_classes, feature_dim), "float32"), "counts": ((num_classes,), "int64")}
+    if strange := sorted(set(knowledge) - {*wanted, *others}):
+        raise Refused(f"unexpected knowledge {', '.join(strange)}")
     for name, (shape, dtype) in wanted.items():
         array = knowledge.get(name)
         if array is None:

@@ -6,6 +6,7 @@ the index of a node instead.
 
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,12 +29,14 @@ from fedshift_wire import (
     SHARED_TEST,
     UNHELD_TEST,
 )  # fmt: skip
+from strategies.limits import LARGEST_COUNT, MOST_NAME, plain, whole
 
 log = logging.getLogger("fedshift")
 
 POLL_SECONDS = 0.2
 REMIND_SECONDS = 10.0
 UNSEATED = -1
+LARGEST_INDEX = 10**6  # of a node: a partition-id above is taken for a mistake
 
 
 @dataclass(frozen=True)
@@ -76,17 +79,20 @@ class Node:
 class Roster:
     """The nodes of a federation, by index."""
 
-    def __init__(self, domains: tuple[str, ...], engine: str, run_json: str) -> None:
-        self._domains = domains
+    def __init__(self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int) -> None:
+        self._domains, self._num_classes = domains, num_classes
+        self._simulated = engine == "simulation"
         self._config = {ENGINE: engine, RUN: run_json}
         self._nodes: dict[int, Node] = {}  # by node id
-        self._refused: set[int] = set()  # node ids that cannot take part
+        self._refused: set[int] = set()  # node ids that cannot take part, or whose place another took
+        self._doubled: set[int] = set()  # node ids that wait, and were told of, because their place is taken
         self._announced = 0  # how many nodes there are by the nodes' own word
 
     @property
     def nodes(self) -> list[Node]:
-        """All nodes that have ever answered, in the order of their index."""
-        return sorted(self._nodes.values(), key=lambda node: node.index)
+        """All nodes that have ever had a place, in the order of their index."""
+        seated = (node for node in self._nodes.values() if node.index != UNSEATED)
+        return sorted(seated, key=lambda node: node.index)
 
     def gather(self, grid: Grid, at_least: int, timeout: float) -> None:
         """Wait until ``at_least`` nodes, or as many as the nodes say there are, have answered.
@@ -102,7 +108,7 @@ class Roster:
                 raise FederationError("\n".join(problems[:2]) + more)
             wanted = max(at_least, self._announced)
             if len(self._nodes) >= wanted:
-                self._seat(set(self._nodes))
+                self._seat(set(self._nodes), started=False)
                 return
             now = time.monotonic()
             if now - started > timeout:
@@ -123,8 +129,32 @@ class Roster:
         for problem in self._ask_strangers(grid, timeout):
             log.warning("a new node cannot take part: %s", problem)
         ids = set(grid.get_node_ids())
-        self._seat(ids)
+        self._seat(ids, started=True)
         return [node for node in self.nodes if node.node_id in ids]
+
+    def wait_for(self, grid: Grid, at_least: int, timeout: float) -> list[Node]:
+        """Return the nodes that are connected now, as :meth:`online`, once there are ``at_least``.
+
+        Raises:
+            FederationError: If there are not in ``timeout`` seconds.
+        """
+        started, reminded = time.monotonic(), -2 * REMIND_SECONDS
+        while True:
+            nodes, waited = self.online(grid, timeout), time.monotonic() - started
+            if len(nodes) >= at_least:
+                return nodes
+            if waited > timeout:
+                raise FederationError(
+                    f"{len(nodes)} of at least {at_least} nodes (federation.min_nodes) were connected for "
+                    f"{timeout:.0f} s (federation.node_timeout); the rounds before are in the run folder"
+                )
+            if waited - reminded > REMIND_SECONDS:
+                log.warning(
+                    "waiting for nodes: %d of at least %d (federation.min_nodes) are connected; the run ends in %.0f s",
+                    len(nodes), at_least, timeout - waited,
+                )  # fmt: skip
+                reminded = waited
+            time.sleep(POLL_SECONDS)
 
     def _ask_strangers(self, grid: Grid, timeout: float) -> list[str]:
         """Ask every node that was not asked yet what it is; return the problems, each once."""
@@ -135,6 +165,10 @@ class Roster:
         questions = [Message(content, node_id, MessageType.QUERY) for node_id in strangers]
         problems = set()
         for reply in grid.send_and_receive(questions, timeout=timeout) if questions else ():
+            if reply.metadata.src_node_id not in strangers:
+                # SuperLink itself answers for a node whose SuperNode was killed: it is not here.
+                log.info("a node that is still registered does not answer")
+                continue
             try:
                 node = self._read(reply)
                 self._nodes[node.node_id] = node
@@ -145,37 +179,56 @@ class Roster:
 
     def _read(self, reply: Message) -> Node:
         if reply.has_error():
-            raise FederationError(reply.error.reason)
+            raise FederationError(plain(reply.error.reason))
         try:
             domain = str(reply.content.config_records[CONFIG][DOMAIN])
             numbers: dict[str, Any] = dict(reply.content.metric_records[METRICS])
+            unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
             node = Node(
                 node_id=reply.metadata.src_node_id,
                 index=UNSEATED,
                 domain=domain,
-                class_counts=tuple(int(count) for count in numbers[CLASS_COUNTS]),
-                num_test=int(numbers[NUM_TEST]),
-                shared_test=bool(numbers[SHARED_TEST]),
-                partition_id=int(numbers[PARTITION_ID]),
-                unheld_tests=tuple(
-                    (key.removeprefix(UNHELD_TEST), int(value))
-                    for key, value in numbers.items()
-                    if key.startswith(UNHELD_TEST)
-                ),
+                class_counts=tuple(_whole(CLASS_COUNTS, count) for count in numbers[CLASS_COUNTS]),
+                num_test=_whole(NUM_TEST, numbers[NUM_TEST]),
+                shared_test=_whole(SHARED_TEST, numbers[SHARED_TEST], most=1) == 1,
+                partition_id=_whole(PARTITION_ID, numbers[PARTITION_ID], UNSEATED, LARGEST_INDEX),
+                unheld_tests=tuple((name, _whole(UNHELD_TEST, numbers[key])) for name, key in unheld.items()),
             )
-            announced = int(numbers[NUM_PARTITIONS])
-        except (KeyError, TypeError, ValueError) as error:
-            raise FederationError(f"a node's answer about itself is incomplete: {error!r}") from None
-        if domain not in self._domains:
-            raise FederationError(f"a node says that its domain is {domain!r}; allowed are {', '.join(self._domains)}")
+            announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
+        except (KeyError, TypeError) as error:
+            raise FederationError(f"a node's answer about itself is incomplete: {plain(repr(error))}") from None
+        self._check(node)
         if node.shared_test:  # simulated nodes know how many they are
             self._announced = max(self._announced, announced)
         return node
 
-    def _seat(self, online: set[int]) -> None:
+    def _check(self, node: Node) -> None:
+        """Refuse what a node says of itself if it makes no sense in this run."""
+        domains = ", ".join(self._domains)
+        for domain in (node.domain, *dict(node.unheld_tests)):
+            if domain not in self._domains:
+                raise FederationError(
+                    f"a node says that its domain is {plain(domain, MOST_NAME)!r}; allowed are {domains}"
+                )
+        if len(node.class_counts) != self._num_classes or not node.num_examples:
+            raise FederationError(
+                f"a node of {node.domain!r} announces {node.num_examples} training images of "
+                f"{len(node.class_counts)} classes, expected at least one of {self._num_classes} classes"
+            )
+        if node.shared_test and not self._simulated:
+            raise FederationError(
+                f"a node of {node.domain!r} says that it sees whole test sets, which only simulated nodes do"
+            )
+
+    def _seat(self, online: Collection[int], *, started: bool) -> None:
         """Give each node without an index its own: the partition id where it has one, else the next free.
 
-        The order is by domain, then node id. A node that comes back under a new id takes its old place.
+        The order is by domain, then node id. A node that comes back under a new id takes its old place, also while
+        Flower has not yet noticed (for up to a minute) that the SuperNode of before is gone: it is the same node if
+        it holds the same images by their numbers. Any other that asks for the place waits until it is free.
+
+        Raises:
+            FederationError: If two nodes ask for one place before the run has ``started``.
         """
         waiting = [node for node in self._nodes.values() if node.index == UNSEATED]
         taken = {node.index: node for node in self._nodes.values() if node.index != UNSEATED}
@@ -183,14 +236,35 @@ class Roster:
         for node in sorted(waiting, key=self._rank):
             index = node.partition_id if node.partition_id >= 0 else free
             former = taken.get(index)
-            if former is not None and former.node_id in online:
-                raise FederationError(
-                    f"two nodes have partition-id {index}: one holds {former.domain!r}, the other {node.domain!r}"
-                )
+            if former is not None and former.node_id in online and not (started and _same(former, node)):
+                problem = f"two nodes have partition-id {index}: one holds {former.domain!r}, the other {node.domain!r}"
+                if not started:
+                    raise FederationError(problem)
+                if node.node_id not in self._doubled:
+                    log.warning("a new node cannot take part: %s", problem)
+                    self._doubled.add(node.node_id)
+                continue
             if former is not None:
+                log.info("%s is here again, under a new id", former)
                 del self._nodes[former.node_id]
+                self._refused.add(former.node_id)
             taken[index] = self._nodes[node.node_id] = replace(node, index=index)
             free = max(free, index + 1)
 
     def _rank(self, node: Node) -> tuple[bool, int, int, int]:
         return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)
+
+
+def _same(former: Node, node: Node) -> bool:
+    """Tell whether two nodes hold the same images, as far as the server can know."""
+    return replace(former, node_id=node.node_id, index=node.index) == node
+
+
+def _whole(key: str, value: object, least: int = 0, most: int = LARGEST_COUNT) -> int:
+    number = whole(value, least, most)
+    if number is None:
+        raise FederationError(
+            f"a node's answer about itself makes no sense: {key} is {plain(str(value), MOST_NAME)}, "
+            f"expected a whole number from {least} to {most}"
+        )
+    return number

@@ -57,6 +57,19 @@ def _nan(arrays: dict[str, Any]) -> dict[str, Any]:
     return arrays
 
 
+def _metrics(**changes: Any) -> Change:
+    def change(asked: Message, reply: Message) -> Message:
+        told = {name.replace("_", "-"): value for name, value in changes.items()}
+        reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | told)
+        return reply
+
+    return change
+
+
+def _scream(asked: Message, reply: Message) -> Message:
+    return Message(Error(code=2, reason="\x1b[2J\nfaked line: all is well\n" + "x" * 100_000), reply_to=asked)
+
+
 FIRST = "encoder.0.weight"
 BROKEN: dict[str, tuple[Change, str]] = {
     "raises": (_raise, "RuntimeError: out of memory"),
@@ -65,6 +78,11 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "shape": (_rewrite(lambda a: a | {FIRST: a[FIRST][:1]}), f"{FIRST} has shape (1, 3, 5, 5)"),
     "type": (_rewrite(lambda a: a | {FIRST: a[FIRST].astype(np.float64)}), f"{FIRST} has shape (32, 3, 5, 5) and type"),
     "lacks a name": (_rewrite(lambda a: {k: v for k, v in a.items() if k != FIRST}), FIRST),
+    "huge": (_rewrite(lambda a: a | {FIRST: np.full_like(a[FIRST], 1e30)}), f"{FIRST} holds 1e+30, allowed is 1e+06"),
+    "says too much": (_scream, "faked line: all is well xxx"),
+    "counts too much": (_metrics(num_examples=10**8), "num-examples is 100000000, announced were"),
+    "counts infinitely": (_metrics(num_examples=float("inf")), "num-examples is missing or not above 0"),
+    "another metric": (_metrics(evil=1.0), "unknown metric 'evil'"),
     "another name": (_rewrite(lambda a: a | {"evil": np.zeros(3)}), "evil"),
 }
 
@@ -78,6 +96,7 @@ def test_a_broken_node_is_left_out_and_named(fault: str, run_inline: InlineRun, 
         (left_out,) = line["left_out"]
         assert left_out.startswith("node 2 (street): ")
         assert reason in left_out
+        assert left_out.isprintable() and len(left_out) < 600
         assert None not in line["accuracy"].values()
     assert "round 1: node 2 (street) left out: " in capsys.readouterr().out
     weights = load_file(run.folder / "checkpoint" / "weights-00002.safetensors")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedshift_records import decode, encode
 from strategies import averaging
-from strategies.averaging import RunningAverage, finite, shares
+from strategies.averaging import RunningAverage, shares
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -196,15 +196,3 @@ def test_another_shape_is_an_error_not_broadcast() -> None:
     average.add({"w": np.zeros((2, 3))}, 1.0)
     with pytest.raises(ValueError, match=r"shape \(3,\) cannot be added to sums of shape \(2, 3\)"):
         average.add({"w": np.zeros(3)}, 1.0)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 3, 4, 10])
-def test_finite_finds_one_number_in_any_block(place: int, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(averaging, "BLOCK", 16)  # four float32
-    largest = np.finfo(np.float32).max
-    array = np.full(11, largest, np.float32)  # their sum is not finite, they are
-    assert finite(array) and finite(-array) and finite(array[:0]) and finite(np.array(7))
-    array[place] = bad
-    assert not finite(array)
-    assert not finite(array[:, None].T)

@@ -70,7 +70,7 @@ def test_a_real_node_is_never_asked_for_a_foreign_domain_nor_without_test_images
 
 
 def test_parts_of_a_domain_add_up() -> None:
-    both = nodes("scan", "scan", shared=False)
+    both = nodes("scan", "scan", shared=False, num_test=10)
     evaluation = Evaluation(DOMAINS, both, personal=False)
     evaluation.first()
     replies = [

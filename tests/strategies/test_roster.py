@@ -1,5 +1,6 @@
 """Who takes part, and in which order: by partition id, else by domain; never by arrival."""
 
+import math
 from typing import Any
 
 import pytest
@@ -32,18 +33,18 @@ class FakeGrid:
         told = self.nodes[asked.metadata.dst_node_id]
         if isinstance(told, str):
             return Message(Error(code=2, reason=told), reply_to=asked)
-        domain, partition_id = told
+        domain, partition_id, *changes = told
         numbers = {
             "class-counts": [3, 4], "num-test": 5, "shared-test": 0,
             "partition-id": partition_id, "num-partitions": -1,
-        }  # fmt: skip
+        } | dict(*changes)  # fmt: skip
         return Message(
             RecordDict({"config": ConfigRecord({"domain": domain}), "metrics": MetricRecord(numbers)}), reply_to=asked
         )
 
 
 def gathered(grid: FakeGrid, at_least: int = 1) -> Roster:
-    roster = Roster(DOMAINS, "deployment", "{}")
+    roster = Roster(DOMAINS, "deployment", "{}", 2)
     roster.gather(grid, at_least, timeout=0.05)  # type: ignore[arg-type]
     return roster
 
@@ -80,6 +81,83 @@ def test_a_node_that_returns_under_a_new_id_takes_its_place() -> None:
     assert [node.index for node in roster.online(grid, timeout=1)] == [1]  # type: ignore[arg-type]
     grid.nodes[50] = ("scan", 0)
     assert [(n.index, n.node_id) for n in roster.online(grid, timeout=1)] == [(0, 50), (1, 6)]  # type: ignore[arg-type]
+
+
+def test_a_node_that_returns_before_flower_misses_it_takes_its_place_and_the_old_id_is_not_asked_again() -> None:
+    grid = FakeGrid(n5=("scan", 0), n6=("texture", 1))
+    roster = gathered(grid)
+    grid.nodes[50] = ("scan", 0)  # 5 was killed, and counts as connected for a minute
+    for _ in range(2):
+        assert [(n.index, n.node_id) for n in roster.online(grid, timeout=1)] == [(0, 50), (1, 6)]  # type: ignore[arg-type]
+    assert grid.questions == 3
+
+
+def test_another_node_that_asks_for_a_taken_place_waits_and_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    grid = FakeGrid(n5=("scan", 0), n6=("texture", 1))
+    roster = gathered(grid)
+    grid.nodes[7] = ("street", 0)
+    with caplog.at_level("WARNING", "fedshift"):
+        for _ in range(2):
+            assert [n.node_id for n in roster.online(grid, timeout=1)] == [5, 6]  # type: ignore[arg-type]
+    assert [node.node_id for node in roster.nodes] == [5, 6]
+    assert len(caplog.records) == 1
+    assert "two nodes have partition-id 0: one holds 'scan', the other 'street'" in caplog.text
+    del grid.nodes[5]
+    assert [n.node_id for n in roster.online(grid, timeout=1)] == [7, 6]  # type: ignore[arg-type]
+
+
+def test_a_round_waits_for_nodes_with_a_message_and_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    grid = FakeGrid(n5=("scan", 0), n6=("texture", 1))
+    roster = gathered(grid)
+    del grid.nodes[5]
+    with (
+        caplog.at_level("WARNING", "fedshift"),
+        pytest.raises(FederationError, match=r"1 of at least 2 nodes \(federation.min_nodes\) were connected for 0 s"),
+    ):
+        roster.wait_for(grid, 2, timeout=0.3)  # type: ignore[arg-type]
+    assert caplog.messages == [
+        "waiting for nodes: 1 of at least 2 (federation.min_nodes) are connected; the run ends in 0 s"
+    ]
+
+    grid.nodes[8] = ("scan", 0)
+    assert len(roster.wait_for(grid, 2, timeout=0.3)) == 2  # type: ignore[arg-type]
+
+
+def test_a_killed_node_for_which_superlink_answers_is_not_there() -> None:
+    class Grid(FakeGrid):
+        def _reply(self, asked: Message) -> Message:
+            reply = super()._reply(asked)
+            if asked.metadata.dst_node_id == 9:
+                vars(reply.metadata)["_src_node_id"] = 1  # of SuperLink itself
+            return reply
+
+    assert order(gathered(Grid(n5=("scan", 0), n9="Node Unavailable"))) == [(0, "scan", 5)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"class-counts": [3, 4, 5]}, "announces 12 training images of 3 classes, expected at least one of 2 classes"),
+        ({"class-counts": [0, 0]}, "announces 0 training images"),
+        ({"class-counts": [3, -4]}, "class-counts is -4, expected a whole number from 0 to"),
+        ({"class-counts": [3.0, math.inf]}, "class-counts is inf"),
+        ({"num-test": math.nan}, "num-test is nan"),
+        ({"num-test": 10**15}, "num-test is 1000000000000000"),
+        ({"partition-id": 10**9}, "partition-id is 1000000000, expected a whole number from -1 to 1000000"),
+        ({"shared-test": 1}, "sees whole test sets, which only simulated nodes do"),
+        ({"unheld-test/photo": 1}, "its domain is 'photo'"),
+    ],
+)
+def test_a_node_that_says_nonsense_of_itself_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(FederationError, match=message):
+        gathered(FakeGrid(n5=("scan", 0, change)))
+
+
+def test_a_domain_name_is_cut_and_cleaned_before_it_is_shown() -> None:
+    with pytest.raises(FederationError) as caught:
+        gathered(FakeGrid(n5=("\x1b[2J../../" + "x" * 5000, 0)))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
 
 
 def test_two_nodes_with_one_partition_id_are_an_error() -> None:

@@ -1,0 +1,115 @@
+"""The section ``privacy``: what it may say, which methods it fits, and what a run spends of it.
+
+Local differential privacy: before its weights leave a node, their update is clipped and noise is added
+(``noising.py``). The server is not trusted with the update, and nothing that is made of it afterwards spends more.
+
+The unit is a node: two neighbouring federations differ in all training images of one node, of which the number per
+class is known. Any two updates of norm C at most are 2C apart, which is the sensitivity.
+
+Noise: Dwork & Roth, "The Algorithmic Foundations of Differential Privacy", 2014, theorem A.1, as in Flower's mod.
+Composition: Dong, Roth & Su, "Gaussian Differential Privacy", 2022, corollaries 1 and 2 (exact for the Gaussian
+mechanism; Balle & Wang, 2018, theorem 8, of one round).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+from scipy.special import log_ndtr  # type: ignore[import-untyped]
+
+from datasets.errors import ConfigError
+from fedshift_app import registry
+from strategies.schedule import EvaluateConfig
+
+
+class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Noise on what leaves a node."""
+
+    name: Literal["none", "local-dp"] = "none"
+    clipping_norm: float = Field(1.0, gt=0)  # C, L2 norm of a node's update; a longer one is shortened to it
+    #: Of one round, in the formula of the noise, sigma = 2C sqrt(2 ln(1.25 / delta)) / epsilon; that formula is proven
+    #: up to 1, above it :meth:`spent` says what one round spends.
+    epsilon: float = Field(1.0, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far apart the updates of a node can be for two sets of training images."""
+        return 2 * self.clipping_norm
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise on each weight, sigma."""
+        return self.sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+
+    def spent(self, rounds: int) -> float:
+        r"""Return the epsilon, at :attr:`delta`, of a node that trained in so many rounds.
+
+        The smallest with :math:`\Phi(\mu/2-\epsilon/\mu)-e^\epsilon\,\Phi(-\mu/2-\epsilon/\mu)\le\delta`, where
+        :math:`\mu=\sqrt{\text{rounds}}\cdot 2C/\sigma`.
+        """
+        mu = math.sqrt(rounds) * self.sensitivity / self.noise
+        low, high = 0.0, mu * mu + 10 * mu * math.sqrt(-math.log(self.delta)) + 1
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (low, middle) if _delta(mu, middle) <= self.delta else (middle, high)
+        return high
+
+
+def _delta(mu: float, epsilon: float) -> float:
+    first = math.exp(log_ndtr(mu / 2 - epsilon / mu))
+    return first - math.exp(min(0.0, epsilon + log_ndtr(-mu / 2 - epsilon / mu)))  # above 0 by rounding only
+
+
+def check_method(privacy: PrivacyConfig, method: registry.Method, evaluate: EvaluateConfig) -> None:
+    """Refuse a method or a way to score that would let a node's images out beside the noise.
+
+    Raises:
+        ConfigError: With what there is instead.
+    """
+    if privacy.name == "none":
+        return
+    if not _sends_weights_alone(method):
+        able = ", ".join(m.name for m in registry.METHODS.values() if _sends_weights_alone(m))
+        raise ConfigError(
+            f"privacy.name={privacy.name} puts noise on weights and on nothing else, which does not do for "
+            f"{method.name!r} (what travels besides them: {method.travels}); it fits {able}"
+        )
+    if evaluate.client_models != "off":
+        raise ConfigError(
+            f"privacy.name={privacy.name} needs evaluate.client_models=off, found {evaluate.client_models}: "
+            "it scores a node's model as it is before the noise"
+        )
+
+
+def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse a model that shares arrays which noise does not fit.
+
+    Raises:
+        ConfigError: If there is something else than vectors, matrices, ... of real numbers.
+    """
+    if privacy.name == "none":
+        return
+    for name, array in shared.items():
+        if array.dtype.kind != "f" or array.ndim == 0:
+            raise ConfigError(
+                f"privacy.name={privacy.name}: {name} would travel, a single number of type {array.dtype} that can be "
+                "given no noise; keep BatchNorm on the nodes (model.bn=local), or take a model without it "
+                "(model.name=cnn)"
+            )
+
+
+def _sends_weights_alone(method: registry.Method) -> bool:
+    """Tell whether the server takes weights from the method's nodes, and nothing else."""
+    takes_none = registry.get("fedavg").strategy_class().check_knowledge
+    return method.strategy_class().check_knowledge is takes_none and not method.client_class().heterogeneous
+
+
+def told(privacy: PrivacyConfig, rounds: int) -> str:
+    """Return what a run spends at most, in a line for the screen."""
+    return (
+        f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard deviation "
+        f"{privacy.noise:.3g}; after {rounds} rounds epsilon is {privacy.spent(rounds):.3g} at delta {privacy.delta:g}"
+    )

@@ -1,0 +1,305 @@
+"""Nodes and servers that die, sleep, come back and lie: real processes of Flower on loopback."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import load_file
+
+from datasets import cache
+from fedshift_app import config as configuration
+from fedshift_app import exporting, keeping, processes, runner
+
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+LIMIT = 240.0  # seconds; for a machine that does much else
+ROUND = "federation.round_timeout=40"  # above what a whole round takes on a busy machine
+LIES = ("nan", "shape", "names", "huge", "count")
+DOMAINS = ("scan", "texture", "street")
+
+#: Put into the Python of every SuperNode: it tells when a node starts to work on a message, and lets one of them lie.
+HAND = """
+import os, pathlib
+from flwr.clientapp import ClientApp
+
+marks = pathlib.Path(os.environ["MARKS"])
+ordinary = ClientApp.__call__
+
+def watched(app, message, context):
+    from flwr.app import Array, ArrayRecord, MetricRecord
+    import numpy as np
+    config = message.content["config"]
+    mark = f"{message.metadata.message_type}-{config.get('server-round', 0)}"
+    (marks / mark).touch()
+    reply = ordinary(app, message, context)
+    if not os.environ.get("LIES") or not mark.startswith("train") or reply.has_error():
+        return reply
+    lie = os.environ["LIES"].split()[config["server-round"] - 1]
+    arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+    first = next(iter(arrays))
+    if lie == "nan":
+        arrays[first] = np.full_like(arrays[first], np.nan)
+    if lie == "huge":
+        arrays[first] = np.full_like(arrays[first], 1e30)
+    if lie == "shape":
+        arrays[first] = arrays[first][:1]
+    if lie == "names":
+        arrays = {"evil/../" + name: array for name, array in arrays.items()}
+    reply.content["arrays"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    if lie == "count":
+        reply.content["metrics"] = MetricRecord(dict(reply.content["metrics"]) | {"num-examples": 10**12})
+    return reply
+
+ClientApp.__call__ = watched
+"""
+
+
+class Federation:
+    """A SuperLink with a database and SuperNodes, one per domain, that can be killed one by one."""
+
+    def __init__(self, home: Path, flower: processes.Group, folders: list[exporting.NodeFolder]) -> None:
+        self.home, self.flower, self.folders = home, flower, folders
+        self.port = processes.free_port()
+        self._started = 0
+        self._processes: dict[str, psutil.Process] = {}
+        self._names: dict[int, str] = {}
+
+    def start_superlink(self) -> None:
+        self._started += 1
+        self._superlink = f"superlink-{self._started}"
+        self._start(
+            self._superlink, "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
+            "--database", str(self.home / "state.db"),
+        )  # fmt: skip
+        self.flower.wait_for_http(self._superlink, f"http://127.0.0.1:{self.port}/health")
+
+    def start_node(self, index: int, lies: str = "", domain: str = "") -> str:
+        """Start a SuperNode, wait until it has registered, and return its name.
+
+        It is now the one of its index, unless it claims another domain.
+        """
+        self._started += 1
+        name = f"supernode-{index}-{self._started}"
+        self.marks(index).mkdir(exist_ok=True)
+        told = self.folders[index].node_config + " threads=1"
+        if domain:
+            told = told.replace(f'domain="{DOMAINS[index]}"', f'domain="{domain}"')
+        else:
+            self._names[index] = name
+        self._start(
+            name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
+            "--port", str(processes.free_port()), "--node-config", told,
+            env={"MARKS": str(self.marks(index)), "LIES": lies, "PYTHONPATH": str(self.home / "hand")},
+        )  # fmt: skip
+        log = self.flower.log(name)
+        self.wait(lambda: "SuperNode ID" in log.read_text(errors="replace"), f"node {index} to register")
+        return name
+
+    def kill_superlink(self) -> None:
+        """Kill the SuperLink and wait for its SuperExec to end; the ServerApp does not, and looks for it."""
+        superlink, *children = self.family(self._superlink)
+        superlink.kill()
+        psutil.wait_procs([superlink, *(child for child in children if "superexec" in child.name())], timeout=30)
+
+    def kill(self, name: str | int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a process and all its children, as the end of a machine would; wait for the end."""
+        family = self.family(name)
+        for process in family:
+            with suppress(psutil.Error):
+                process.send_signal(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            psutil.wait_procs(family, timeout=30)
+
+    def family(self, name: str | int) -> list[psutil.Process]:
+        first = self._processes[self._names[name] if isinstance(name, int) else name]
+        with suppress(psutil.Error):
+            return [first, *first.children(recursive=True)]
+        return []
+
+    def log(self, index: int) -> str:
+        return self.flower.log(self._names[index]).read_text(errors="replace")
+
+    def marks(self, index: int) -> Path:
+        return self.home / f"marks-{index}"
+
+    def submit(self, *dotted: str, method: str = "fedavg", rounds: int) -> "Running":
+        for index in range(len(self.folders)):
+            for mark in self.marks(index).glob("*"):
+                mark.unlink()
+        (self.home / "status.json").unlink(missing_ok=True)
+        return Running(self, method, rounds, dotted)
+
+    def wait(self, until: Any, what: str, seconds: float = LIMIT) -> None:
+        deadline = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+            time.sleep(0.1)
+
+    def _start(self, name: str, command: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+        words = ["env", *(f"{key}={value}" for key, value in (env or {}).items())] if env else []
+        started = self.flower.start(name, [*words, processes.command(command), *arguments])
+        self._processes[name] = psutil.Process(started.pid)
+
+
+class Running:
+    """A run that was submitted with ``flwr run``."""
+
+    def __init__(self, federation: Federation, method: str, rounds: int, dotted: tuple[str, ...]) -> None:
+        self.federation = federation
+        home = federation.home
+        self.output = home / f"runs-{time.monotonic_ns()}"
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "x"\n\n[superlink.x]\naddress = "127.0.0.1:{federation.port}"\ninsecure = true\n'
+        )
+        told = " ".join((f"dataset.domains=[{','.join(DOMAINS)}]", *dotted))
+        config = {"rounds": rounds, "method": method, "set": told, "output-dir": str(self.output)}
+        overrides = home / "run-config.toml"
+        overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+        self._log = self.output.with_suffix(".log")
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [processes.command("flwr"), "run", str(runner.APP), "x", "--stream", "--run-config", str(overrides)],
+                cwd=federation.flower.folder, env=federation.flower.env, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    @property
+    def screen(self) -> str:
+        return self._log.read_text()
+
+    def wait_for_line(self, text: str) -> None:
+        self.federation.wait(lambda: text in self.screen or self.process.poll() is not None, repr(text))
+        assert text in self.screen, self.screen
+
+    def wait_for_mark(self, index: int, mark: str) -> None:
+        self.federation.wait((self.federation.marks(index) / mark).exists, f"node {index}: {mark}\n{self.screen}")
+
+    def end(self) -> dict[str, Any]:
+        """Wait for the end and return what the ServerApp says of it; check what must hold after any end."""
+        try:
+            self.process.wait(LIMIT)
+        finally:
+            self.process.kill()
+        status = self.federation.home / "status.json"
+        self.check_folder()
+        return json.loads(status.read_text()) if status.is_file() else {}
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        (folder,) = self.output.iterdir()
+        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+    def check_folder(self) -> None:
+        """Each round once and whole, a checkpoint of the last, nothing in it that is not finite."""
+        (folder,) = self.output.iterdir()
+        numbers = [line["round"] for line in self.rounds]
+        assert numbers == list(range(1, len(numbers) + 1))
+        weights = load_file(folder / "checkpoint" / f"weights-{numbers[-1]:05d}.safetensors")
+        assert all(np.isfinite(array).all() for array in weights.values())
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Three nodes, one per domain; every test leaves all three running."""
+    home = tmp_path_factory.mktemp("bad-day")
+    config = configuration.resolve({"set": f"dataset.domains=[{','.join(DOMAINS)}] allocation.share=0.2"})
+    folders = exporting.export(config, len(DOMAINS), home / "nodes")
+    (home / "hand").mkdir()
+    (home / "hand" / "sitecustomize.py").write_text(HAND)
+    own = {cache.CACHE_DIR: str(home / "cache"), keeping.STATE_DIR: str(home / "state")}
+    with processes.group(runner.empty_folder(home), runner.environment(home) | own) as flower:
+        federation = Federation(home, flower, folders)
+        federation.start_superlink()
+        for index in range(len(folders)):
+            federation.start_node(index)
+        yield federation
+
+
+def test_a_node_that_sleeps_longer_than_the_round_is_left_out_and_is_back_in_the_next(federation: Federation) -> None:
+    run = federation.submit("train.epochs=1", "federation.min_nodes=2", ROUND, rounds=2)
+    run.wait_for_mark(1, "train-1")
+    federation.kill(1, signal.SIGSTOP)
+    try:
+        run.wait_for_line("round 1: node 1 (texture) left out: no answer in time")
+    finally:
+        federation.kill(1, signal.SIGCONT)
+    assert run.end()["state"] == "completed"
+    assert [line["nodes"] for line in run.rounds] == [[0, 2], [0, 1, 2]]
+
+
+def test_a_node_that_sends_nonsense_is_left_out_and_one_of_a_foreign_domain_is_not_let_in(
+    federation: Federation,
+) -> None:
+    federation.kill(2, signal.SIGTERM)
+    federation.start_node(2, lies=" ".join(LIES))
+    run = federation.submit("train.epochs=1", "federation.min_nodes=3", rounds=len(LIES))
+    run.wait_for_mark(0, "train-1")
+    foreign = federation.start_node(0, domain="photo")
+    status = run.end()
+    federation.kill(foreign, signal.SIGTERM)
+    federation.kill(2, signal.SIGTERM)
+    federation.start_node(2)
+    assert status["state"] == "completed"
+    assert [line["nodes"] for line in run.rounds] == [[0, 1]] * len(LIES)
+    reasons = (
+        "holds numbers that are not finite", "has shape (1, ", "weights do not match the model: ",
+        "holds 1e+30, allowed is 1e+06 at most (federation.max_value)", "num-examples is missing or not above 0",
+    )  # fmt: skip
+    for line, reason in zip(run.rounds, reasons, strict=True):
+        assert line["left_out"][0].startswith("node 2 (street): ")
+        assert reason in line["left_out"][0]
+    assert "a new node cannot take part: node-config: unknown domain 'photo'" in run.screen
+
+
+def test_when_two_thirds_of_the_nodes_are_gone_the_run_waits_then_ends_with_its_rounds(federation: Federation) -> None:
+    run = federation.submit("train.epochs=1", "federation.min_nodes=2", "federation.node_timeout=30", ROUND, rounds=9)
+    run.wait_for_line("round 1/9")
+    for index in (1, 2):
+        federation.kill(index, signal.SIGTERM)
+    status = run.end()
+    for index in (1, 2):
+        federation.start_node(index)
+    assert status["state"] == "failed"
+    assert status["error"].removeprefix(f"round {len(run.rounds) + 1}: ") == (
+        "1 of at least 2 nodes (federation.min_nodes) were connected for 30 s (federation.node_timeout); "
+        "the rounds before are in the run folder"
+    )
+    assert "waiting for nodes: 1 of at least 2 (federation.min_nodes) are connected; the run ends in" in run.screen
+
+
+def test_a_superlink_killed_and_started_again_ends_the_run_and_serves_the_same_nodes(federation: Federation) -> None:
+    run = federation.submit("train.epochs=1", "federation.min_nodes=2", rounds=9)
+    run.wait_for_line("round 1/9")
+    federation.kill_superlink()
+    federation.start_superlink()
+    federation.wait((federation.home / "status.json").exists, "the run to end")
+    status = run.end()
+    assert (status["state"], status["error"]) == ("failed", "the ServerApp was stopped, or lost its SuperLink")
+    again = federation.submit("train.epochs=1", "federation.min_nodes=3", rounds=1)
+    assert again.end()["state"] == "completed"
+    assert again.rounds[0]["nodes"] == [0, 1, 2]
+
+
+# Last: for a minute Flower takes the killed SuperNode for connected, and a run that starts waits for it.
+def test_a_node_killed_in_training_comes_back_with_its_private_parts(federation: Federation) -> None:
+    run = federation.submit(
+        "model.name=cnn_bn", "train.epochs=4", "federation.min_nodes=2", ROUND,
+        method="fedbn", rounds=3,
+    )  # fmt: skip
+    run.wait_for_line("round 1/3")
+    run.wait_for_mark(2, "train-2")
+    time.sleep(0.3)
+    federation.kill(2)
+    federation.start_node(2)
+    assert run.end()["state"] == "completed"
+    assert run.rounds[1]["left_out"][0] == "node 2 (street): no answer in time"
+    assert run.rounds[2]["nodes"] == [0, 1, 2]
+    assert "node 2 (street) is here again, under a new id" in run.screen
+    assert "the private parts of this node are back from its disk" in federation.log(2)

@@ -1,0 +1,164 @@
+"""Nothing that another party wrote is executed, followed out of its folder, or written to a log."""
+
+import ast
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
+from support import ROOT, InlineRun, ListeningGrid
+
+from clients.base import DomainClient
+from datasets.errors import ConfigError
+from fedshift_app import client_app, inline, node
+from fedshift_app.config import resolve
+from fedshift_app.flower_internals import make_context
+from fedshift_records import encode
+
+PARTS = ("fedshift_app", "strategies", "clients", "datasets")
+SHORT = "train.epochs=1 allocation.share=0.1"
+
+#: cifar.py alone reads pickles: files of the data set's authors, by an unpickler that refuses all but arrays.
+MAY_PICKLE = {"datasets/cifar.py"}
+#: Calls that run code or can be made to by what they read, and what makes each of them safe.
+DANGEROUS = {
+    "eval": None, "exec": None, "compile": None, "__import__": None, "torch.load": None, "torch.jit.load": None,
+    "os.system": None, "joblib.load": None, "marshal.loads": None, "shelve.open": None,
+    "yaml.unsafe_load": None, "yaml.full_load": None, "yaml.load": "Loader=_OnceLoader",
+    "np.load": "allow_pickle=False",
+}  # fmt: skip
+
+
+def sources() -> list[Path]:
+    return [*ROOT.glob("*.py"), *(path for part in PARTS for path in (ROOT / part).rglob("*.py"))]
+
+
+def test_no_path_that_reads_what_another_party_wrote_can_run_code() -> None:
+    found = []
+    for path in sources():
+        where = str(path.relative_to(ROOT))
+        for place in ast.walk(ast.parse(path.read_text())):
+            if isinstance(place, ast.Import | ast.ImportFrom):
+                modules = {name.name for name in place.names} | {getattr(place, "module", "")}
+                if (
+                    modules & {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+                    and where not in MAY_PICKLE
+                ):
+                    found.append(f"{where}:{place.lineno}: {modules}")
+            if isinstance(place, ast.Call):
+                name, text = ast.unparse(place.func), ast.unparse(place)
+                if name in DANGEROUS and (DANGEROUS[name] is None or str(DANGEROUS[name]) not in text):
+                    found.append(f"{where}:{place.lineno}: {text}")
+                if "shell=True" in text.replace(" ", "") and name.startswith("subprocess"):
+                    found.append(f"{where}:{place.lineno}: {text}")
+    assert len(sources()) > 50
+    assert found == []
+
+
+class _Everything(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines += (self.format(record)).splitlines()
+
+
+NUMBERS = re.compile(r"(?:-?\d+(?:\.\d*)?(?:e-?\d+)?[\s,;\]\[]+){24,}")
+
+
+def test_logs_hold_no_images_and_no_weights(
+    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    everything = _Everything()
+    quiet = {name: logging.getLogger(name) for name in ("", "flwr", "fedshift")}
+    before = {name: logger.level for name, logger in quiet.items()}
+    for logger in quiet.values():
+        logger.addHandler(everything)
+        logger.setLevel(logging.DEBUG)
+
+    class Grid(ListeningGrid):
+        """A node that breaks off with a traceback while it holds images, and one whose weights are refused."""
+
+        def pass_on(self, asked: Message, reply: Message) -> Message:
+            index = asked.content.config_records["config"].get("node-index")
+            if asked.metadata.message_type == MessageType.TRAIN and index == 1:
+                arrays = reply.content.array_records["arrays"]
+                first = next(iter(arrays))
+                arrays[first] = Array(np.full_like(arrays[first].numpy(), np.nan))
+            return reply
+
+    def broken(self: Any, test: Any) -> Any:
+        raise RuntimeError(f"cannot score {test}")
+
+    monkeypatch.setattr(DomainClient, "score_test", broken)
+    try:
+        run = run_inline(rounds=1, method="i2pfl", set=SHORT, grid=Grid)
+    finally:
+        for name, logger in quiet.items():
+            logger.removeHandler(everything)
+            logger.setLevel(before[name])
+    assert len(run.rounds[0]["left_out"]) > 1
+    shown = capfd.readouterr()
+    files = [(run.folder / name).read_text() for name in ("config.yaml", "metrics.jsonl", "results.json")]
+    lines = [*everything.lines, *shown.out.splitlines(), *shown.err.splitlines()]
+    assert any("cannot score" in line for line in lines)
+    for line in lines:
+        assert len(line) < 2500, line[:200]
+        assert not NUMBERS.search(line), line
+        assert "array(" not in line and "tensor(" not in line, line
+    for text in files:
+        assert "array(" not in text and "tensor(" not in text and "\\x93NUMPY" not in text
+
+
+@pytest.mark.parametrize("name", ["../../etc/evil", "/tmp/evil", "a/b", "..", ".hidden", "a\\b", "x" * 200, "", "a\nb"])
+def test_an_experiment_cannot_name_another_folder(name: str, tmp_path: Path) -> None:
+    content = resolve({}).model_dump(mode="json") | {"experiment": name}
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({"resolved": content}))  # JSON is YAML
+    with pytest.raises(ConfigError, match=r"experiment: .* cannot be part of a folder's name"):
+        resolve({"experiment": str(file)})
+
+
+@pytest.mark.parametrize("name", ["handwritten", "my experiment 2", "i2pfl-pacs_v1.5"])
+def test_an_experiment_may_have_an_ordinary_name(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({"resolved": resolve({}).model_dump(mode="json") | {"experiment": name}}))
+    assert resolve({"experiment": str(file)}).experiment == name
+
+
+@pytest.mark.parametrize("domain", ["../scan", "/etc/passwd", "scan/../../x", "scan\n"])
+def test_a_domain_that_would_become_a_file_name_must_be_one_of_the_run(domain: str) -> None:
+    with pytest.raises(ConfigError, match="unknown domain"):
+        node.place(resolve({}), make_context(1, {"domain": domain, "data-dir": "/data"}, {}), "deployment")
+    with pytest.raises(ConfigError, match="has no domain"):
+        resolve({"set": f"dataset.domains='[\"{domain.strip()}x\"]'"})
+
+
+def test_a_real_node_does_not_let_the_server_say_which_of_its_files_are_read() -> None:
+    given = {"domain": "scan", "data-dir": "/data", "partition-id": 0, "num-partitions": 1}
+    with pytest.raises(ConfigError, match="the server takes this node, which has images of its own, for a simulated"):
+        node.place(resolve({}), make_context(1, given, {}), "simulation")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"encoder.0.weight": np.zeros((1, 3, 5, 5), np.float32)}, r"shape \(1, 3, 5, 5\) and type float32"),
+        ({"encoder.0.weight": np.zeros((32, 3, 5, 5), np.float64)}, "type float64, this node's model has"),
+        ({"encoder.0.weight": np.full((32, 3, 5, 5), np.nan, np.float32)}, "encoder.0.weight holds numbers that are"),
+        ({"evil": np.zeros(3)}, "the server's weights do not match this node's model: evil"),
+    ],
+)
+def test_a_node_checks_the_servers_weights_against_its_model(change: dict[str, Any], reason: str) -> None:
+    grid = inline.InlineGrid(client_app.app, 4)
+    config = resolve({"set": SHORT})
+    weights = {name: tensor.numpy() for name, tensor in node.initial_model(config).state_dict().items()}
+    told = {"server-round": 1, "node-index": 0, "engine": "simulation", "run": config.model_dump_json()}
+    content = RecordDict({"arrays": encode(weights | change), "knowledge": encode({}), "config": ConfigRecord(told)})
+    (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.TRAIN)])
+    assert re.search(reason, str(reply.error.reason))
