@@ -434,9 +434,10 @@ def test_inline_run_that_fails_in_training(fedshift: Command, tmp_path: Path) ->
     assert "not finite" in ended.err
     assert "scan" in ended.err
     assert "Traceback" not in ended.out + ended.err
-    # What was there up to the last full round stays on disk: here the configuration alone.
-    folders = list((tmp_path / "out").iterdir())
-    assert [sorted(path.name for path in folder.iterdir()) for folder in folders] == [["config.yaml"]]
+    # What was there up to the last full round stays on disk: here the configuration, from which the run can go on.
+    (folder,) = (tmp_path / "out").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint", "config.yaml", "lock"]
+    assert not list((folder / "checkpoint").glob("round-*"))
 
 
 def test_inline_run_with_a_domain_held_out(fedshift: Command) -> None:
