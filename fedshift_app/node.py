@@ -34,11 +34,11 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     """
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
-    if engine == SIMULATION and "data-dir" in given:  # else a server could have it read and write elsewhere
+    if (
+        engine == SIMULATION and "data-dir" in given
+    ):  # else the server's words would decide which files are read and written
         raise ConfigError("this node has images of its own (data-dir), it takes no part in a simulation")
     if engine == SIMULATION:
-        if "data-dir" in given:  # else the server's words would decide which files of this machine are read
-            raise ConfigError("the server takes this node, which has images of its own, for a simulated one")
         domain = dealt(config, num_partitions)[partition_id]
         threads = config.train.threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
         return Place(domain, partition_id, num_partitions, config.dataset.source(), True, threads)

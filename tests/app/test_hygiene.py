@@ -141,7 +141,7 @@ def test_a_domain_that_would_become_a_file_name_must_be_one_of_the_run(domain: s
 
 def test_a_real_node_does_not_let_the_server_say_which_of_its_files_are_read() -> None:
     given = {"domain": "scan", "data-dir": "/data", "partition-id": 0, "num-partitions": 1}
-    with pytest.raises(ConfigError, match="the server takes this node, which has images of its own, for a simulated"):
+    with pytest.raises(ConfigError, match="it takes no part in a simulation"):
         node.place(resolve({}), make_context(1, given, {}), "simulation")
 
 
