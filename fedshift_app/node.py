@@ -34,9 +34,8 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     """
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
-    if (
-        engine == SIMULATION and "data-dir" in given
-    ):  # else the server's words would decide which files are read and written
+    # Else the server's words would decide which files of a real node are read and written.
+    if engine == SIMULATION and "data-dir" in given:
         raise ConfigError("this node has images of its own (data-dir), it takes no part in a simulation")
     if engine == SIMULATION:
         domain = dealt(config, num_partitions)[partition_id]

@@ -8,12 +8,9 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_records import Draft, encode_array
+from strategies.limits import BLOCK
 
 Arrays = dict[str, NDArray[Any]]
-
-
-#: Bytes of an array that are worked on at a time: with what is made of them, they stay in a core's cache.
-BLOCK = 1 << 19
 
 
 class RunningAverage:

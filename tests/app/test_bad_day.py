@@ -279,7 +279,8 @@ def test_a_superlink_killed_and_started_again_ends_the_run_and_serves_the_same_n
     run.wait_for_line("round 1/9")
     federation.kill_superlink()
     federation.start_superlink()
-    federation.wait((federation.home / "status.json").exists, "the run to end")
+    started = (federation.home / "status.json").read_text()  # told as soon as there is a run folder
+    federation.wait(lambda: (federation.home / "status.json").read_text() != started, "the run to end")
     status = run.end()
     assert (status["state"], status["error"]) == ("failed", "the ServerApp was stopped, or lost its SuperLink")
     again = federation.submit("train.epochs=1", "federation.min_nodes=3", rounds=1)
