@@ -6,6 +6,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# A worker per core; one of them runs all tests that start Flower's processes (tests/conftest.py).
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --maxprocesses 8 --dist loadgroup
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
@@ -35,13 +37,13 @@ lint: install
 	$(BIN)/mypy
 
 check: lint
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test: lint
-	$(BIN)/pytest -m "not long"
+	$(PYTEST) -m "not long"
 
 test-all: lint
-	$(BIN)/pytest
+	$(PYTEST)
 
 clean:
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

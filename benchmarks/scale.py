@@ -6,7 +6,7 @@ Each run is `fedshift run handwritten` in Flower's Ray simulation with the two-l
 Time is the median of a round from the second on, training and evaluation, divided by the clients that
 trained in it: it must not grow with their number, nor with that of the nodes. Memory is the resident memory of
 the process of the ServerApp (Flower's simulation runs in it too) and of the largest actor, the median of
-what was sampled from outside while round 3 ran, and while the last one did. The last line is one JSON object.
+what was sampled from outside while round 2 ran, and while the last one did. The last line is one JSON object.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Nodes, and the share of them that trains in a round: 50, 200 and 200 clients.
 RUNS = ((1000, 0.05), (1000, 0.2), (200, 1.0))
 TARGET = 1.3
-#: From the third round to the last, the memory of a process may grow by so many MB.
+#: From the second round to the last, the memory of a process may grow by so many MB.
 TARGET_MB = 20.0
 EVERY_SECONDS = 0.25
 MARK = "FEDSHIFT_SCALE"
@@ -92,7 +92,7 @@ def measure(nodes: int, participation: float, rounds: int, more: list[str]) -> d
         while run.poll() is None:
             time.sleep(EVERY_SECONDS)
             done = len(lines_of(folder))
-            if done < 2:  # actors come with the first round; to look through all processes takes a while
+            if done < 1:  # actors come with the first round; to look through all processes takes a while
                 found = members(mark)
                 continue
             samples.append(Sample(done, memory(found, SERVER), memory(found, ACTOR)))
@@ -101,10 +101,10 @@ def measure(nodes: int, participation: float, rounds: int, more: list[str]) -> d
         lines = lines_of(folder)
     seconds = [line["seconds"] for line in lines[1:]]
     clients = len(lines[-1]["nodes"])
-    early, late = ([s for s in samples if s.done == done and s.actor] for done in (2, rounds - 1))
+    early, late = ([s for s in samples if s.done == done and s.actor] for done in (1, rounds - 1))
     figures = {
         f"{kind}_mb_round_{number}": round(statistics.median(getattr(sample, kind) for sample in those), 1)
-        for number, those in ((3, early), (rounds, late))
+        for number, those in ((2, early), (rounds, late))
         for kind in ("server", "actor")
     }
     return {
@@ -132,7 +132,7 @@ def main() -> None:
     few, many = min(results, key=lambda r: r["clients"]), [r for r in results if r["clients"] > 50]
     ratio = max(found["ms_per_client"] for found in many) / few["ms_per_client"]
     growth = {
-        kind: max(found[f"{kind}_mb_round_{given.rounds}"] - found[f"{kind}_mb_round_3"] for found in results)
+        kind: max(found[f"{kind}_mb_round_{given.rounds}"] - found[f"{kind}_mb_round_2"] for found in results)
         for kind in ("server", "actor")
     }
     result = {

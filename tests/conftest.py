@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from support import ROOT, InlineRun, Run
+from image_trees import REAL
+from support import InlineRun, Run
 
 from datasets import cache
 
@@ -16,6 +17,15 @@ from fedshift_app import inline, runner, server_app  # noqa: F401
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker run all tests that start Flower's processes, first of all, as these take the longest."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.xdist_group("flower"))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -54,7 +64,7 @@ def run_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
 @pytest.fixture(scope="session")
 def real_digits() -> Path:
     """Return the folder of the real digits, which is not part of the project."""
-    folder = ROOT.parent / "shared" / "data" / "digits"
+    folder = REAL / "digits"
     if not folder.is_dir():
-        pytest.skip("the real digits (mnist, usps, mnistm as npz) are not beside this checkout")
+        pytest.skip(f"mnist, usps and mnistm as npz are not at {REAL}/digits (FEDSHIFT_TEST_DATA names another folder)")
     return folder

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from safetensors.numpy import load_file
+from support import InlineRun, Run
 
 from datasets import cache
 from fedshift_app import config as configuration
@@ -23,6 +24,7 @@ LIMIT = 240.0  # seconds; for a machine that does much else
 ROUND = "federation.round_timeout=40"  # above what a whole round takes on a busy machine
 LIES = ("nan", "shape", "names", "huge", "count")
 DOMAINS = ("scan", "texture", "street")
+SETTINGS = f"dataset.domains=[{','.join(DOMAINS)}] allocation.share=0.2"  # what the nodes hold
 
 #: Put into the Python of every SuperNode: it tells when a node starts to work on a message, and lets one of them lie.
 HAND = """
@@ -129,12 +131,18 @@ class Federation:
     def marks(self, index: int) -> Path:
         return self.home / f"marks-{index}"
 
-    def submit(self, *dotted: str, method: str = "fedavg", rounds: int) -> "Running":
+    def submit(
+        self, *dotted: str, method: str = "fedavg", rounds: int = 0, resumed: "Running | None" = None
+    ) -> "Running":
         for index in range(len(self.folders)):
             for mark in self.marks(index).glob("*"):
                 mark.unlink()
         (self.home / "status.json").unlink(missing_ok=True)
-        return Running(self, method, rounds, dotted)
+        told = " ".join((f"dataset.domains=[{','.join(DOMAINS)}]", *dotted))
+        if resumed is not None:
+            return Running(self, resumed.output, {"resume": str(resumed.folder)})
+        output = self.home / f"runs-{time.monotonic_ns()}"
+        return Running(self, output, {"rounds": rounds, "method": method, "set": told, "output-dir": str(output)})
 
     def wait(self, until: Any, what: str, seconds: float = LIMIT) -> None:
         deadline = time.monotonic() + seconds
@@ -151,18 +159,15 @@ class Federation:
 class Running:
     """A run that was submitted with ``flwr run``."""
 
-    def __init__(self, federation: Federation, method: str, rounds: int, dotted: tuple[str, ...]) -> None:
-        self.federation = federation
+    def __init__(self, federation: Federation, output: Path, config: dict[str, Any]) -> None:
+        self.federation, self.output = federation, output
         home = federation.home
-        self.output = home / f"runs-{time.monotonic_ns()}"
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "x"\n\n[superlink.x]\naddress = "127.0.0.1:{federation.port}"\ninsecure = true\n'
         )
-        told = " ".join((f"dataset.domains=[{','.join(DOMAINS)}]", *dotted))
-        config = {"rounds": rounds, "method": method, "set": told, "output-dir": str(self.output)}
         overrides = home / "run-config.toml"
         overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
-        self._log = self.output.with_suffix(".log")
+        self._log = home / f"{time.monotonic_ns()}.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [processes.command("flwr"), "run", str(runner.APP), "x", "--stream", "--run-config", str(overrides)],
@@ -192,16 +197,19 @@ class Running:
         return json.loads(status.read_text()) if status.is_file() else {}
 
     @property
-    def rounds(self) -> list[dict[str, Any]]:
+    def folder(self) -> Path:
         (folder,) = self.output.iterdir()
-        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return folder
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        return Run(self.folder).rounds
 
     def check_folder(self) -> None:
         """Each round once and whole, a checkpoint of the last, nothing in it that is not finite."""
-        (folder,) = self.output.iterdir()
         numbers = [line["round"] for line in self.rounds]
         assert numbers == list(range(1, len(numbers) + 1))
-        weights = load_file(folder / "checkpoint" / f"weights-{numbers[-1]:05d}.safetensors")
+        weights = load_file(self.folder / "checkpoint" / f"weights-{numbers[-1]:05d}.safetensors")
         assert all(np.isfinite(array).all() for array in weights.values())
 
 
@@ -209,7 +217,7 @@ class Running:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Three nodes, one per domain; every test leaves all three running."""
     home = tmp_path_factory.mktemp("bad-day")
-    config = configuration.resolve({"set": f"dataset.domains=[{','.join(DOMAINS)}] allocation.share=0.2"})
+    config = configuration.resolve({"set": SETTINGS})
     folders = exporting.export(config, len(DOMAINS), home / "nodes")
     (home / "hand").mkdir()
     (home / "hand" / "sitecustomize.py").write_text(HAND)
@@ -274,18 +282,25 @@ def test_when_two_thirds_of_the_nodes_are_gone_the_run_waits_then_ends_with_its_
     assert "waiting for nodes: 1 of at least 2 (federation.min_nodes) are connected; the run ends in" in run.screen
 
 
-def test_a_superlink_killed_and_started_again_ends_the_run_and_serves_the_same_nodes(federation: Federation) -> None:
-    run = federation.submit("train.epochs=1", "federation.min_nodes=2", rounds=9)
-    run.wait_for_line("round 1/9")
+def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_is_resumed(
+    federation: Federation, run_inline: InlineRun
+) -> None:
+    settings = "model.name=cnn_bn train.epochs=1 federation.min_nodes=3"
+    run = federation.submit(settings, method="fedbn", rounds=4)
+    run.wait_for_line("round 1/4")
     federation.kill_superlink()
     federation.start_superlink()
     started = (federation.home / "status.json").read_text()  # told as soon as there is a run folder
     federation.wait(lambda: (federation.home / "status.json").read_text() != started, "the run to end")
     status = run.end()
     assert (status["state"], status["error"]) == ("failed", "the ServerApp was stopped, or lost its SuperLink")
-    again = federation.submit("train.epochs=1", "federation.min_nodes=3", rounds=1)
+    done = len(run.rounds)
+    again = federation.submit(resumed=run)
     assert again.end()["state"] == "completed"
-    assert again.rounds[0]["nodes"] == [0, 1, 2]
+    assert f"continues after round {done} of 4" in again.screen
+    undisturbed = run_inline(method="fedbn", nodes=3, rounds=4, set=f"{SETTINGS} {settings}")
+    assert Run(run.folder).results["weights_sha256"] == undisturbed.results["weights_sha256"]
+    assert [line["accuracy"] for line in run.rounds] == [line["accuracy"] for line in undisturbed.rounds]
 
 
 # Last: for a minute Flower takes the killed SuperNode for connected, and a run that starts waits for it.

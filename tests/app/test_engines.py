@@ -1,5 +1,6 @@
 """The same run on every engine: Flower's simulation, SuperLink and SuperNodes, inline. Real processes."""
 
+import contextlib
 import json
 import os
 import re
@@ -24,6 +25,7 @@ FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 #: Two nodes, one local epoch: quick, and small enough for each engine.
 TINY = ["dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1"]
 LIMIT = 240
+MARK = "FEDSHIFT_TEST_ENGINES"
 
 
 def fedshift(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -46,28 +48,35 @@ def timeless(run: Run) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
 
 
-def flower_processes() -> set[int]:
-    """Return the ids of all processes of Flower or Ray."""
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Mark all that the test starts, in the environment, by which it is told from others' processes."""
+    monkeypatch.setenv(MARK, str(tmp_path))
+    return str(tmp_path)
+
+
+def flower_processes(mark: str) -> set[int]:
+    """Return the ids of all processes of Flower or Ray that the test has started."""
     found = set()
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = " ".join(process.info["cmdline"] or [])
-        if re.search(r"flower-super|flwr-|raylet|gcs_server|ray::", words):
-            found.add(process.info["pid"])
+        with contextlib.suppress(psutil.Error):
+            if re.search(r"flower-super|flwr-|raylet|gcs_server|ray::", words) and process.environ().get(MARK) == mark:
+                found.add(process.info["pid"])
     return found
 
 
-def only_new(before: set[int]) -> set[int]:
-    """Return Flower's processes that were not there before, after a moment to let the last ones go."""
+def left_behind(mark: str) -> set[int]:
+    """Return the test's processes of Flower after a moment to let the last ones go."""
     deadline = time.monotonic() + 10
-    while (left := flower_processes() - before) and time.monotonic() < deadline:
+    while (left := flower_processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["method=fedcode", "rounds=2"]], ids=["fedavg", "private-parts"])
-def test_three_engines_agree_bit_for_bit(more: list[str], tmp_path: Path) -> None:
-    before = flower_processes()
+def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: Path) -> None:
     inline = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", *TINY, *more, cwd=tmp_path))
     simulation = finished(fedshift("run", "handwritten", "nodes=2", *TINY, *more, cwd=tmp_path))
     deployment = finished(fedshift("deploy-demo", *TINY, *more, cwd=tmp_path))
@@ -75,7 +84,7 @@ def test_three_engines_agree_bit_for_bit(more: list[str], tmp_path: Path) -> Non
     assert {name: run.results["engine"] for name, run in runs.items()} == {name: name for name in runs}
     assert len({run.results["weights_sha256"] for run in runs.values()}) == 1
     assert timeless(inline) == timeless(simulation) == timeless(deployment)
-    assert not only_new(before)
+    assert not left_behind(mark)
 
 
 @pytest.mark.slow
@@ -140,8 +149,7 @@ def test_when_every_client_raises_the_command_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_command_leaves_no_process_and_keeps_its_rounds(tmp_path: Path) -> None:
-    before = flower_processes()
+def test_an_interrupted_command_leaves_no_process_and_keeps_its_rounds(mark: str, tmp_path: Path) -> None:
     running = subprocess.Popen(
         [FEDSHIFT, "run", "handwritten", "nodes=2", "rounds=500"], cwd=tmp_path, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -150,10 +158,11 @@ def test_an_interrupted_command_leaves_no_process_and_keeps_its_rounds(tmp_path:
     for line in running.stdout:
         if line.startswith("round   2/500"):
             break
+    assert flower_processes(mark)
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=LIMIT)
     assert running.returncode not in (0, None)
-    assert not only_new(before)
+    assert not left_behind(mark)
     (folder,) = (tmp_path / "runs").iterdir()
     rounds = Run(folder).rounds
     assert [line["round"] for line in rounds] == list(range(1, len(rounds) + 1))

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from image_trees import REAL
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 from sklearn.datasets import load_digits
-from support import ROOT
 
 from datasets.corruptions import CORRUPTIONS, blur, corrupt, digital, levels, random_corruption, weather
 from datasets.corruptions.arrays import Draws, convolved, sampled, trailed, zoomed
@@ -74,9 +74,9 @@ def mixture(size: int) -> Pixels:
 @cache
 def photos() -> Pixels:
     """Ten photographs of PACS of 128 x 128 pixels, spread over its classes."""
-    path = ROOT.parent / "shared" / "data" / "PACS" / "photo.tar"
+    path = REAL / "PACS" / "photo.tar"
     if not path.is_file():
-        pytest.skip("the real PACS photographs are not beside this checkout")
+        pytest.skip(f"the real PACS photographs are not at {REAL}/PACS (FEDSHIFT_TEST_DATA names another folder)")
     with tarfile.open(path) as tar:
         members = [member for member in tar.getmembers() if member.isfile()]
         files = [tar.extractfile(member) for member in members[:: len(members) // 9]]
