@@ -94,6 +94,44 @@ def list_experiments() -> None:
         typer.echo(f"{name:<26} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")
 
 
+@app.command("papers")
+def list_papers() -> None:
+    """List the papers' printed tables, one line each, by the id that `fedshift compare --paper` takes."""
+    from fedshift_app import papers
+
+    for line in papers.lines():
+        typer.echo(line)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")],
+    paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
+    score: Annotated[str, typer.Option(help="last5, final, best, validation or clients.")] = "last5",
+    allow_different: Annotated[
+        bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.")] = None,
+    html: Annotated[Path | None, typer.Option(help="A page to write.")] = None,
+) -> None:
+    """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
+    from fedshift_app import comparing
+
+    if markdown and as_json:
+        raise ConfigError("give --markdown or --json, not both")
+    found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different)
+    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
+    for path, content in ((csv, found.csv), (html, found.html)):
+        if path is not None:
+            try:
+                path.write_text(content(), encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+            typer.echo(f"wrote {path.resolve()}", err=markdown or as_json)
+
+
 @app.command()
 def prepare(
     dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.")],

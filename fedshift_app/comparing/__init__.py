@@ -1,0 +1,56 @@
+"""``fedshift compare``: methods x domains over seeds, beside a paper's printed rows (docs/compare.md)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedshift_app.comparing import rendering, table
+from fedshift_app.comparing.table import Numbers
+
+#: Columns of a terminal.
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side."""
+
+    numbers: Numbers
+
+    def text(self, width: int = WIDTH) -> str:
+        """Return aligned lines of at most ``width`` characters, as long as one column fits."""
+        return rendering.text(self.numbers, width)
+
+    def markdown(self) -> str:
+        """Return a Markdown table with its notes."""
+        return rendering.markdown(self.numbers)
+
+    def csv(self) -> str:
+        """Return one line per row of the table, numbers in full."""
+        return rendering.table_csv(self.numbers)
+
+    def html(self) -> str:
+        """Return a page that needs nothing else."""
+        return rendering.page(self.numbers)
+
+    def json(self) -> str:
+        """Return all numbers, with those of each seed."""
+        return rendering.table_json(self.numbers)
+
+
+def compare(
+    runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False
+) -> Comparison:
+    """Compare finished runs.
+
+    Args:
+        runs: Run folders, folders that hold some, results files (``comparing.runs.read``).
+        paper: Id of a printed table, such as ``f2dc.table1b``, whose rows stand beside ours.
+        score: Which numbers: last5, final, best, validation or clients.
+        allow_different: Put runs of different settings into groups of their own.
+
+    Raises:
+        ConfigError: If there is no finished run, a file is not what it should be, runs differ in more than method and
+            seed, a seed comes twice with different numbers, or the table is of other runs.
+    """
+    return Comparison(table.numbers(runs, paper=paper, score=score, allow_different=allow_different))

@@ -1,0 +1,155 @@
+"""Which runs may stand in one table: differing settings are named, and a method's own are told apart."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fedshift_app.comparing.runs import BASELINE, NODES, Run, own_settings
+
+#: So many runs are named for a value; of others the number is told.
+_NAMED = 2
+
+
+def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Return the settings in which runs differ more than by seed, method and what a method asks for itself.
+
+    A value that the run's method asks for (``own_settings``) counts as what the experiment says without it.
+
+    Returns:
+        By dotted key the value of each run.
+    """
+    plain = [_plain(run) for run in runs]
+    raw = [run.group_settings for run in runs]
+    found = {}
+    for key in sorted({key for settings in raw for key in settings}):
+        values = [settings.get(key) for settings in raw]
+        if len(_distinct(values)) > 1 and len(_distinct(settings.get(key) for settings in plain)) > 1:
+            found[key] = values
+    return found
+
+
+def own(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Return by method the settings in which it differs from the others because it asks for them."""
+    counted = differing(runs)
+    found: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        for key, value in _asked(run).items():
+            others = (other.config.get(key) for other in runs)
+            if key not in counted and len(_distinct([value, *others])) > 1:
+                found.setdefault(run.results.method, {})[key] = value
+    return {method: dict(sorted(settings.items())) for method, settings in found.items()}
+
+
+def told(runs: Sequence[Run], differences: dict[str, list[Any]]) -> str:
+    """Return the differing settings in one line: each value with the runs that have it."""
+    parts = []
+    for key, values in differences.items():
+        by_value = [
+            f"{shown(one)} ({_some([run.name for run, value in zip(runs, values, strict=True) if value == one])})"
+            for one in _distinct(values)
+        ]
+        parts.append(f"{key} is {' and '.join(by_value)}")
+    return "; ".join(parts)
+
+
+def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list[str]:
+    """Return the group of each run, named by the settings in which groups differ; empty if they do not."""
+    plain = [_plain(run) for run in runs]
+    return [", ".join(f"{key}={shown(settings.get(key))}" for key in differences) for settings in plain]
+
+
+def row_labels(runs: Sequence[Run]) -> list[str]:
+    """Return the row of each run: its method, and the parameters in which runs of that method differ."""
+    by_method: dict[str, list[Run]] = {}
+    for run in runs:
+        by_method.setdefault(run.results.method, []).append(run)
+    return [_label(run, by_method[run.results.method]) for run in runs]
+
+
+def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
+    """Return what should be the same in all runs, or different in two methods, and is not."""
+    found = []
+    for key in sorted({key for run in runs for key in run.surroundings}):
+        values = [run.surroundings.get(key, "not told") for run in runs]
+        if len(_distinct(values)) > 1:
+            found.append(f"not the same {key}: {told(runs, {key: values})}")
+    by_split: dict[tuple[int, int], list[Run]] = {}
+    for run in runs:
+        by_split.setdefault((run.results.seed, run.config[NODES]), []).append(run)
+    for (seed, _), same in by_split.items():
+        splits = [[(node.get("domain"), node.get("class_counts")) for node in run.results.nodes] for run in same]
+        if len(_distinct(splits)) > 1 and not differing(same):
+            found.append(f"seed {seed}: the nodes hold other images in {_some([run.name for run in same])}")
+    for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        for other, its in zip(runs[:i], labels[:i], strict=True):
+            if label != its and _suspicious(run, other):
+                seed = run.results.seed
+                found.append(f"{its} and {label} ended with the same weights (seed {seed}): does one do nothing?")
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return a value of a setting as YAML would have it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(shown, value))}]"
+    return str(value)
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    asked = _own(run)
+    return run.group_settings | {key: asked[key][1] for key in _asked(run)}
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    """Return the settings that the run has because its method asks for them."""
+    return {key: value for key, (value, _) in _own(run).items() if run.config.get(key) == value}
+
+
+def _own(run: Run) -> dict[str, tuple[Any, Any]]:
+    found = own_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
+    return {key: value for key, value in found.items() if key in run.group_settings}
+
+
+def _label(run: Run, same: Sequence[Run]) -> str:
+    settings = [other.row_settings for other in same]
+    parts = [
+        f"{key.removeprefix('method.')}={shown(value)}"
+        for key, value in run.row_settings.items()
+        if len(_distinct(one[key] for one in settings if key in one)) > 1
+    ]
+    return " ".join([run.results.method, *parts])
+
+
+def _suspicious(run: Run, other: Run) -> bool:
+    """Return whether equal shared weights say that a method did nothing of its own.
+
+    Personal models may differ all the same; methods that share no weights leave them as they were.
+    """
+    one, two = run.results, other.results
+    if one.weights_sha256 != two.weights_sha256 or one.evaluated != two.evaluated or one.seed != two.seed:
+        return False
+    return one.evaluated == "global model" or one.domains == two.domains
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
+
+
+def order(run: Run, methods: Sequence[str]) -> tuple[Any, ...]:
+    """Return what rows are sorted by: the baseline first, then methods as registered, then their parameters."""
+    values = [(0, value, "") if _is_number(value) else (1, 0.0, shown(value)) for value in run.row_settings.values()]
+    return (run.results.method != BASELINE, methods.index(run.results.method), values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

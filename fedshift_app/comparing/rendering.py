@@ -1,0 +1,209 @@
+"""A comparison as text, Markdown, CSV, HTML and JSON."""
+
+import csv
+import html
+import io
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedshift_app.comparing.runs import BASELINE
+from fedshift_app.comparing.seeds import Spread
+from fedshift_app.comparing.table import Numbers, Row
+
+_STYLE = """
+:root { color-scheme: light dark; --bg: #fff; --fg: #1b1f24; --muted: #59636e; --line: #d5dae0; --warn: #d55e00 }
+@media (prefers-color-scheme: dark) {
+  :root { --bg: #14181d; --fg: #e4e8ec; --muted: #9ba6b2; --line: #333b45; --warn: #ff8f4f }
+}
+body { margin: 0; background: var(--bg); color: var(--fg); font: 16px/1.5 system-ui, sans-serif }
+main { max-width: 72rem; margin: 0 auto; padding: 1rem }
+h1 { font-size: 1.3rem; overflow-wrap: anywhere }
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
+th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
+th:first-child, td:first-child { text-align: left }
+tr.aside td { color: var(--muted) }
+ul { padding-left: 1.2rem; color: var(--muted); font-size: .9rem; overflow-wrap: anywhere }
+.warn { border-left: 4px solid var(--warn); padding-left: .7rem; overflow-wrap: anywhere }
+"""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the table; ``best`` are the places of its marked cells, ``aside`` says that it is not ours."""
+
+    cells: tuple[str, ...]
+    best: frozenset[int] = frozenset()
+    aside: bool = False
+
+
+def text(numbers: Numbers, width: int) -> str:
+    """Return aligned lines; columns that do not fit follow in blocks below, each with the methods again."""
+    head, lines = _grid(numbers)
+    starred = {i for line in lines for i in line.best}
+    marks = [["*" if i in line.best else " " if i in starred else "" for i in range(len(head))] for line in lines]
+    marked = [tuple(map(str.__add__, line.cells, mark)) for line, mark in zip(lines, marks, strict=True)]
+    widths = [max(len(row[i]) for row in (head, *marked)) for i in range(len(head))]
+    blocks: list[list[int]] = [[0]]
+    for i in range(1, len(head)):
+        if len(blocks[-1]) > 1 and sum(widths[j] + 2 for j in blocks[-1]) + widths[i] > width:
+            blocks.append([0])
+        blocks[-1].append(i)
+    out = [*textwrap.wrap(numbers.title, width), ""]
+    for block in blocks:
+        out += [_aligned(head, block, widths), "  ".join("-" * widths[i] for i in block)]
+        out += [*(_aligned(row, block, widths) for row in marked), ""]
+    told = [*(f"warning: {warning}" for warning in numbers.warnings), *(f"- {note}" for note in numbers.notes)]
+    for line in told:
+        out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(out)
+
+
+def markdown(numbers: Numbers) -> str:
+    """Return a table and its notes; the best of a column in bold."""
+    head, lines = _grid(numbers)
+    rows = [
+        [f"**{cell}**" if i in line.best else _escaped(cell) for i, cell in enumerate(line.cells)] for line in lines
+    ]
+    table = [_piped(head), _piped(["---", *("--:" for _ in head[1:])]), *map(_piped, rows)]
+    told = [f"- **Warning:** {_escaped(warning)}" for warning in numbers.warnings]
+    notes = [f"- {_escaped(note)}" for note in numbers.notes]
+    return "\n".join([f"**{_escaped(numbers.title)}**", "", *table, "", *told, *notes])
+
+
+def table_csv(numbers: Numbers) -> str:
+    """Return one line per row, numbers in full; what is unknown is empty."""
+    flat = [record(row, numbers) for row in numbers.rows]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(keys), lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def table_json(numbers: Numbers) -> str:
+    """Return all numbers, notes and warnings."""
+    told = {
+        "title": numbers.title, "columns": numbers.columns, "headline": numbers.headline, "paper": numbers.paper,
+        "rows": [
+            record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed}
+            for row in numbers.rows
+        ],
+        "notes": numbers.notes, "warnings": numbers.warnings,
+    }  # fmt: skip
+    return json.dumps(told, indent=2)
+
+
+def page(numbers: Numbers) -> str:
+    """Return a page that stands by itself; all words are escaped."""
+    head, lines = _grid(numbers)
+    rows = []
+    for line in lines:
+        cells = [
+            f"<td><strong>{html.escape(cell)}</strong></td>" if i in line.best else f"<td>{html.escape(cell)}</td>"
+            for i, cell in enumerate(line.cells)
+        ]
+        opened = '<tr class="aside">' if line.aside else "<tr>"
+        rows.append(f"{opened}{''.join(cells)}</tr>")
+    heads = [f'<th scope="col">{html.escape(name)}</th>' for name in head]
+    told = [f'<p class="warn">{html.escape(warning)}</p>' for warning in numbers.warnings]
+    return "\n".join([
+        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(numbers.title)}</title>", f"<style>{_STYLE}</style>", "</head>", "<body>", "<main>",
+        f"<h1>{html.escape(numbers.title)}</h1>", *told, '<div class="scroll">', "<table>",
+        f"<thead><tr>{''.join(heads)}</tr></thead>",
+        "<tbody>", *rows, "</tbody>", "</table>", "</div>",
+        "<ul>", *(f"<li>{html.escape(note)}</li>" for note in numbers.notes), "</ul>", "</main>", "</body>", "</html>",
+        "",
+    ])  # fmt: skip
+
+
+def record(row: Row, numbers: Numbers) -> dict[str, Any]:
+    """Return a row as one flat record."""
+    found: dict[str, Any] = {
+        "row": row.label, "method": row.method, "group": row.group, "scored": row.scored,
+        "seeds": " ".join(map(str, row.seeds)),
+    }  # fmt: skip
+    for column in numbers.columns:
+        value = row.values.get(column, Spread(None, None, 0))
+        found |= {column: value.mean, f"{column} std": value.std, f"{column} n": value.n}
+    if row.difference is not None:
+        told = row.difference
+        found |= {
+            "difference": told.difference.mean, "difference std": told.difference.std,
+            "difference seeds": " ".join(map(str, told.seeds)), "p": told.p,
+        }  # fmt: skip
+    if row.paper is not None:
+        found["paper row"] = row.paper.label
+        for column in numbers.columns:
+            found |= {f"{column} paper": row.paper.values[column], f"{column} less paper": row.paper.difference[column]}
+    return found
+
+
+def _grid(numbers: Numbers) -> tuple[tuple[str, ...], list[_Line]]:
+    """Return the head and the lines that all formats show."""
+    compared = any(row.difference is not None for row in numbers.rows)
+    extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
+    head = ("method", "scored", "n", *numbers.columns, *extra)
+    lines = []
+    group = ""
+    for row in numbers.rows:
+        if row.group != group:
+            group = row.group
+            lines.append(_Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
+        cells = [row.label, row.scored, str(len(row.seeds))]
+        cells += [_spread(row.values.get(column)) for column in numbers.columns]
+        if compared:
+            told = row.difference
+            p = "" if told is None or told.p is None else _p(told.p)
+            cells += [_spread(told.difference, sign="+") if told else "", p]
+        best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
+        lines.append(_Line(tuple(cells), best))
+        lines += _paper_lines(row, numbers, len(extra))
+    return head, lines
+
+
+def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[_Line]:
+    if row.paper is None:
+        return []
+    printed = [_number(row.paper.values[column], row.paper.spreads[column]) for column in numbers.columns]
+    less = [_number(row.paper.difference[column], None, sign="+") for column in numbers.columns]
+    empty = [""] * extra
+    return [
+        _Line((f"  paper: {row.paper.label}", "", "", *printed, *empty), aside=True),
+        _Line(("  less paper", "", "", *less, *empty), aside=True),
+    ]
+
+
+def _spread(value: Spread | None, sign: str = "") -> str:
+    return "-" if value is None else _number(value.mean, value.std, sign, missing="missing")
+
+
+def _number(mean: float | None, std: float | None, sign: str = "", missing: str = "-") -> str:
+    if mean is None:
+        return missing
+    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) -> str:
+    first, *others = block
+    return "  ".join([cells[first].ljust(widths[first]), *(cells[i].rjust(widths[i]) for i in others)]).rstrip()
+
+
+def _piped(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    for mark in "\\|*_<>":
+        text = text.replace(mark, f"\\{mark}")
+    return text

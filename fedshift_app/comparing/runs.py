@@ -1,0 +1,254 @@
+"""Finished runs as a comparison sees them: their settings by dotted key and what ``results.json`` says."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from datasets.errors import ConfigError
+from fedshift_app import config as configuration
+from fedshift_app.resuming import FREE
+from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
+
+#: Settings that make rows of a table. A method can carry modules, and is another method with them.
+ROW_SECTIONS = ("method.", "modules.")
+#: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number.
+ASIDE = (*FREE, "seed", "experiment")
+#: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
+NODES = "nodes"
+#: The method whose difference to the others is told; it asks for nothing of its own.
+BASELINE = "fedavg"
+
+
+class _Results(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A section of ``results.json``."""
+
+
+class Chosen(_Results):
+    """A chosen round."""
+
+    round: int
+    domains: dict[str, float | None]
+
+
+class Clients(_Results):
+    """Scores of client models, in percent."""
+
+    lta: float | None
+    ata: dict[str, float | None]
+    gata: float | None
+    gasa: float | None
+    cprr: float | None
+    by_domain: dict[str, float | None]
+
+
+class Results(_Results):
+    """What a comparison needs of ``results.json``; accuracies in percent, None where a domain is missing."""
+
+    method: str
+    dataset: str
+    seed: int
+    evaluated: str  # global model, personal models
+    averaged_rounds: int
+    domains: dict[str, float | None] = Field(min_length=1)
+    final: dict[str, float | None]
+    best_test: Chosen
+    best_validation: Chosen | None = None
+    client_models: Clients | None = None
+    nodes: tuple[dict[str, Any], ...]
+    weights_sha256: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        name: Of its folder or file.
+        results: What it came to.
+        config: Its settings by dotted key, and its number of nodes.
+        surroundings: What should not matter: engine, versions, state of the source.
+    """
+
+    name: str
+    results: Results
+    config: Mapping[str, Any]
+    surroundings: Mapping[str, str]
+
+    @property
+    def row_settings(self) -> dict[str, Any]:
+        """Return the settings that make a row of its own."""
+        return {key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS)}
+
+    @property
+    def group_settings(self) -> dict[str, Any]:
+        """Return the settings that must be equal for a comparison."""
+        return {
+            key: value for key, value in self.config.items()
+            if key not in ASIDE and not key.startswith(ROW_SECTIONS)
+        }  # fmt: skip
+
+
+def read(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """Read all finished runs.
+
+    Args:
+        paths: Run folders, folders that hold some, and results files: beside a ``config.yaml``, or with its content
+            under ``config``.
+
+    Returns:
+        The runs, and the names of those that are not finished.
+
+    Raises:
+        ConfigError: If there is no finished run, or a file is not what it should be.
+    """
+    places = dict.fromkeys(place for path in paths for place in _places(path.expanduser().resolve()))
+    finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
+    unfinished = [place.name for place in places if place not in finished]
+    if not finished:
+        raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
+    return [_read(place) for place in finished], unfinished
+
+
+def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return all values by their dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
+
+
+@cache
+def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tuple[Any, Any]]:
+    """Return what a method asks of other sections in an experiment, beside what the experiment says without it.
+
+    Asked by conf/methods and by the experiment's ``methods:``. Of an experiment that is not in conf/experiments
+    nothing is known: then every difference counts as one.
+
+    Returns:
+        By dotted key the value that the method asks for, and that of the experiment.
+    """
+    if experiment not in configuration.names("experiments"):
+        return {}
+    asked, plain = (
+        flat(
+            configuration.resolve({"experiment": experiment, "dataset": dataset, "method": name}).model_dump(
+                mode="json"
+            )
+        )
+        for name in (method, BASELINE)
+    )
+    return {
+        key: (asked.get(key), plain.get(key))
+        for key in asked.keys() | plain.keys()
+        if not key.startswith("method.") and asked.get(key) != plain.get(key)
+    }
+
+
+def _places(path: Path) -> list[Path]:
+    """Return the run folders and results files that a path stands for."""
+    if path.is_file():
+        return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
+    if not path.is_dir():
+        raise ConfigError(f"there is no file or folder {path}")
+    if (path / CONFIG_FILE).is_file():
+        return [path]
+    found = [inner for inner in sorted(path.iterdir()) if (inner / CONFIG_FILE).is_file() or _is_kept(inner)]
+    if not found:
+        raise ConfigError(f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config")
+    return found
+
+
+def _is_kept(path: Path) -> bool:
+    """Return whether a file is a ``results.json`` that was kept apart with its configuration."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    content = _json(path)
+    return isinstance(content, dict) and {"config", "domains"} <= content.keys()
+
+
+def _read(place: Path) -> Run:
+    told: Any
+    if place.is_dir():
+        file, content = place / RESULTS_FILE, _json(place / RESULTS_FILE)
+        told = configuration.read_yaml(place / CONFIG_FILE)
+    else:
+        file, content = place, _json(place)
+        told = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(told, dict) or not isinstance(told.get("resolved"), dict):
+        raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
+    try:
+        results = Results.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "content"
+        raise ConfigError(f"{file}: {where}: {first['msg']}, found {str(first['input'])[:80]}") from None
+    try:
+        resolved = configuration.validate(told["resolved"]).model_dump(mode="json")
+    except ConfigError as error:
+        raise ConfigError(f"{place}: its configuration is not one of this version: {error}") from None
+    config = flat(resolved) | {NODES: len(results.nodes)}
+    if (config["method.name"], config["seed"]) != (results.method, results.seed):
+        raise ConfigError(
+            f"{file}: method {results.method!r}, seed {results.seed}; its configuration says "
+            f"{config['method.name']!r}, {config['seed']}"
+        )
+    around = {"engine": told.get("engine"), "git": told.get("git")} | dict(told.get("versions") or {})
+    name = place.stem if place.is_file() else place.name
+    return Run(name, results, config, {key: str(value) for key, value in around.items() if value is not None})
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+
+
+Score = Callable[[Run], dict[str, float | None]]
+
+
+def score(name: str) -> tuple[Score, str]:
+    """Return how to take a run's numbers, by domain or measure in percent, and what they are called.
+
+    Raises:
+        ConfigError: With the scores there are.
+    """
+    if name not in SCORES:
+        raise ConfigError(f"--score is {name!r}; allowed are {', '.join(SCORES)}")
+    return SCORES[name]
+
+
+def _validation(run: Run) -> dict[str, float | None]:
+    if run.results.best_validation is None:
+        raise ConfigError(
+            f"--score validation: {run.name} chose no round on validation images (allocation.validation_fraction)"
+        )
+    return run.results.best_validation.domains
+
+
+def _clients(run: Run) -> dict[str, float | None]:
+    found = run.results.client_models
+    if found is None:
+        raise ConfigError(f"--score clients: {run.name} scored no client models (evaluate.client_models=last)")
+    known = [value for value in found.by_domain.values() if value is not None]
+    overall = sum(known) / len(known) if known and len(known) == len(found.by_domain) else None
+    return (
+        {f"ATA {domain}": value for domain, value in found.ata.items()}
+        | {"LTA": found.lta, "GASA": found.gasa, "CPRR": found.cprr, "GATA": found.gata}
+        | {f"all on {domain}": value for domain, value in found.by_domain.items()} | {"all on AVG": overall}
+    )  # fmt: skip
+
+
+#: The scores of ``--score``.
+SCORES: dict[str, tuple[Score, str]] = {
+    "last5": (lambda run: run.results.domains, "mean of the last five rounds"),
+    "final": (lambda run: run.results.final, "last round"),
+    "best": (lambda run: run.results.best_test.domains, "best round, chosen on test images"),
+    "validation": (_validation, "round chosen on validation images"),
+    "clients": (_clients, "client models after local training, mean of the last five rounds"),
+}

@@ -1,0 +1,62 @@
+"""Mean and spread over seeds, and the difference of two methods seed by seed."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy import stats  # type: ignore[import-untyped]
+
+#: Below so many common seeds no test is made.
+LEAST_FOR_TEST = 3
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (ddof=1) over ``n`` seeds; None where there are too few."""
+
+    mean: float | None
+    std: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Differences between two methods over their common seeds.
+
+    Attributes:
+        difference: Mean and spread of the differences.
+        seeds: The common seeds.
+        p: Of a two-sided paired t-test; None for fewer than three seeds, or if all differences are equal.
+    """
+
+    difference: Spread
+    seeds: tuple[int, ...]
+    p: float | None
+
+
+def spread(values: Sequence[float | None]) -> Spread:
+    """Return mean and spread of the values that are known."""
+    known = [value for value in values if value is not None]
+    return Spread(
+        statistics.fmean(known) if known else None, statistics.stdev(known) if len(known) > 1 else None, len(known)
+    )
+
+
+def paired(ours: Mapping[int, float | None], base: Mapping[int, float | None]) -> Paired:
+    """Compare two methods over the seeds that both know.
+
+    Args:
+        ours: A number by seed.
+        base: That of the method that is subtracted.
+    """
+    both = [
+        (seed, one, other)
+        for seed in sorted(ours.keys() & base.keys())
+        if (one := ours[seed]) is not None and (other := base[seed]) is not None
+    ]
+    difference = spread([one - other for _, one, other in both])
+    p = None
+    # Equal differences have no spread to test against; sums of floats leave 1e-14 of one.
+    if len(both) >= LEAST_FOR_TEST and difference.std is not None and difference.std > 1e-9:
+        p = float(stats.ttest_rel([one for _, one, _ in both], [other for _, _, other in both]).pvalue)
+    return Paired(difference, tuple(seed for seed, _, _ in both), p)

@@ -1,0 +1,323 @@
+"""The numbers of a comparison: a row per method, with mean and spread over seeds, beside a paper's printed row."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError
+from fedshift_app import papers, registry
+from fedshift_app.comparing import grouping
+from fedshift_app.comparing import runs as reading
+from fedshift_app.comparing.runs import BASELINE, NODES, Run
+from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
+from fedshift_app.registry import NO_PLUGIN
+from strategies.schedule import LAST_ROUNDS
+
+AVG, STD = "AVG", "STD"
+#: The measure of client models whose difference to the baseline is told.
+GATA = "GATA"
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A printed row, by our columns; None where the paper prints nothing that our column is.
+
+    Attributes:
+        label: As printed.
+        values: Printed numbers.
+        spreads: Printed spreads.
+        difference: Ours less the paper's.
+    """
+
+    label: str
+    values: Mapping[str, float | None]
+    spreads: Mapping[str, float | None]
+    difference: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with its parameters, over seeds.
+
+    Attributes:
+        label: The method, and the parameters in which runs of it differ.
+        group: The settings in which its runs differ from others; empty if there are none.
+        scored: ``global`` or ``personal`` models.
+        runs: Its runs, by seed.
+        by_seed: The numbers of each seed by column.
+        values: Mean and spread by column.
+        difference: The headline less that of the baseline; None where there is none.
+        best: The columns in which it is the best of its group.
+        paper: The printed row.
+    """
+
+    label: str
+    group: str
+    scored: str
+    runs: tuple[Run, ...]
+    by_seed: Mapping[int, Mapping[str, float | None]]
+    values: Mapping[str, Spread]
+    difference: Paired | None = None
+    best: frozenset[str] = frozenset()
+    paper: PaperRow | None = None
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.runs[0].results.method
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of its runs."""
+        return tuple(self.by_seed)
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the others of its group are compared with it."""
+        return self.method == BASELINE and self.runs[0].config["modules.name"] == NO_PLUGIN
+
+    def headline(self, column: str) -> dict[int, float | None]:
+        """Return the numbers of a column by seed."""
+        return {seed: values.get(column) for seed, values in self.by_seed.items()}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All numbers of a comparison.
+
+    Attributes:
+        title: What is compared.
+        columns: Domains or measures, in the order of the table.
+        headline: The column whose difference to the baseline is told.
+        rows: By group, the baseline first.
+        notes: What a reader must know of the numbers.
+        warnings: What should be looked into.
+        paper: The id of the paper's table, empty without one.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    headline: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    paper: str = ""
+
+
+def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: bool) -> Numbers:
+    """Read and compare runs, see ``fedshift_app.comparing.compare``."""
+    table = papers.get(paper) if paper else None
+    take, called = reading.score(score)
+    runs, unfinished = reading.read(paths)
+    differences = grouping.differing(runs)
+    if differences and not allow_different:
+        raise ConfigError(
+            "these runs differ in more than method and seed (--allow-different makes rows of them): "
+            + grouping.told(runs, differences)
+        )
+    runs.sort(key=lambda run: grouping.order(run, list(registry.METHODS)))
+    differences = grouping.differing(runs)
+    labels = grouping.row_labels(runs)
+    members: dict[tuple[str, str], list[Run]] = {}
+    for group, label, run in zip(grouping.group_labels(runs, differences), labels, runs, strict=True):
+        members.setdefault((group, label), []).append(run)
+    notes: list[str] = []
+    accuracy = score != "clients"
+    rows = [
+        _row(label, group, _once_per_seed(label, same, notes), take, accuracy)
+        for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
+    ]
+    headline = AVG if accuracy else GATA
+    columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in (AVG, STD)))
+    if accuracy:
+        columns += (AVG, STD)
+    rows = [_with_best(_with_difference(row, rows, headline), rows, columns) for row in rows]
+    if table is not None:
+        rows = [_beside(row, table, columns) for row in rows]
+    title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(accuracy)} (%), {called}"
+    notes = [*_notes(rows, headline, accuracy), *notes]
+    notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
+              grouping.own(runs).items()]  # fmt: skip
+    if differences:
+        notes.append(f"rows of different groups do not compare; they differ in {', '.join(differences)}")
+    if unfinished:
+        notes.append(f"left out, not finished: {', '.join(unfinished)}")
+    if table is not None:
+        notes += _paper_notes(rows, table)
+    return Numbers(
+        title, columns, headline, tuple(rows), tuple(notes), tuple(grouping.warnings(runs, labels)),
+        table.id if table else "",
+    )  # fmt: skip
+
+
+def _measure(accuracy: bool) -> str:
+    return "top-1 accuracy" if accuracy else "scores"
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={grouping.shown(value)}" for key, value in settings.items())
+
+
+def _once_per_seed(label: str, runs: Sequence[Run], notes: list[str]) -> list[Run]:
+    """Return one run per seed; a repetition with the same numbers is told, one with others is refused."""
+    kept: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda run: run.results.seed):
+        first = kept.setdefault(run.results.seed, run)
+        if first is run:
+            continue
+        same = (first.results.weights_sha256, first.results.domains) == (
+            run.results.weights_sha256,
+            run.results.domains,
+        )
+        if not same:
+            raise ConfigError(
+                f"{label}: seed {run.results.seed} comes twice, with different numbers: {first.name} and {run.name}"
+            )
+        notes.append(f"{run.name} repeats {first.name} with the same numbers and counts once")
+    return list(kept.values())
+
+
+def _row(label: str, group: str, runs: list[Run], take: reading.Score, accuracy: bool) -> Row:
+    by_seed = {run.results.seed: _with_average(take(run)) if accuracy else take(run) for run in runs}
+    columns = dict.fromkeys(column for values in by_seed.values() for column in values)
+    values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
+    scored = "/".join(dict.fromkeys(run.results.evaluated.split()[0] for run in runs))
+    return Row(label, group, scored, tuple(runs), by_seed, values)
+
+
+def _with_average(domains: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Add average and spread over the domains; unknown where a domain is: over a part it is another quantity."""
+    known = [value for value in domains.values() if value is not None]
+    full = len(known) == len(domains)
+    return dict(domains) | {
+        AVG: statistics.fmean(known) if full else None,
+        STD: statistics.stdev(known) if full and len(known) > 1 else None,
+    }
+
+
+def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
+    return next((other for other in rows if other.is_baseline and other.group == row.group), None)
+
+
+def _with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
+    base = _baseline(row, rows)
+    if base is None or base is row:
+        return row
+    return replace(row, difference=paired(row.headline(headline), base.headline(headline)))
+
+
+def _with_best(row: Row, rows: Sequence[Row], columns: Sequence[str]) -> Row:
+    """Mark the columns in which the row has the best mean of its group: the lowest STD, the highest of all else."""
+    group = [other for other in rows if other.group == row.group]
+    best = set()
+    for column in columns:
+        means = [m for other in group if (found := other.values.get(column)) and (m := found.mean) is not None]
+        own = row.values.get(column)
+        if len(means) > 1 and own is not None and own.mean == (min(means) if column == STD else max(means)):
+            best.add(column)
+    return replace(row, best=frozenset(best))
+
+
+def _beside(row: Row, table: papers.Table, columns: Sequence[str]) -> Row:
+    """Put the printed row beside ours."""
+    beside = table.beside(row.runs[0].config)
+    printed = table.row(row.runs[0].config)
+    stands = _comparable(row, beside)
+    if not stands:
+        raise ConfigError(
+            f"--paper {table.id}: its columns stand for {', '.join(beside.columns.values())}; the runs have "
+            f"{', '.join(row.values)}; --score clients has the measures of client models"
+        )
+    if printed is None:
+        return row
+    values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
+    spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
+    difference = {column: _less(row.values.get(column), values[column]) for column in columns}
+    return replace(row, paper=PaperRow(printed.method, values, spreads, difference))
+
+
+def _less(ours: Spread | None, printed: float | None) -> float | None:
+    return None if ours is None or ours.mean is None or printed is None else ours.mean - printed
+
+
+def _comparable(row: Row, beside: papers.Beside) -> dict[str, str]:
+    """Return the printed column of each of our columns that means the same.
+
+    Averages over other domains than ours are left out, and so are seen domains where the paper's are unseen.
+    """
+    ours = {column: printed for printed, column in beside.columns.items() if column in row.values}
+    if beside.unseen:
+        held_out = row.runs[0].config["allocation.held_out"]
+        return {column: printed for column, printed in ours.items() if column in held_out}
+    domains = set(beside.columns.values()) - {AVG, STD}
+    if domains and AVG in row.values and domains != row.values.keys() - {AVG, STD}:
+        return {column: printed for column, printed in ours.items() if column not in (AVG, STD)}
+    return ours
+
+
+def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
+    found = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
+    rounds = {run.results.averaged_rounds for row in rows for run in row.runs} - {LAST_ROUNDS}
+    if rounds:
+        found.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
+    if accuracy:
+        found.append("STD: over the domains of a run, then mean and spread over seeds")
+    if any(row.best for row in rows):
+        found.append("marked: the best mean of a column, which says nothing of significance")
+    if any(row.difference is not None for row in rows):
+        found.append(
+            f"difference: {headline} less that of {BASELINE}, seed by seed; p: two-sided paired t-test over "
+            f"{LEAST_FOR_TEST} or more common seeds, not corrected for several methods; few seeds have little power"
+        )
+    else:
+        found.append(f"no difference to {BASELINE}: there is no other method beside it, or no run of it")
+    for row in rows:
+        base = _baseline(row, rows)
+        if row.difference is not None and base is not None and set(row.seeds) != set(base.seeds):
+            common = ", ".join(map(str, row.difference.seeds)) or "none"
+            found.append(
+                f"{_named(row)} has the seeds {', '.join(map(str, row.seeds))}, {BASELINE} "
+                f"{', '.join(map(str, base.seeds))}: paired on {common}"
+            )
+        for seed, values in row.by_seed.items():
+            missing = [column for column, value in values.items() if value is None and column not in (AVG, STD)]
+            if missing:
+                found.append(f"{_named(row)}, seed {seed}: no {', '.join(missing)}; no average over the rest is taken")
+    if len({row.scored for row in rows}) > 1:
+        found.append("scored personal: each node's own model, on its own domain; that is not the global model's task")
+    return found
+
+
+def _named(row: Row) -> str:
+    return f"{row.label} [{row.group}]" if row.group else row.label
+
+
+def _paper_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
+    paper, printed = table.paper, table.printed
+    beside = table.beside(rows[0].runs[0].config)
+    found = [f"{table.id}: {paper.paper} ({paper.venue}), {printed.id}, {printed.dataset}: {printed.metric}"]
+    found += [f"the paper: {text}" for text in (printed.statistic, printed.scenario) if text]
+    config = rows[0].runs[0].config
+    ours = {"rounds": config["rounds"], "epochs": config["train.epochs"], "nodes": config[NODES]}
+    asked = printed.budget.model_dump()
+    told = ", ".join(f"{key} {ours[key]} (paper {asked[key] or 'not stated'})" for key in ours)
+    found.append(f"budget: {told}; network {config['model.name']} (paper {paper.backbone})")
+    if printed.model_evaluated:
+        found.append(f"the paper scores {printed.model_evaluated}")
+    domains = {column for row in rows for column in row.values} - {AVG, STD}
+    theirs = set(beside.columns.values()) - {AVG, STD}
+    for names, who in ((theirs - domains, "in the paper only"), (domains - theirs, "in the runs only")):
+        if names and theirs:
+            found.append(f"{who}: {', '.join(sorted(names))}")
+    if beside.unseen:
+        found.append("the paper's columns are unseen domains: only a run's held-out domain stands beside one")
+    without = [row.label for row in rows if row.paper is None]
+    if without:
+        found.append(f"the paper prints no row of {', '.join(without)}")
+    used = {row.paper.label for row in rows if row.paper is not None}
+    others = [row.method for row in printed.rows if row.method not in used]
+    if others:
+        found.append(f"printed too: {', '.join(others)}")
+    return found + [f"print error: {check}" for check in table.checks()]

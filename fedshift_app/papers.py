@@ -1,0 +1,207 @@
+"""The papers' printed tables (conf/papers), and which of our runs a printed row and column stand for."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from datasets.errors import ConfigError
+from fedshift_app import config as configuration
+from fedshift_app import registry
+
+FOLDER = "papers"
+#: What a printed row of plain ``fedavg`` stands for: a method without the modules that any model can carry.
+_PLAIN = {"modules.name": registry.NO_PLUGIN}
+
+
+class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """A section of a file in conf/papers."""
+
+
+class Printed(_Section):
+    """A printed number with its printed spread."""
+
+    mean: float
+    spread: float
+
+
+class PrintedRow(_Section):
+    """A printed row: a number, a number with its spread, or None for a dash, by printed column."""
+
+    method: str  # the printed label
+    label_certain: bool = True  # False: the label was lost or damaged in the paper's text
+    values: dict[str, float | Printed | None]
+
+    def value(self, column: str) -> float | None:
+        """Return the printed number of a column, None where a dash is printed."""
+        value = self.values.get(column)
+        return value.mean if isinstance(value, Printed) else value
+
+    def spread(self, column: str) -> float | None:
+        """Return the printed spread of a column, None where there is none."""
+        value = self.values.get(column)
+        return value.spread if isinstance(value, Printed) else None
+
+
+class Beside(_Section):
+    """For which runs printed columns stand, and for which of their columns."""
+
+    dataset: tuple[str, ...]  # our data sets
+    when: dict[str, Any] = {}  # settings of the run by dotted key
+    unseen: bool = False  # a column is the accuracy on the domain that was held out, one run per column
+    columns: dict[str, str]  # printed column: ours
+
+
+class Budget(_Section):
+    """What the paper states of its runs."""
+
+    rounds: int | None = None
+    epochs: int | None = None  # local epochs of a round
+    nodes: int | None = None
+
+
+class PrintedTable(_Section):
+    """One printed table, or the part of it that is of one data set."""
+
+    id: str
+    about: str
+    dataset: str
+    metric: str
+    model_evaluated: str = ""
+    statistic: str = ""
+    scenario: str = ""
+    unit: str
+    columns: tuple[str, ...]
+    methods: dict[str, str | dict[str, Any]] = {}  # printed label: our method, or its name and settings
+    beside: tuple[Beside, ...] = ()
+    budget: Budget = Budget()
+    rows: tuple[PrintedRow, ...]
+
+
+class PaperFile(_Section):
+    """A file of conf/papers."""
+
+    paper: str
+    key: str
+    venue: str
+    backbone: str
+    notes: tuple[str, ...] = ()
+    methods: dict[str, str] = {}  # printed label: our method, in all tables
+    tables: tuple[PrintedTable, ...]
+    checks: tuple[str, ...] = Field(())
+
+
+@dataclass(frozen=True)
+class Table:
+    """A printed table with its paper.
+
+    Attributes:
+        id: By which a command asks for it, such as ``f2dc.table1b``.
+        paper: Its file.
+        printed: The table.
+    """
+
+    id: str
+    paper: PaperFile
+    printed: PrintedTable
+
+    def beside(self, config: Mapping[str, Any]) -> Beside:
+        """Return which printed columns stand for which of a run.
+
+        Args:
+            config: The run's settings by dotted key.
+
+        Raises:
+            ConfigError: If the table prints nothing that such a run has.
+        """
+        if not self.printed.beside:
+            raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have")
+        for one in self.printed.beside:
+            if config["dataset.name"] in one.dataset and _has(config, one.when):
+                return one
+        asked = " or ".join(
+            " ".join([f"dataset.name={'|'.join(one.dataset)}", *(f"{key}={value}" for key, value in one.when.items())])
+            for one in self.printed.beside
+        )
+        keys = dict.fromkeys(["dataset.name", *(key for one in self.printed.beside for key in one.when)])
+        found = " ".join(f"{key}={config.get(key)}" for key in keys)
+        raise ConfigError(f"--paper {self.id}: the table is of runs with {asked}, found {found}")
+
+    def row(self, config: Mapping[str, Any]) -> PrintedRow | None:
+        """Return the printed row of a run's method and settings; of several the one that states most of them."""
+        found = [
+            (len(asked), -i, row)
+            for i, row in enumerate(self.printed.rows)
+            if row.label_certain and (asked := self.stands_for(row)) and _has(config, _PLAIN | asked)
+        ]
+        return max(found)[2] if found else None
+
+    def stands_for(self, row: PrintedRow) -> dict[str, Any]:
+        """Return the settings of ours that a printed row stands for by dotted key, empty if we have no such method."""
+        ours = self.printed.methods.get(row.method, self.paper.methods.get(row.method, {}))
+        if isinstance(ours, str):
+            return {"method.name": ours}
+        return {"method.name" if key == "name" else key: value for key, value in ours.items()}
+
+    def checks(self) -> list[str]:
+        """Return the print errors found in this table."""
+        known = sorted((table.id for table in self.paper.tables), key=len, reverse=True)
+        return [
+            check for check in self.paper.checks
+            if next((id_ for id_ in known if check.startswith(f"{id_} ")), "") == self.printed.id
+        ]  # fmt: skip
+
+
+def all_tables() -> list[Table]:
+    """Return all tables of all papers.
+
+    Raises:
+        ConfigError: If a file of conf/papers is not what it should be.
+    """
+    return [
+        Table(f"{paper.key}.{_squeezed(printed.id)}", paper, printed)
+        for paper in map(_read, configuration.names(FOLDER))
+        for printed in paper.tables
+    ]
+
+
+def get(table_id: str) -> Table:
+    """Return a table by its id; case, spaces and hyphens do not count.
+
+    Raises:
+        ConfigError: With the ids there are.
+    """
+    tables = {_squeezed(table.id): table for table in all_tables()}
+    if _squeezed(table_id) not in tables:
+        raise ConfigError(
+            f"--paper: unknown table {table_id!r}; there are {', '.join(table.id for table in tables.values())}"
+        )
+    return tables[_squeezed(table_id)]
+
+
+def lines() -> list[str]:
+    """Return one line per table: its id, data set, number of rows, and what it measures."""
+    return [
+        f"{table.id:<30} {table.printed.dataset:<24} {len(table.printed.rows):>2} rows  {table.printed.metric}"
+        for table in all_tables()
+    ]
+
+
+def _read(name: str) -> PaperFile:
+    path = configuration.CONF / FOLDER / f"{name}.yaml"
+    try:
+        return PaperFile.model_validate(configuration.read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg']}, found {first['input']!r}") from None
+
+
+def _has(config: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    return all(config.get(key) == value for key, value in asked.items())
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"[\s_-]", "", text).casefold()

@@ -1,0 +1,419 @@
+"""`fedshift compare` on hand-made run folders whose numbers are worked out beside them."""
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets.errors import ConfigError
+from fedshift_app import cli
+from fedshift_app.comparing import compare
+from fedshift_app.comparing.seeds import paired, spread
+from fedshift_app.config import resolve
+
+MakeRun = Callable[..., Path]
+SCAN_STREET = "dataset.domains=[scan,street]"
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Return a function that writes the folder of a finished run."""
+
+    def make(
+        method: str, seed: int, domains: Mapping[str, float | None], *, name: str = "", flat: Mapping[str, Any] = {},
+        told: Mapping[str, Any] = {}, experiment: str = "handwritten", **results: Any,
+    ) -> Path:  # fmt: skip
+        given = {"experiment": experiment, "method": method, "seed": seed} | flat
+        config = resolve(given)
+        folder = tmp_path / "runs" / (name or f"{method}-{seed}-{len(list(tmp_path.glob('runs/*')))}")
+        folder.mkdir(parents=True)
+        content = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}, **told}
+        (folder / "config.yaml").write_text(yaml.safe_dump(content))
+        personal = method in ("fedbn", "local", "fedproto")
+        summary = {
+            "method": method, "dataset": config.dataset.name, "seed": seed,
+            "evaluated": "personal models" if personal else "global model", "averaged_rounds": 5,
+            "domains": domains, "final": domains, "best_test": {"round": 3, "domains": domains},
+            "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in domains],
+            "weights_sha256": folder.name, **results,
+        }  # fmt: skip
+        (folder / "results.json").write_text(json.dumps(summary))
+        return folder
+
+    return make
+
+
+def two(scan: float | None, street: float | None) -> dict[str, float | None]:
+    return {"scan": scan, "street": street}
+
+
+@pytest.fixture
+def three_seeds(make_run: MakeRun) -> list[Path]:
+    """AVG of fedavg: 50, 52, 54; of i2pfl: 51, 55, 56."""
+    flat = {"set": SCAN_STREET}
+    fedavg = [make_run("fedavg", s, two(60 + 2 * s, 40 + 2 * s), flat=flat) for s in range(3)]
+    i2pfl = [make_run("i2pfl", s, two(avg + 9, avg - 9), flat=flat) for s, avg in enumerate((51, 55, 56))]
+    return fedavg + i2pfl
+
+
+def test_mean_spread_and_p_are_those_of_a_hand_computation(three_seeds: list[Path]) -> None:
+    fedavg, i2pfl = compare(three_seeds).numbers.rows
+    # fedavg's AVG: 50, 52, 54: mean 52, variance ((-2)^2 + 0 + 2^2) / 2 = 4.
+    assert (fedavg.values["AVG"].mean, fedavg.values["AVG"].std, fedavg.values["AVG"].n) == (52, 2, 3)
+    # scan 60, 62, 64; street 40, 42, 44; STD of two domains 20 apart: 20 / sqrt(2) in each seed.
+    assert (fedavg.values["scan"].mean, fedavg.values["street"].mean) == (62, 42)
+    assert fedavg.values["STD"].mean == pytest.approx(20 / math.sqrt(2))
+    # i2pfl less fedavg, seed by seed: 1, 3, 2: mean 2, deviation 1, t = 2 / (1 / sqrt 3) = 3.4641 with 2 degrees of
+    # freedom, of which the distribution is known: p = 1 - t / sqrt(2 + t^2) = 1 - 3.4641 / sqrt(14) = 0.0742.
+    told = i2pfl.difference
+    assert told is not None and (told.difference.mean, told.difference.std) == (2, 1)
+    assert told.p == pytest.approx(1 - math.sqrt(12) / math.sqrt(14)) == pytest.approx(0.0742, abs=5e-5)
+    assert fedavg.difference is None
+    # The best: scan 62 against (60 + 64 + 65) / 3 = 63; street 42 against 45; STD 14.14 against 18 / sqrt(2).
+    assert i2pfl.best == {"scan", "street", "AVG", "STD"} and fedavg.best == set()
+
+
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=6), st.floats(-50, 50))
+def test_equal_differences_have_no_p(base: list[float], shift: float) -> None:
+    found = paired({i: value + shift for i, value in enumerate(base)}, dict(enumerate(base)))
+    assert found.p is None
+    assert found.difference.mean == pytest.approx(shift, abs=1e-9)
+
+
+def test_one_seed_has_no_spread_and_two_no_test(make_run: MakeRun) -> None:
+    flat = {"set": SCAN_STREET}
+    runs = [make_run("fedavg", 0, two(60, 40), flat=flat), make_run("i2pfl", 0, two(61, 41), flat=flat)]
+    row = compare(runs).numbers.rows[1]
+    assert (row.values["AVG"].mean, row.values["AVG"].std) == (51, None)
+    assert row.difference is not None and row.difference.difference.mean == 1 and row.difference.p is None
+    runs += [make_run("fedavg", 1, two(60, 40), flat=flat), make_run("i2pfl", 1, two(63, 43), flat=flat)]
+    told = compare(runs).numbers.rows[1].difference
+    assert told is not None and told.difference.std == pytest.approx(math.sqrt(2)) and told.p is None
+    assert spread([]).mean is None
+
+
+def test_unequal_seeds_are_paired_on_the_common_ones_and_told(three_seeds: list[Path], make_run: MakeRun) -> None:
+    extra = make_run("fedavg", 7, two(10, 10), flat={"set": SCAN_STREET})
+    found = compare([*three_seeds[:2], extra, *three_seeds[3:]])
+    told = found.numbers.rows[1].difference
+    assert told is not None and told.seeds == (0, 1) and told.difference.mean == 2
+    assert "i2pfl has the seeds 0, 1, 2, fedavg 0, 1, 7: paired on 0, 1" in found.numbers.notes
+
+
+def test_differing_settings_are_named_with_their_values_or_make_groups(make_run: MakeRun) -> None:
+    runs = [
+        make_run("fedavg", 0, two(60, 40), name="a", flat={"set": SCAN_STREET}),
+        make_run("i2pfl", 0, two(70, 50), name="b", flat={"set": SCAN_STREET}),
+        make_run("fedavg", 0, two(80, 60), name="c", flat={"set": SCAN_STREET + " train.lr=0.5", "rounds": 7}),
+    ]
+    with pytest.raises(
+        ConfigError, match=r"rounds is 20 \(a, b\) and 7 \(c\); train.lr is 0.01 \(a, b\) and 0.5 \(c\)"
+    ):
+        compare(runs)
+    found = compare(runs, allow_different=True)
+    rows = {(row.group, row.label): row for row in found.numbers.rows}
+    assert list(rows) == [
+        ("rounds=20, train.lr=0.01", "fedavg"), ("rounds=20, train.lr=0.01", "i2pfl"),
+        ("rounds=7, train.lr=0.5", "fedavg"),
+    ]  # fmt: skip
+    other = rows["rounds=7, train.lr=0.5", "fedavg"]
+    assert other.difference is None and other.best == set()
+    assert "[rounds=7, train.lr=0.5]" in found.text()
+
+
+def test_the_number_of_nodes_counts_as_a_setting(make_run: MakeRun) -> None:
+    more = [{"domain": "scan", "class_counts": [1]}] * 5
+    runs = [make_run("fedavg", 0, two(1, 2)), make_run("i2pfl", 0, two(1, 2), nodes=more)]
+    with pytest.raises(ConfigError, match=r"nodes is 2 \(fedavg-0-0\) and 5 \(i2pfl-0-1\)"):
+        compare(runs)
+
+
+@pytest.mark.parametrize("flat", [{}, {"rounds": 30}, {"set": "train.lr=0.5"}])
+def test_what_a_method_asks_for_itself_is_told_and_not_refused(make_run: MakeRun, flat: dict[str, Any]) -> None:
+    runs = [make_run(method, 0, two(1, 2), flat=flat) for method in ("fedavg", "fedbn", "fedicon")]
+    notes = compare(runs).numbers.notes
+    assert "fedbn, as the method or its experiment asks: model.bn=local, model.name=cnn_bn" in notes
+    assert any(note.startswith("fedicon, as the method or its experiment asks: images.") for note in notes)
+
+
+def test_a_method_may_ask_for_rounds(make_run: MakeRun) -> None:
+    digits = {"mnist": 1.0, "usps": 2.0, "svhn": 3.0, "syn": 4.0, "mnistm": 5.0}
+    name = "fedicon-digit5-covariate"
+    runs = [make_run(method, 0, digits, experiment=name) for method in ("fedavg", "fedicon")]
+    assert any("rounds=110" in note for note in compare(runs).numbers.notes)
+    other = make_run("fedicon", 0, digits, experiment=name, flat={"rounds": 50})
+    with pytest.raises(ConfigError, match=r"rounds is 100 .* and 50"):
+        compare([runs[0], other])
+    both = [make_run(method, 0, digits, experiment=name, flat={"rounds": 110}) for method in ("fedavg", "fedicon")]
+    assert len(compare(both).numbers.rows) == 2
+
+
+def test_a_setting_that_a_method_asks_for_does_not_hide_that_of_another(make_run: MakeRun) -> None:
+    runs = [
+        make_run("fedavg", 0, two(1, 2), flat={"set": "model.name=cnn_bn model.bn=freeze"}),
+        make_run("fedbn", 0, two(1, 2)),
+    ]
+    with pytest.raises(ConfigError, match=r"model\.bn is freeze"):
+        compare(runs)
+
+
+def test_parameters_of_a_sweep_and_modules_make_rows(make_run: MakeRun) -> None:
+    runs = [make_run("i2pfl", s, two(1, s), flat={"set": f"method.tau={tau}"}) for tau in (0.1, 0.02) for s in (0, 1)]
+    runs += [make_run("fedavg", 0, two(1, 2)), make_run("fedavg", 0, two(3, 4), flat={"set": "modules.name=f2dc"})]
+    rows = compare(runs).numbers.rows
+    assert [(row.label, row.seeds) for row in rows] == [
+        ("fedavg modules.name=f2dc", (0,)), ("fedavg modules.name=none", (0,)),
+        ("i2pfl tau=0.02", (0, 1)), ("i2pfl tau=0.1", (0, 1)),
+    ]  # fmt: skip
+    assert [row.is_baseline for row in rows] == [False, True, False, False]
+
+
+def test_a_missing_domain_takes_the_average_with_it(make_run: MakeRun) -> None:
+    found = compare([make_run("fedavg", 0, two(60, None)), make_run("i2pfl", 0, two(61, 41))])
+    fedavg, i2pfl = found.numbers.rows
+    assert fedavg.values["AVG"].mean is None and fedavg.values["scan"].mean == 60
+    assert i2pfl.difference is not None and i2pfl.difference.difference.mean is None
+    assert "fedavg, seed 0: no street; no average over the rest is taken" in found.numbers.notes
+    assert "missing" in found.text()
+
+
+def test_personal_models_are_marked(make_run: MakeRun) -> None:
+    found = compare([make_run("fedavg", 0, two(1, 2)), make_run("fedbn", 0, two(3, 4))])
+    assert [row.scored for row in found.numbers.rows] == ["global", "personal"]
+    assert any(note.startswith("scored personal") for note in found.numbers.notes)
+
+
+def test_warnings_name_what_differs_and_equal_weights(make_run: MakeRun) -> None:
+    runs = [
+        make_run("fedavg", 0, two(1, 2), name="a", weights_sha256="same"),
+        make_run("i2pfl", 0, two(1, 2), name="b", weights_sha256="same", told={"engine": "simulation", "git": "abc"}),
+        make_run("fedprox", 0, two(1, 2), name="c", told={"versions": {"torch": "2"}}),
+        make_run("fedproto", 0, two(1, 2), name="d", weights_sha256="start"),
+        make_run("local", 0, two(1, 3), name="e", weights_sha256="start"),
+    ]
+    warnings = compare(runs).numbers.warnings
+    assert "fedavg and i2pfl ended with the same weights (seed 0): does one do nothing?" in warnings
+    assert any(w.startswith("not the same engine: engine is inline") and "simulation (b)" in w for w in warnings)
+    assert any(w.startswith("not the same git: git is") and "abc (b)" in w for w in warnings)
+    assert any(w.startswith("not the same torch") and "2 (c)" in w for w in warnings)
+    assert not any("local" in w and "weights" in w for w in warnings)
+
+
+def test_another_split_of_the_same_seed_is_told(make_run: MakeRun) -> None:
+    nodes = [{"domain": "scan", "class_counts": [9, 9]}, {"domain": "street", "class_counts": [1, 2]}]
+    found = compare([make_run("fedavg", 0, two(1, 2)), make_run("i2pfl", 0, two(1, 2), nodes=nodes)])
+    assert found.numbers.warnings == ("seed 0: the nodes hold other images in fedavg-0-0, i2pfl-0-1",)
+
+
+def test_a_repeated_seed_counts_once_and_another_number_is_refused(make_run: MakeRun) -> None:
+    runs = [make_run("fedavg", 0, two(1, 2), name=name, weights_sha256="w") for name in ("a", "b")]
+    found = compare(runs)
+    assert found.numbers.rows[0].seeds == (0,)
+    assert "b repeats a with the same numbers and counts once" in found.numbers.notes
+    runs.append(make_run("fedavg", 0, two(1, 3), name="c"))
+    with pytest.raises(ConfigError, match="fedavg: seed 0 comes twice, with different numbers: a and c"):
+        compare(runs)
+
+
+def test_scores(make_run: MakeRun) -> None:
+    clients = {"lta": 90, "ata": two(10, 30), "gata": 20, "gasa": 80, "cprr": 25, "by_domain": two(50, 70)}
+    run = make_run(
+        "fedavg", 0, two(1, 2), final=two(3, 4), best_test={"round": 1, "domains": two(5, 6)},
+        best_validation={"round": 2, "domains": two(7, 8)}, client_models=clients,
+    )  # fmt: skip
+    scan = {score: compare([run], score=score).numbers.rows[0].values["scan"].mean
+            for score in ("last5", "final", "best", "validation")}  # fmt: skip
+    assert scan == {"last5": 1, "final": 3, "best": 5, "validation": 7}
+    assert "best round, chosen on test images" in compare([run], score="best").text()
+    values = compare([run], score="clients").numbers.rows[0].values
+    assert {name: value.mean for name, value in values.items()} == {
+        "ATA scan": 10, "ATA street": 30, "LTA": 90, "GASA": 80, "CPRR": 25, "GATA": 20,
+        "all on scan": 50, "all on street": 70, "all on AVG": 60,
+    }  # fmt: skip
+    plain = make_run("i2pfl", 0, two(1, 2))
+    for score in ("validation", "clients"):
+        with pytest.raises(ConfigError, match=f"--score {score}: i2pfl-0-1"):
+            compare([plain], score=score)
+    with pytest.raises(ConfigError, match="--score is 'worst'; allowed are last5, final, best"):
+        compare([plain], score="worst")
+
+
+def test_folders_files_and_unfinished_runs(make_run: MakeRun, tmp_path: Path) -> None:
+    fedavg, i2pfl = make_run("fedavg", 0, two(1, 2)), make_run("i2pfl", 0, two(3, 4))
+    kept = json.loads((i2pfl / "results.json").read_text()) | {
+        "config": yaml.safe_load((i2pfl / "config.yaml").read_text())
+    }
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "i2pfl.json").write_text(json.dumps(kept))
+    for paths in ([fedavg.parent], [fedavg, i2pfl, fedavg.parent], [fedavg / "results.json", tmp_path / "kept"]):
+        assert [row.label for row in compare(paths).numbers.rows] == ["fedavg", "i2pfl"]
+    (i2pfl / "results.json").unlink()
+    assert "left out, not finished: i2pfl-0-1" in compare([fedavg.parent]).numbers.notes
+    with pytest.raises(ConfigError, match="no finished run"):
+        compare([i2pfl])
+    with pytest.raises(ConfigError, match="there is no file or folder"):
+        compare([tmp_path / "nowhere"])
+    with pytest.raises(ConfigError, match="is not a run folder and holds none"):
+        compare([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "results.json: cannot be read as JSON"),
+        ("[]", "results.json: content: "),
+        ('{"method": "fedavg"}', "results.json: dataset: Field required"),
+    ],
+)
+def test_broken_results_are_named(make_run: MakeRun, content: str, reason: str) -> None:
+    run = make_run("fedavg", 0, two(1, 2))
+    (run / "results.json").write_text(content)
+    with pytest.raises(ConfigError, match=reason):
+        compare([run])
+
+
+def test_results_of_another_run_are_refused(make_run: MakeRun) -> None:
+    run, other = make_run("fedavg", 0, two(1, 2)), make_run("fedavg", 4, two(1, 2))
+    (run / "results.json").write_bytes((other / "results.json").read_bytes())
+    with pytest.raises(ConfigError, match=r"method 'fedavg', seed 4; its configuration says 'fedavg', 0"):
+        compare([run])
+
+
+DIGITS = {"mnist": 96.04, "usps": 90.0, "svhn": 88.0, "syn": 52.0}
+
+
+def test_a_papers_row_stands_beside_ours(make_run: MakeRun) -> None:
+    run = make_run("fedavg", 0, DIGITS, experiment="f2dc-digits")
+    found = compare([run, make_run("fedbn", 0, DIGITS, experiment="f2dc-digits")], paper="F2DC.Table 2")
+    row, fedbn = found.numbers.rows
+    assert row.paper is not None and row.paper.label == "FedAvg"
+    assert row.paper.values == {"mnist": 96.04, "usps": 89.84, "svhn": 88.04, "syn": 51.05, "AVG": 81.24, "STD": 20.42}
+    assert row.paper.difference["mnist"] == 0 and row.paper.difference["syn"] == pytest.approx(0.95)
+    assert row.paper.difference["AVG"] == pytest.approx((96.04 + 90 + 88 + 52) / 4 - 81.24)
+    assert fedbn.paper is None and "the paper prints no row of fedbn" in found.numbers.notes
+    budget = "budget: rounds 100 (paper 100), epochs 10 (paper 10), nodes 4 (paper 20); network resnet10"
+    assert any(note.startswith(budget) for note in found.numbers.notes)
+    assert any(note.startswith("print error: Table 2 FDSE") for note in found.numbers.notes)
+    assert "81.24" in found.text() and "less paper" in found.markdown()
+
+
+def test_domains_that_only_one_side_has_are_told_and_averages_left_out(make_run: MakeRun) -> None:
+    three = {"mnist": 96.0, "usps": 90.0, "mnistm": 50.0}
+    found = compare([make_run("fedavg", 0, three, experiment="digits-small")], paper="f2dc.table2")
+    paper = found.numbers.rows[0].paper
+    assert paper is not None and paper.values["mnistm"] is None and paper.values["AVG"] is None
+    assert {"in the paper only: svhn, syn", "in the runs only: mnistm"} <= set(found.numbers.notes)
+
+
+def test_an_unseen_domain_stands_beside_its_column_only(make_run: MakeRun) -> None:
+    run = make_run("fedavg", 0, DIGITS, experiment="i2pfl-out-digits")
+    paper = compare([run], paper="i2pfl.Table III Digits").numbers.rows[0].paper
+    assert paper is not None
+    assert {column: value for column, value in paper.values.items() if value is not None} == {"mnist": 72.02}
+
+
+def test_measures_of_client_models_stand_beside_fedcodes(make_run: MakeRun) -> None:
+    five = dict(DIGITS) | {"mnistm": 50.0}
+    clients = {"lta": 90, "ata": five, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by_domain": five}
+    run = make_run("fedcode", 0, five, experiment="fedcode-digit5", client_models=clients)
+    paper = compare([run], paper="fedcode.table3", score="clients").numbers.rows[0].paper
+    assert paper is not None and (paper.values["ATA mnist"], paper.values["GATA"]) == (88.68, 91.53)
+    assert paper.difference["GATA"] == pytest.approx(-0.53) and paper.values["LTA"] is None
+
+
+def test_a_table_of_other_runs_is_refused(make_run: MakeRun) -> None:
+    run = make_run("fedavg", 0, DIGITS, experiment="f2dc-digits")
+    with pytest.raises(
+        ConfigError, match=r"f2dc.table1b: the table is of runs with dataset.name=pacs, found .*=digits"
+    ):
+        compare([run], paper="f2dc.table1b")
+    with pytest.raises(ConfigError, match="which runs do not have"):
+        compare([run], paper="f2dc.table4")
+    with pytest.raises(ConfigError, match=r"--score clients"):
+        compare([run], paper="fedcode.table3")
+    with pytest.raises(ConfigError, match=r"unknown table 'f2dc.table9'; there are f2dc.table1a, f2dc.table1b"):
+        compare([run], paper="f2dc.table9")
+
+
+class _Page(HTMLParser):
+    """Collects the cells of the table; fails where tags are not balanced."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.cells: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [str(value) for key, value in attrs if key in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"td", "th"} & set(self.open):
+            self.cells[-1] += data
+
+
+def test_all_formats_show_the_same_numbers(three_seeds: list[Path]) -> None:
+    found = compare(three_seeds)
+    page = _Page()
+    page.feed(found.html())
+    assert page.open == [] and page.links == []
+    for shown in ("52.00 ± 2.00", "54.00 ± 2.65", "+2.00 ± 1.00", "0.074"):
+        assert shown in page.cells
+        assert shown in found.text() and shown in found.markdown()
+    assert max(map(len, found.text().splitlines())) <= 100
+    assert max(map(len, found.text(60).splitlines())) <= 60
+    fedavg, i2pfl = csv.DictReader(io.StringIO(found.csv()))
+    assert float(fedavg["AVG"]) == 52 and float(i2pfl["difference"]) == 2 and i2pfl["seeds"] == "0 1 2"
+    assert json.loads(found.json())["rows"][1]["by_seed"]["1"]["AVG"] == 55
+    heads = [line.count("|") for line in found.markdown().splitlines() if line.startswith("|")]
+    assert len(set(heads)) == 1
+
+
+def test_words_of_others_are_escaped(make_run: MakeRun) -> None:
+    runs = [
+        make_run("fedavg", 0, two(1, 2), told={"git": "<script>alert(1)</script>|"}),
+        make_run("i2pfl", 0, two(1, 2), told={"git": "b"}),
+    ]
+    found = compare(runs)
+    assert "<script>" not in found.html() and "&lt;script&gt;" in found.html()
+    assert "<script>" not in found.markdown()
+
+
+def test_the_command(
+    three_seeds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedshift", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return int(caught.value.code or 0), *capsys.readouterr()
+
+    page, table = tmp_path / "c.html", tmp_path / "c.csv"
+    code, out, _ = call("compare", *three_seeds, "--html", page, "--csv", table)
+    assert code == 0 and "+2.00 ± 1.00" in out and f"wrote {page}" in out
+    assert page.read_text() == compare(three_seeds).html() and table.read_text() == compare(three_seeds).csv()
+    code, out, _ = call("compare", three_seeds[0].parent, "--json")
+    assert code == 0 and json.loads(out)["columns"] == ["scan", "street", "AVG", "STD"]
+    code, out, err = call("compare", three_seeds[0], "--paper", "nothing")
+    assert (code, out) == (1, "") and err.startswith("error: --paper: unknown table 'nothing'")
+    code, _, err = call("compare", three_seeds[0], "--csv", tmp_path / "no" / "c.csv")
+    assert code == 1 and "cannot write" in err
+    code, out, _ = call("papers")
+    assert code == 0 and "f2dc.table1b" in out
