@@ -28,7 +28,7 @@ credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates 
 app.add_typer(credentials_app, name="credentials")
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
-LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client")
+LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
 
 
@@ -42,7 +42,7 @@ def run(
     """Run an experiment through `flwr run` and print accuracies per domain.
 
     Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
-    resume=FOLDER, alone or with the keys of the run that is continued;
+    tracking=tensorboard; resume=FOLDER, alone or with the keys of the run that is continued;
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X.
     """
@@ -63,6 +63,25 @@ def run(
         each = runner.resources(config, nodes, *limits)
         folder = runner.run_simulation(flat, nodes, each)
     typer.echo(f"run folder: {folder}")
+
+
+@app.command()
+def sweep(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE,VALUE ...]", help="Keys of `fedshift run`, and those below."),
+    ] = None,
+    paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+) -> None:
+    """Run a grid, one run after another, and compare; the same command again goes on where it was interrupted.
+
+    Keys may hold several values, with commas: method=fedavg,i2pfl seed=0,1,2 method.tau=0.02,0.07. Further keys:
+    order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (side by side,
+    with engine=inline).
+    """
+    from fedshift_app import sweeping
+
+    sweeping.sweep(arguments or [], paper, parse_arguments, check_data)
 
 
 @app.command("methods")
@@ -300,14 +319,18 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
 def _flat_value(key: str, value: str) -> str | int | float:
     default = configuration.FLAT_KEYS[key]
     if isinstance(default, bool):
-        if value not in ("true", "false"):
-            raise ConfigError(f"{key}: expected true or false, found {value!r}")
-        return value == "true"
+        return _switch(key, value)
     if isinstance(default, float):
         return _share(key, value)
     if not isinstance(default, int):
         return value
     return _whole_number(key, value, least=0 if key == "seed" else 1)
+
+
+def _switch(key: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ConfigError(f"{key}: expected true or false, found {value!r}")
+    return value == "true"
 
 
 def _share(key: str, value: str) -> float:
@@ -325,6 +348,8 @@ def _launch_value(key: str, value: str) -> str | int | float:
         if value not in ENGINES:
             raise ConfigError(f"engine: {value!r}; allowed are {', '.join(ENGINES)}")
         return value
+    if key == "report":
+        return _switch(key, value)
     if key != "gpus-per-client":
         return _whole_number(key, value, least=1)
     try:

@@ -24,6 +24,7 @@ from datasets.errors import ConfigError
 from datasets.splits import Allocation
 from fedshift_app import registry
 from fedshift_app.privacy import PrivacyConfig, check_method
+from fedshift_app.tracking import TrackerName, check_tracker
 from fedshift_wire import Params
 from strategies.schedule import EvaluateConfig
 
@@ -42,6 +43,7 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
     "output-dir": "runs",
     "resume": "",
     "profile": False,
+    "tracking": "",
     "set": "",
 }
 
@@ -121,6 +123,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     rounds: int = Field(ge=1)
     seed: int = Field(0, ge=0)
     profile: bool = False  # tell where the time of each round went
+    tracking: TrackerName = "none"  # show the rounds elsewhere as well, beside metrics.jsonl
 
     @field_validator("experiment")
     @classmethod
@@ -237,7 +240,9 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     _set_flat(layers, given)
     for dotted, value in overrides.items():
         _set_dotted(layers, dotted, value)
-    return validate(layers)
+    config = validate(layers)
+    check_tracker(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
+    return config
 
 
 def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfig:
@@ -432,6 +437,8 @@ def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:
             layers[key] = given[key]
     if given["profile"]:
         layers["profile"] = True
+    if given["tracking"]:
+        layers["tracking"] = given["tracking"]
     for key in ("every", "fraction"):
         if given[f"evaluate-{key}"] != FLAT_KEYS[f"evaluate-{key}"]:
             layers["evaluate"] = _section(layers, "evaluate") | {key: given[f"evaluate-{key}"]}

@@ -92,25 +92,36 @@ class Group:
         Flower and Ray put their processes into sessions of their own, so they are found by their
         environment, which they inherit.
         """
-        members: set[psutil.Process] = set()
-        for number in ("terminate", "kill"):
-            members |= self._members()
-            for process in members:
-                with contextlib.suppress(psutil.Error):
-                    getattr(process, number)()
-            psutil.wait_procs(members, timeout=STOP_SECONDS)
+        stop_marked(MARK, self._mark)
         for started in self._running.values():
             started.wait()
         self._running.clear()
 
-    def _members(self) -> set[psutil.Process]:
-        found = set()
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):  # another user's, or gone already
-                if process.environ().get(MARK) == self._mark:
-                    # Ray's workers overwrite their environment with their title: found as children.
-                    found |= {process, *process.children(recursive=True)}
-        return found
+
+def stop_marked(variable: str, value: str) -> int:
+    """End all processes that have this in their environment, and their children: politely, then by force.
+
+    Returns:
+        How many there were.
+    """
+    members: set[psutil.Process] = set()
+    for number in ("terminate", "kill"):
+        members |= _marked(variable, value)
+        for process in members:
+            with contextlib.suppress(psutil.Error):
+                getattr(process, number)()
+        psutil.wait_procs(members, timeout=STOP_SECONDS)
+    return len(members)
+
+
+def _marked(variable: str, value: str) -> set[psutil.Process]:
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # another user's, or gone already
+            if process.environ().get(variable) == value:
+                # Ray's workers overwrite their environment with their title: found as children.
+                found |= {process, *process.children(recursive=True)}
+    return found
 
 
 @contextlib.contextmanager

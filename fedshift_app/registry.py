@@ -39,6 +39,13 @@ class Method:
         """Import and return the NumPyClient (a subclass of ``DomainClient``)."""
         return _import(self.client)
 
+    def params(self) -> list[str]:
+        """Return the names of the method's parameters, of both sides."""
+        return sorted({name for side in self._params_models() for name in side.model_fields})
+
+    def _params_models(self) -> tuple[type[Params], type[Params]]:
+        return self.strategy_class().params_model, self.client_class().params_model
+
     def split_params(self, given: dict[str, Any]) -> tuple[Params, Params]:
         """Divide the method's parameters between server and node, and check them.
 
@@ -46,8 +53,7 @@ class Method:
             ConfigError: If a parameter is unknown to both sides.
             pydantic.ValidationError: If a value is not allowed.
         """
-        sides = (self.strategy_class().params_model, self.client_class().params_model)
-        allowed = sorted({name for side in sides for name in side.model_fields})
+        sides, allowed = self._params_models(), self.params()
         for name in given:
             if name not in allowed:
                 known = ", ".join(allowed) or "none"
@@ -55,7 +61,7 @@ class Method:
         server, node = (
             side.model_validate({k: v for k, v in given.items() if k in side.model_fields}) for side in sides
         )
-        return cast(Params, server), cast(Params, node)
+        return server, node
 
 
 METHODS: dict[str, Method] = {

@@ -24,7 +24,10 @@ from strategies.roster import Node
 log = logging.getLogger("fedshift")
 
 #: Keys that may differ: they decide no number of a round that succeeds.
-FREE = ("dataset.data_dir", "dataset.download", "federation.node_timeout", "federation.round_timeout", "profile")
+FREE = (
+    "dataset.data_dir", "dataset.download", "federation.node_timeout", "federation.round_timeout", "profile",
+    "tracking",
+)  # fmt: skip
 _BELOW_ALL = 0.9999  # a share of the test images that is rounded to 1 is still below
 
 

@@ -17,7 +17,7 @@ import yaml
 from flwr.app import ArrayRecord
 
 from datasets.errors import ConfigError
-from fedshift_app import __version__, checkpoints, durable
+from fedshift_app import __version__, checkpoints, durable, tracking
 from fedshift_app.checkpoints import Checkpoint
 from fedshift_app.config import RunConfig
 from fedshift_app.durable import Lock, write_atomically
@@ -107,6 +107,7 @@ class RunFolder:
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
             self._go_on(past, {"time": now, "after_round": past.completed, "engine": engine, "command": command})
+            self._track()
             return
         self.run_id = uuid.uuid4().hex
         stem = f"{config.experiment}-{config.method['name']}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -123,11 +124,16 @@ class RunFolder:
         }
         write_atomically(self.path / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
         self.nodes_folder.mkdir(parents=True)
+        self._track()
 
     @property
     def nodes_folder(self) -> Path:
         """Where simulated nodes keep their private parts."""
         return self.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
+
+    def _track(self) -> None:
+        told = self.config.model_dump(mode="json")
+        self._tracker = tracking.tracker(self.config.tracking, self.path, told, self.history)
 
     def _go_on(self, past: Past, resumed: dict[str, Any]) -> None:
         """Continue the run of ``past``: what came after its last checkpoint is removed, and this is noted."""
@@ -160,6 +166,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Let others continue the run."""
+        self._tracker.close()
         self._lock.release()
 
     def add_round(
@@ -183,6 +190,7 @@ class RunFolder:
             result.server_round, decode(weights), knowledge, dict(memory or {}), list(nodes), self.seconds, self.writing
         )
         checkpoints.save(self.path / checkpoints.FOLDER, checkpoint)
+        self._tracker.add(result)
         self.writing += time.perf_counter() - started
 
     def finish(self, nodes: list[Node]) -> dict[str, Any]:

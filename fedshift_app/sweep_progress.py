@@ -1,0 +1,84 @@
+"""How far a sweep has come: the time left, and one bar over the grid."""
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from fedshift_app.console import duration
+
+
+class Timed(NamedTuple):
+    """What is known of a run's time.
+
+    Attributes:
+        method: Its method.
+        rounds: How many rounds it has.
+        seconds: What it took, if it is finished.
+    """
+
+    method: str
+    rounds: int
+    seconds: float
+
+
+def time_left(
+    finished: Sequence[Timed], running: Sequence[tuple[Timed, float]], waiting: Sequence[Timed], jobs: int
+) -> float | None:
+    """Estimate the seconds until a grid is done, from the seconds per round of its finished runs.
+
+    A method is taken for as slow as its own finished runs, or as all finished runs where it has none.
+
+    Args:
+        finished: The runs that are finished.
+        running: Those that are going on, with the seconds since each was started.
+        waiting: Those that are to come.
+        jobs: How many go on side by side.
+
+    Returns:
+        The estimate; None before the first run is finished.
+    """
+    if not finished:
+        return None
+    left = sum(max(0.0, _expected(run, finished) - since) for run, since in running)
+    left += sum(_expected(run, finished) for run in waiting)
+    return left / max(1, min(jobs, len(running) + len(waiting)))
+
+
+def _expected(run: Timed, finished: Sequence[Timed]) -> float:
+    like = [other for other in finished if other.method == run.method] or finished
+    return run.rounds * sum(other.seconds for other in like) / sum(other.rounds for other in like)
+
+
+class Bar:
+    """One bar over the grid, on standard error; nothing where that is no terminal."""
+
+    def __init__(self, total: int, finished: int) -> None:
+        columns = TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+        # Lines go above the bar where both share a terminal; a file gets them as they are.
+        self._progress = Progress(
+            *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+            redirect_stdout=sys.stdout.isatty(),
+        )  # fmt: skip
+        self._task = self._progress.add_task("", total=total, completed=finished)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, labels: Sequence[str], left: float | None) -> None:
+        """Say what is going on and how long all will take."""
+        told = "" if left is None else f"left {duration(left)}  "
+        self._progress.update(self._task, description=told + ", ".join(labels))
+
+    def advance(self) -> None:
+        """Count a finished run."""
+        self._progress.advance(self._task)

@@ -1,0 +1,343 @@
+"""``fedshift sweep``: the runs of a grid, one after another, each in a process of its own.
+
+What counts is what is on disk: a run is finished when its folder holds ``results.json``, and is continued when its
+folder is there without. So a sweep may be killed at any moment, and goes on when the same command is given again.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from datasets.errors import ConfigError, FederationError, FedShiftError
+from fedshift_app import console, processes, resuming, runner, sweep_grid
+from fedshift_app.durable import InUse, Lock, write_atomically
+from fedshift_app.node import DEPLOYMENT
+from fedshift_app.run_folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
+from fedshift_app.sweep_grid import Asked, CheckData, Parse, Point
+from fedshift_app.sweep_progress import Bar, time_left
+from fedshift_app.sweep_records import SWEEP_FILE, Record, progress, read_records, read_run
+
+MARK = "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder
+RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in that of every process of one run: folder and key
+POLL_SECONDS = 0.1
+STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is going on.
+
+    Attributes:
+        record: Which one.
+        process: Its process.
+        log: What it prints.
+        begin: Where in the log this attempt begins, in bytes.
+        started: When it was started, by ``time.monotonic``.
+        resumed: The run folder that it continues.
+    """
+
+    record: Record
+    process: subprocess.Popen[bytes]
+    log: Path
+    begin: int
+    started: float
+    resumed: Path | None
+
+
+def sweep(arguments: Sequence[str], paper: str, parse: Parse, check_data: CheckData) -> None:
+    """Do all runs of a grid, then compare them.
+
+    Args:
+        arguments: ``[EXPERIMENT] [key=value,value ...]``.
+        paper: The printed table to set beside the runs; empty for none.
+        parse: Reads the arguments of one run.
+        check_data: Checks the data of one run.
+
+    Raises:
+        FedShiftError: If the grid is wrong, before anything starts; or if a run failed, after all others.
+        SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
+    """
+    if paper:
+        from fedshift_app import papers
+
+        papers.get(paper)  # an unknown table is told now, not after the last run
+    asked = sweep_grid.read(arguments)
+    points, notes = sweep_grid.points(asked, parse, check_data)
+    output = Path(parse([f"output-dir={value}" for value in asked.values.get("output-dir", ())])[0]["output-dir"])
+    folder = output / f"sweep-{points[0].config.experiment}-{sweep_grid.grid_hash([p.key for p in points])}"
+    for note in notes:
+        typer.echo(note)
+    lock = _lock(folder)
+    try:
+        Sweep(folder, asked, points).run(paper)
+    finally:
+        lock.release()
+
+
+class Sweep:
+    """A sweep in its folder, whose lock the caller holds."""
+
+    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point]) -> None:
+        """Find out how each run stands."""
+        self.folder, self.asked = folder, asked
+        self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # what was read of run folders
+        self._running: list[Job] = []
+        left = processes.stop_marked(MARK, str(folder))
+        if left:
+            typer.echo(f"{left} processes of a sweep that was killed were still running here and were ended")
+        before = read_records(folder)
+        self.records = [Record(point) for point in points]
+        for record in self.records:
+            known = before.get(record.point.key, {})
+            record.attempts = int(known.get("attempts", 0))
+            record.seconds = float(known.get("seconds", 0))
+            self._look(record)
+        if asked.options.reuse:
+            self._reuse()
+
+    def run(self, paper: str) -> None:
+        """Do what is not finished, and compare.
+
+        Raises:
+            FederationError: If a run failed.
+            SystemExit: After Ctrl-C or SIGTERM.
+        """
+        finished = self._finished()
+        typer.echo(f"sweep folder: {self.folder}")
+        typer.echo(f"{len(self.records)} runs, {len(finished)} of them finished")
+        try:
+            with Bar(len(self.records), len(finished)) as bar:
+                self._work(bar)
+        except (KeyboardInterrupt, SystemExit) as stop:
+            self._stop()
+            typer.echo(f"stopped, {len(self._finished())} of {len(self.records)} runs are finished", err=True)
+            typer.echo(f"to go on: {os.environ.get(COMMAND, 'the same command again')}", err=True)
+            raise SystemExit(130 if isinstance(stop, KeyboardInterrupt) else stop.code) from None
+        except BaseException:
+            self._stop()
+            raise
+        failed = [record for record in self.records if record.state == "failed"]
+        for record in failed:
+            typer.echo(f"failed: {record.point.label}: {record.error} (log: {self._log(record)})", err=True)
+        if self._finished():
+            self._compare(paper)
+        typer.echo(f"sweep folder: {self.folder}")
+        if failed:
+            told = ", ".join(record.point.label for record in failed)
+            raise FederationError(f"{len(failed)} of {len(self.records)} runs failed: {told}")
+
+    def _work(self, bar: Bar) -> None:
+        queue = deque(record for record in self.records if record.state != "finished")
+        self._save()
+        while queue or self._running:
+            while queue and len(self._running) < self.asked.options.jobs:
+                self._start(queue.popleft())
+                self._save()
+            bar.show([job.record.point.label for job in self._running], self._left(queue))
+            ended = [job for job in self._running if job.process.poll() is not None]
+            for job in ended:
+                self._running.remove(job)
+                if job.process.returncode:
+                    processes.stop_marked(RUN_MARK, self._run_mark(job.record))  # what a killed run leaves
+                self._settle(job, queue)
+                self._save()
+                if job.record.state == "finished":
+                    bar.advance()
+                    self._tell(job.record, queue)
+            if not ended:
+                time.sleep(POLL_SECONDS)
+
+    def _start(self, record: Record) -> None:
+        """Start a run, or go on with it where it has a folder that can be continued."""
+        point = record.point
+        arguments = [*point.arguments, f"output-dir={self.folder}"]
+        resumed = record.folder
+        if resumed is not None:
+            try:
+                resuming.resolve(point.flat | {"resume": str(resumed)}, hold=False)
+                arguments.append(f"resume={resumed}")
+            except FedShiftError as error:
+                self._begin_anew(record, resumed, str(error))
+                resumed = None
+        env = os.environ | {
+            MARK: str(self.folder),
+            RUN_MARK: self._run_mark(record),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
+        }
+        if self.asked.options.jobs > 1:
+            env["OMP_NUM_THREADS"] = "1"
+        record.attempts += 1
+        record.state = "running"
+        with self._log(record).open("ab") as log:
+            begin = log.tell()
+            log.write(f"--- attempt {record.attempts}: {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                [*run_command(), *arguments], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
+            )  # fmt: skip
+        self._running.append(Job(record, process, self._log(record), begin, time.monotonic(), resumed))
+
+    def _settle(self, job: Job, queue: deque[Record]) -> None:
+        """Take a run that has ended for what it left on disk."""
+        record = job.record
+        record.seconds += time.monotonic() - job.started
+        self._look(record)
+        if record.state == "finished":
+            return
+        record.error = _last_error(job)
+        if job.resumed is not None and record.error.startswith("resume: "):
+            self._begin_anew(record, job.resumed, record.error)
+            queue.appendleft(record)
+            return
+        record.failures += 1
+        again = record.failures <= self.asked.options.retries
+        then = "to be tried again at the end" if again else "left at that"
+        typer.echo(f"{record.point.label}: failed, {then}: {record.error} (log: {job.log})", err=True)
+        if again:
+            queue.append(record)
+        else:
+            record.state = "failed"
+
+    def _begin_anew(self, record: Record, folder: Path, why: str) -> None:
+        typer.echo(f"{record.point.label}: begun anew, as {folder} cannot be continued: {why}", err=True)
+        record.refused.add(folder)
+        record.folder = None
+
+    def _look(self, record: Record) -> None:
+        """Find the folder of a run: a finished one, else the one that got furthest."""
+        found = [path for path, key, _ in self._runs(self.folder) if key == record.point.key]
+        finished = [path for path in found if (path / RESULTS_FILE).is_file()]
+        started = [path for path in found if path not in record.refused]
+        record.folder = max(finished or started, key=progress, default=None)
+        record.state = "finished" if finished else "waiting"
+        if finished:
+            record.error = None
+            record.seconds = max(record.seconds, record.results()["seconds"])  # an attempt that was killed tells none
+
+    def _runs(self, folder: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+        """Return the run folders in a folder, each with the key of its point and what its ``config.yaml`` holds."""
+        for file in sorted(folder.glob(f"*/{CONFIG_FILE}")):
+            if file.parent not in self._keys:
+                self._keys[file.parent] = read_run(file)
+            known = self._keys[file.parent]
+            if known is not None:
+                yield file.parent, *known
+
+    def _reuse(self) -> None:
+        """Take finished runs with the same configuration and versions from other places of the output folder."""
+        places = [self.folder.parent, *sorted(self.folder.parent.glob("sweep-*/"))]
+        waiting = {record.point.key: record for record in self.records if record.state != "finished"}
+        for path, key, told in (run for place in places if place != self.folder for run in self._runs(place)):
+            if key not in waiting or not (path / RESULTS_FILE).is_file() or told["engine"] == DEPLOYMENT:
+                continue
+            label = waiting[key].point.label
+            if told.get("versions") != versions():
+                typer.echo(f"{label}: {path} is not reused: it was made with other versions")
+                continue
+            record = waiting.pop(key)
+            record.state, record.folder, record.reused = "finished", path, True
+            record.seconds = record.results()["seconds"]
+            typer.echo(f"{label}: reused from {path}")
+
+    def _finished(self) -> list[Record]:
+        return [record for record in self.records if record.state == "finished"]
+
+    def _left(self, queue: Sequence[Record]) -> float | None:
+        now = time.monotonic()
+        running = [(job.record.timed, now - job.started) for job in self._running]
+        done = [record.timed for record in self._finished()]
+        return time_left(done, running, [r.timed for r in queue], self.asked.options.jobs)
+
+    def _tell(self, record: Record, queue: Sequence[Record]) -> None:
+        number, left = len(self._finished()), self._left(queue)
+        width = len(str(len(self.records)))
+        typer.echo(
+            f"[{number:>{width}}/{len(self.records)}] {record.point.label}: avg "
+            f"{console.percent(record.results()['avg'])}, {console.duration(record.seconds)}"
+            + ("" if left is None else f"; left {console.duration(left)}")
+        )
+
+    def _stop(self) -> None:
+        """End the runs that are going on; each ends what it started itself."""
+        try:
+            for job in self._running:
+                job.process.terminate()
+            deadline = time.monotonic() + STOP_SECONDS
+            while any(job.process.poll() is None for job in self._running) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+        finally:  # also after a second Ctrl-C
+            processes.stop_marked(MARK, str(self.folder))
+            for record in self.records:
+                if record.state == "running":
+                    self._look(record)
+            self._running.clear()
+            self._save()
+
+    def _run_mark(self, record: Record) -> str:
+        return f"{self.folder}:{record.point.key}"
+
+    def _log(self, record: Record) -> Path:
+        name = re.sub(r"[^\w.=-]+", "-", record.point.label)[:100]
+        return self.folder / f"{name}-{record.point.key[:6]}.log"
+
+    def _save(self) -> None:
+        content = {
+            "command": os.environ.get(COMMAND, ""),
+            "experiment": self.records[0].point.config.experiment,
+            "grid": self.asked.values,
+            **self.asked.options.model_dump(),
+            "points": [record.saved(self.folder) for record in self.records],
+        }
+        write_atomically(self.folder / SWEEP_FILE, json.dumps(content, indent=2) + "\n")
+
+    def _compare(self, paper: str) -> None:
+        from fedshift_app import comparing
+
+        runs = [record.folder for record in self._finished() if record.folder is not None]
+        # What else the grid varies was asked for; anything that it does not is still refused.
+        more = any(key != "seed" and key.split(".")[0] != "method" for key in self.asked.varied)
+        found = comparing.compare(runs, paper=paper, allow_different=more)
+        for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html())):
+            write_atomically(self.folder / f"compare.{ending}", text)
+        typer.echo(found.text())
+
+
+def _lock(folder: Path) -> Lock:
+    """Make the folder of a sweep and lock it.
+
+    Raises:
+        ConfigError: If it cannot be made, or another sweep is going on in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Lock(folder / LOCK_FILE)
+    except InUse as holder:
+        raise ConfigError(f"the sweep in {folder} is going on already, in {holder}") from None
+    except OSError as error:
+        raise ConfigError(f"output-dir: cannot write to {folder}: {error.strerror}") from None
+
+
+def run_command() -> list[str]:
+    """Return what starts a run; its arguments follow. The working folder's modules must not come first."""
+    return [sys.executable, "-P", "-m", "fedshift_app.cli", "run"]
+
+
+def _last_error(job: Job) -> str:
+    """Return what the last line of an attempt's log with ``error:`` says, else its last line."""
+    with job.log.open("rb") as file:
+        file.seek(job.begin)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()[1:] if line.strip()]
+    named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
+    return named[-1] if named else f"ended with code {job.process.returncode} and said nothing"

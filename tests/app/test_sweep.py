@@ -1,0 +1,583 @@
+"""``fedshift sweep``: the grid, what is told before anything starts, and runs that fail or are killed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedshift_app
+from datasets.errors import ConfigError, DataError, FederationError
+from fedshift_app import cli, processes, runner, sweep_grid, sweep_progress, sweeping
+from fedshift_app.config import resolve
+from fedshift_app.durable import Lock
+from fedshift_app.resuming import FREE
+from fedshift_app.run_folder import versions
+from fedshift_app.sweep_grid import Point
+from fedshift_app.sweep_progress import Timed, time_left
+
+QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.share=0.05")
+
+
+def grid(*arguments: str) -> tuple[list[Point], list[str]]:
+    return sweep_grid.points(sweep_grid.read(["handwritten", *arguments]), cli.parse_arguments, lambda *_: None)
+
+
+def labels(*arguments: str) -> list[str]:
+    return [point.label for point in grid(*arguments)[0]]
+
+
+# --- the grid -------------------------------------------------------------------------------------------------
+
+PLAIN = st.text(st.characters(codec="ascii", exclude_characters=",[]{}'\"", categories=["L", "N", "P"]), min_size=1)
+LISTS = st.lists(PLAIN, min_size=1, max_size=3).map(lambda parts: f"[{','.join(parts)}]")
+QUOTED = st.lists(PLAIN, min_size=1, max_size=3).map(lambda parts: f"'{','.join(parts)}'")
+
+
+@given(st.lists(PLAIN | LISTS | QUOTED, min_size=1, max_size=5, unique=True), st.sampled_from([",", ", "]))
+def test_commas_in_brackets_and_quotes_are_part_of_a_value(values: list[str], comma: str) -> None:
+    assert sweep_grid.split("key", comma.join(values)) == tuple(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("0,1,2", ["0", "1", "2"]),
+        ("[street,sketch]", ["[street,sketch]"]),
+        ("[street,sketch],[scan]", ["[street,sketch]", "[scan]"]),
+        ("{scan: 1, street: [2,3]},{scan: 2}", ["{scan: 1, street: [2,3]}", "{scan: 2}"]),
+        ("'a,b',c", ["'a,b'", "c"]),
+        ('"]",1', ['"]"', "1"]),
+    ],
+)
+def test_split(text: str, values: list[str]) -> None:
+    assert sweep_grid.split("key", text) == tuple(values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["seed=0,,1"], ["seed", "missing", "'0,,1'"]),
+        (["seed="], ["seed", "missing"]),
+        (["seed=0,1,0"], ["seed", "'0' comes twice"]),
+        (["seed=0", "seed=1"], ["seed comes twice", "seed=A,B"]),
+        (["method=fedavg", "handwritten"], ["'handwritten'", "key=value"]),
+        (["experiment=handwritten"], ["experiment", "first argument"]),
+        (["resume=runs/1"], ["resume", "same command"]),
+        (["order=random"], ["order", "'seed-first' or 'method-first'", "'random'"]),
+        (["retries=-1"], ["retries", "greater than or equal to 0", "'-1'"]),
+        (["reuse=maybe"], ["reuse", "'maybe'"]),
+        (["jobs=2"], ["jobs=2", "engine=inline"]),
+        (["method=fedavg,i2pfl", "method.taw=1"], ["method.taw", "no method of the grid", "i2pfl has alpha"]),
+        (["method=fedavg,nope"], ["nope", "unknown method 'nope'"]),
+        (["train.lr=0.1,-1"], ["fedavg train.lr=-1: ", "greater than 0"]),
+        (["seed=0,x"], ["fedavg seed=x: ", "whole number"]),
+        (["engine=inline,simulation"], ["engine", "'inline,simulation'"]),
+        (["nodes=8,1"], ["fedavg nodes=1: ", "at least 2 nodes"]),
+    ],
+)
+def test_a_wrong_grid_is_refused(arguments: list[str], told: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        grid(*arguments)
+    for part in told:
+        assert part in str(caught.value)
+
+
+def test_seeds_are_outermost_so_that_all_methods_soon_have_one() -> None:
+    asked = ("method=fedavg,fedbn", "seed=0,1", "model.name=cnn_bn")
+    assert labels(*asked) == ["fedavg seed=0", "fedbn seed=0", "fedavg seed=1", "fedbn seed=1"]
+    assert labels(*asked, "order=method-first") == ["fedavg seed=0", "fedavg seed=1", "fedbn seed=0", "fedbn seed=1"]
+
+
+def test_a_parameter_that_a_method_lacks_is_left_out_and_equal_runs_are_one() -> None:
+    points, notes = grid("method=fedavg,i2pfl,fedproto", "seed=0,1", "method.tau=0.02,0.07")
+    assert [point.label for point in points if "seed=0" in point.label] == [
+        "fedavg seed=0", "i2pfl seed=0 method.tau=0.02", "i2pfl seed=0 method.tau=0.07", "fedproto seed=0",
+    ]  # fmt: skip
+    assert notes == [
+        "method.tau is left out for fedavg, fedproto: no such parameter",
+        "8 runs instead of 12: those with the same configuration are one",
+    ]
+    assert all("method.tau" not in " ".join(point.arguments) for point in points if "i2pfl" not in point.label)
+
+
+def test_values_that_mean_the_same_are_one_run() -> None:
+    points, notes = grid("train.lr=0.1,0.10,1e-1")
+    assert len(points) == len(notes) == 1
+
+
+def test_the_method_may_be_that_of_the_experiment_or_a_dotted_key() -> None:
+    assert labels("seed=0") == ["fedavg"]
+    assert labels("method.name=fedavg,i2pfl", "method.tau=0.1") == ["fedavg", "i2pfl"]
+
+
+def test_a_child_is_given_what_was_typed() -> None:
+    (point,) = grid("allocation.held_out=[street,sketch]", "actors=2", "data-dir=a,b", "set=train.lr=0.1")[0]
+    assert point.arguments == (
+        "handwritten", "allocation.held_out=[street,sketch]", "actors=2", "data-dir=a,b", "set=train.lr=0.1",
+        "report=false",
+    )  # fmt: skip
+    assert point.config.allocation.held_out == ("street", "sketch")
+    assert "report=true" in grid("report=true")[0][0].arguments
+
+
+def test_the_name_of_a_grid_knows_no_order_and_nothing_that_decides_no_number() -> None:
+    def name(*arguments: str) -> str:
+        return sweep_grid.grid_hash([point.key for point in grid(*arguments)[0]])
+
+    assert name("seed=0,1", "method=fedavg,fedprox") == name("method=fedprox,fedavg", "seed=1,0", "engine=inline")
+    assert name("seed=0,1") == name("seed=0,1", "profile=true", "order=method-first", "actors=1", "data-dir=x")
+    assert len({name("seed=0,1"), name("seed=0,1,2"), name("seed=0,1", "rounds=3"), name("seed=0,1", "nodes=4")}) == 4
+
+
+@pytest.mark.parametrize("key", FREE)
+def test_what_may_differ_on_resume_is_not_part_of_the_identity(key: str) -> None:
+    value = {"dataset.data_dir": "/x", "dataset.download": "true", "profile": "true", "tracking": "tensorboard"}
+    config = resolve({"set": f"{key}={value.get(key, '9.0')}"})
+    assert config != resolve({})
+    assert sweep_grid.identity(config, 8) == sweep_grid.identity(resolve({}), 8) != sweep_grid.identity(config, 4)
+
+
+# --- the time left --------------------------------------------------------------------------------------------
+
+
+def test_time_left_scales_by_rounds_and_knows_methods() -> None:
+    done = [Timed("fedavg", 10, 10.0), Timed("fpl", 10, 50.0)]
+    assert time_left([], [], [Timed("fedavg", 10, 0.0)], 1) is None
+    assert time_left(done, [], [Timed("fedavg", 20, 0.0)], 1) == 20.0
+    assert time_left(done, [], [Timed("fpl", 5, 0.0), Timed("moon", 10, 0.0)], 1) == 25.0 + 30.0
+    assert time_left(done, [(Timed("fedavg", 10, 0.0), 4.0), (Timed("fedavg", 10, 0.0), 99.0)], [], 1) == 6.0
+    assert time_left(done, [], [Timed("fpl", 10, 0.0)] * 4, 2) == 100.0
+    assert time_left(done, [], [], 2) == 0.0
+
+
+def test_the_bar_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from rich.console import Console
+
+    screen = io.StringIO()
+    monkeypatch.setattr(sweep_progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with sweep_progress.Bar(6, 2) as bar:
+        bar.show(["i2pfl seed=0"], 65.0)
+        bar.advance()
+    assert "3/6" in screen.getvalue()
+    assert "left 1:05  i2pfl seed=0" in screen.getvalue()
+
+
+# --- runs, played by a script ---------------------------------------------------------------------------------
+
+#: Does as a run does: makes its folder, then its results. What happens to it is said in a file named after its seed.
+SCRIPT = """
+import json, os, pathlib, sys, time
+told = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
+home = pathlib.Path(__file__).parent
+fate = home / f"fate-{told['seed']}"
+todo = fate.read_text().split("\\n") if fate.exists() else []
+act, rest = (todo[0], todo[1:]) if todo else ("", [])
+fate.write_text("\\n".join(rest))
+with (home / "started").open("a") as file:
+    file.write(f"{told['seed']} {'resumed' if 'resume' in told else 'new'} {os.getpid()}\\n")
+if act == "refuse" and "resume" in told:
+    sys.exit("error: resume: the weights of the checkpoint are not of the model")
+folder = pathlib.Path(told.get("resume") or f"{told['output-dir']}/run-{told['seed']}-{time.time_ns()}")
+folder.mkdir(exist_ok=True)
+(folder / "config.yaml").write_text((home / f"config-{told['seed']}.yaml").read_text())
+print("round 1/2")
+if act == "fail":
+    sys.exit("Traceback ...\\nerror: no node is left\\nand more")
+if act == "sleep":
+    time.sleep(60)
+if act == "die":
+    os.kill(os.getpid(), 9)
+results = {"avg": 50.0 + int(told["seed"]), "seconds": 1.5}
+(folder / "results.json").write_text(json.dumps(results))
+sys.exit(3 if act == "late" else 0)
+"""
+
+
+class Compared:
+    """What the comparison was given."""
+
+    calls: list[tuple[list[str], str, bool]]
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
+    """Put a small comparison in place of the real one, which has tests of its own."""
+
+    class Table:
+        def text(self) -> str:
+            return "the table"
+
+        markdown = csv = html = text
+
+    def compare(runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False) -> Table:
+        assert all((run / "results.json").is_file() for run in runs)
+        Compared.calls.append(([run.name for run in runs], paper, allow_different))
+        return Table()
+
+    Compared.calls = []
+
+    def get(table: str) -> None:
+        if table != "i2pfl.table1":
+            raise ConfigError(f"there is no table {table!r}")
+
+    for name, functions in {"comparing": {"compare": compare}, "papers": {"get": get}}.items():
+        fake = types.ModuleType(f"fedshift_app.{name}")
+        vars(fake).update(functions)
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
+        monkeypatch.setattr(fedshift_app, name, fake, raising=False)
+    return Compared
+
+
+class Played:
+    """Sweeps over seeds whose runs are played by ``SCRIPT``."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.script = home / "play.py"
+        self.script.write_text(SCRIPT)
+        self.check: sweep_grid.CheckData = lambda *_: None
+
+    def fate(self, seed: int, *acts: str) -> None:
+        (self.home / f"fate-{seed}").write_text("\n".join(acts))
+
+    def sweep(self, *arguments: str, paper: str = "") -> None:
+        given = [f"output-dir={self.home / 'runs'}", *arguments]
+        asked = sweep_grid.read(["handwritten", *arguments])
+        for point in sweep_grid.points(asked, cli.parse_arguments, lambda *_: None)[0]:
+            told = {
+                "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
+                "run_id": "x", "versions": versions(),
+            }  # fmt: skip
+            (self.home / f"config-{point.config.seed}.yaml").write_text(yaml.safe_dump(told))
+        sweeping.sweep(["handwritten", *given], paper, cli.parse_arguments, self.check)
+
+    @property
+    def started(self) -> list[str]:
+        """Return how each run was started: its seed, and whether it was resumed."""
+        file = self.home / "started"
+        return [line.rpartition(" ")[0] for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def pids(self) -> list[int]:
+        return [int(line.split()[-1]) for line in (self.home / "started").read_text().splitlines()]
+
+    @property
+    def folder(self) -> Path:
+        (found,) = (self.home / "runs").glob("sweep-*")
+        return found
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        content: dict[str, Any] = json.loads((self.folder / "sweep.json").read_text())
+        found: list[dict[str, Any]] = content["points"]
+        return found
+
+    def states(self) -> list[str]:
+        return [point["state"] for point in self.points]
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: type[Compared]) -> Played:
+    found = Played(tmp_path)
+    monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(found.script)])
+    return found
+
+
+def test_all_runs_are_done_then_compared(
+    played: Played, compared: type[Compared], capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.sweep("seed=0,1,2", paper="i2pfl.table1")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("[")] == [
+        "[1/3] fedavg seed=0", "[2/3] fedavg seed=1", "[3/3] fedavg seed=2",
+    ]  # fmt: skip
+    assert "avg 52.0" in lines[-3] and lines[-3].endswith("left 0:00")
+    assert lines[-2:] == ["the table", f"sweep folder: {played.folder}"]
+    assert played.started == ["0 new", "1 new", "2 new"]
+    ((runs, paper, different),) = compared.calls
+    assert ([run.split("-")[1] for run in runs], paper, different) == (["0", "1", "2"], "i2pfl.table1", False)
+    assert {path.suffix for path in played.folder.glob("compare.*")} == {".md", ".csv", ".html"}
+    for point in played.points:
+        assert (point["state"], point["attempts"], point["error"]) == ("finished", 1, None)
+        assert (played.folder / point["folder"] / "results.json").is_file()
+        assert point["seconds"] >= 1.5
+        assert point["arguments"] == ["handwritten", point["label"].split()[1], "report=false"]
+
+
+def test_the_same_command_again_runs_nothing_and_compares(played: Played, compared: type[Compared]) -> None:
+    played.sweep("seed=0,1")
+    (played.folder / "sweep.json").write_text("{")  # only times and counts are lost with it
+    played.sweep("seed=1,0", "engine=inline", "actors=1")
+    assert len(played.started) == 2
+    assert len(compared.calls) == 2
+    assert played.states() == ["finished", "finished"]
+
+
+@pytest.mark.parametrize(("asked", "different"), [("seed=0,1", False), ("model.bn=average,freeze", True)])
+def test_only_what_the_grid_varies_may_differ_in_the_table(
+    asked: str, different: bool, played: Played, compared: type[Compared]
+) -> None:
+    with contextlib.suppress(FederationError):  # the script knows seeds only: it does not do the second bn
+        played.sweep("seed=0", asked) if different else played.sweep(asked)
+    assert compared.calls[-1][-1] is different
+
+
+def test_a_failed_run_is_tried_again_at_the_end_and_told(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    played.fate(0, "fail")
+    played.sweep("seed=0,1")
+    assert played.started == ["0 new", "1 new", "0 resumed"]
+    told = capsys.readouterr().err
+    (log,) = played.folder.glob("fedavg-seed=0-*.log")
+    assert told == f"fedavg seed=0: failed, to be tried again at the end: no node is left (log: {log})\n"
+    assert [line for line in log.read_text().splitlines() if line.startswith("--- attempt")][1].startswith(
+        "--- attempt 2: fedshift run handwritten seed=0 report=false output-dir="
+    )
+    assert [(point["state"], point["attempts"]) for point in played.points] == [("finished", 2), ("finished", 1)]
+
+
+def test_a_run_that_fails_again_is_left_and_named_and_the_others_are_compared(
+    played: Played, compared: type[Compared], capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.fate(1, "fail", "fail")
+    with pytest.raises(FederationError, match=r"^1 of 3 runs failed: fedavg seed=1$"):
+        played.sweep("seed=0,1,2")
+    assert "failed: fedavg seed=1: no node is left (log: " in capsys.readouterr().err
+    assert played.states() == ["finished", "failed", "finished"]
+    assert played.points[1]["error"] == "no node is left"
+    assert len(compared.calls[0][0]) == 2
+    played.sweep("seed=0,1,2")  # the same command gives it another chance
+    assert played.states() == ["finished"] * 3
+    assert played.points[1]["attempts"] == 3
+
+
+def test_retries_0_leaves_a_failed_run(played: Played) -> None:
+    played.fate(0, "fail")
+    with pytest.raises(FederationError, match="1 of 1 runs failed"):
+        played.sweep("seed=0", "retries=0")
+    assert played.started == ["0 new"]
+
+
+def test_a_run_that_is_killed_is_continued(played: Played) -> None:
+    played.fate(0, "die")
+    played.sweep("seed=0")
+    assert played.started == ["0 new", "0 resumed"]
+    assert len(list(played.folder.glob("run-*"))) == 1
+
+
+def test_a_run_that_cannot_be_continued_is_begun_anew_and_that_is_told(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.fate(0, "fail", "refuse")
+    played.sweep("seed=0")
+    assert played.started == ["0 new", "0 resumed", "0 new"]
+    assert "fedavg: begun anew, as " in (told := capsys.readouterr().err)
+    assert "cannot be continued: resume: the weights" in told
+
+
+def test_a_refusal_is_known_before_a_run_is_continued(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    played.fate(0, "fail", "fail")
+    with pytest.raises(FederationError):
+        played.sweep("seed=0")
+    (run,) = played.folder.glob("run-*")
+    (run / "metrics.jsonl").write_text("".join(json.dumps({"round": i}) + "\n" for i in (1, 2)))
+    played.sweep("seed=0")
+    assert played.started[2:] == ["0 new"]
+    assert "has 2 full rounds in metrics.jsonl, but no checkpoint" in capsys.readouterr().err
+
+
+def test_what_counts_is_what_is_on_disk(played: Played) -> None:
+    played.fate(0, "late")  # ended with another code after it had finished
+    played.sweep("seed=0")
+    assert (played.started, played.states()) == (["0 new"], ["finished"])
+
+
+def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: Played) -> None:
+    def check(config: Any, nodes: int) -> None:
+        if config.seed == 2:
+            raise DataError("/data/x.npz: is broken")
+
+    played.check = check
+    with pytest.raises(DataError, match=r"^fedavg seed=2: /data/x.npz: is broken$"):
+        played.sweep("seed=0,1,2")
+    asked = [f"output-dir={played.home / 'runs'}", "train.lr=0.1,-1"]
+    with pytest.raises(ConfigError, match=r"^fedavg train\.lr=-1: "):
+        sweeping.sweep(asked, "", cli.parse_arguments, lambda *_: None)
+    with pytest.raises(ConfigError, match="there is no table 'nope'"):
+        played.sweep("seed=0", paper="nope")
+    assert not (played.home / "runs").exists()
+    assert played.started == []
+
+
+def test_data_are_checked_once_for_all_runs_that_share_them() -> None:
+    seen = []
+    asked = sweep_grid.read(["method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2"])
+    sweep_grid.points(asked, cli.parse_arguments, lambda config, nodes: seen.append((config.seed, nodes)))
+    assert seen == [(0, 8), (1, 8)]
+
+
+def test_two_sweeps_in_one_folder_are_refused(played: Played) -> None:
+    played.sweep("seed=0")
+    lock = Lock(played.folder / "lock")
+    with pytest.raises(ConfigError, match=rf"is going on already, in process {os.getpid()} on "):
+        played.sweep("seed=0")
+    lock.release()
+    played.sweep("seed=0")
+
+
+def test_finished_runs_of_other_sweeps_are_taken_only_if_asked_and_of_the_same_versions(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.sweep("seed=0,1")
+    played.sweep("seed=0,1,2", "reuse=true")
+    assert played.started == ["0 new", "1 new", "2 new"]
+    assert capsys.readouterr().out.count(": reused from ") == 2
+    played.sweep("seed=0,2")
+    assert played.started[3:] == ["0 new", "2 new"]
+    for file in played.home.glob("runs/*/*/config.yaml"):
+        file.write_text(file.read_text().replace("fedshift: ", "fedshift: older-"))
+    played.sweep("seed=1,2", "reuse=true")
+    assert played.started[5:] == ["1 new", "2 new"]
+    assert "is not reused: it was made with other versions" in capsys.readouterr().out
+
+
+def test_inline_runs_go_side_by_side(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = []
+    show = sweep_progress.Bar.show
+    monkeypatch.setattr(
+        sweep_progress.Bar, "show", lambda s, names, left: most.append(len(names)) or show(s, names, left)
+    )
+    played.sweep("engine=inline", "seed=0,1,2,3", "jobs=3")
+    assert max(most) == 3
+    assert played.states() == ["finished"] * 4
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_ctrl_c_and_sigterm_stop_the_run_and_say_how_to_go_on(
+    stop: BaseException, code: int, played: Played, compared: type[Compared], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    played.fate(1, "sleep")
+    show = sweep_progress.Bar.show
+
+    def interrupt(bar: sweep_progress.Bar, names: list[str], left: float | None) -> None:
+        show(bar, names, left)
+        if list((played.home / "runs").glob("*/run-1-*/config.yaml")):
+            raise stop
+
+    monkeypatch.setenv(sweeping.COMMAND, "fedshift sweep handwritten seed=0,1")
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_progress.Bar, "show", interrupt)
+        with pytest.raises(SystemExit) as caught:
+            played.sweep("seed=0,1")
+    assert caught.value.code == code
+    told = capsys.readouterr().err
+    assert "stopped, 1 of 2 runs are finished\nto go on: fedshift sweep handwritten seed=0,1\n" in told
+    assert (played.states(), compared.calls) == (["finished", "waiting"], [])
+    assert not any(is_alive(pid) for pid in played.pids)
+    played.sweep("seed=0,1")
+    assert played.started == ["0 new", "1 new", "1 resumed"]
+    assert played.states() == ["finished", "finished"]
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def test_what_a_killed_sweep_left_running_is_ended_first(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    played.sweep("seed=0")
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ | {sweeping.MARK: str(played.folder)}
+    )
+    played.sweep("seed=0")
+    assert orphan.wait(5) in (-signal.SIGTERM, 0)  # 0: somebody else has asked before
+    assert "1 processes of a sweep that was killed were still running here and were ended" in capsys.readouterr().out
+
+
+def test_the_real_command_runs_this_tree() -> None:
+    told = subprocess.run(
+        [*sweeping.run_command(), "method=nope"], env=os.environ | {"PYTHONPATH": str(runner.APP)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (told.returncode, told.stderr.split(";")[0]) == (1, "error: unknown method 'nope'")
+
+
+# --- real runs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_sweep(
+    tmp_path: Path, compared: type[Compared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["handwritten", *QUICK[:2], "rounds=20", *QUICK[3:], "seed=0,1"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+
+    def sweep(output: Path) -> Path:
+        sweeping.sweep([*asked, f"output-dir={output}"], "", cli.parse_arguments, cli.check_data)
+        (folder,) = output.iterdir()
+        return folder
+
+    def rounds(seed: int) -> list[Path]:
+        return [path for path in broken.glob(f"*/*seed{seed}*/metrics.jsonl") if path.stat().st_size]
+
+    sweep(whole)
+    first = subprocess.Popen(
+        [sys.executable, "-P", "-m", "fedshift_app.cli", "sweep", *asked, f"output-dir={broken}"],
+        env=os.environ | {"PYTHONPATH": str(runner.APP)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for(lambda: bool(rounds(0)))
+    first.kill()
+    first.wait()
+    show, killed = sweep_progress.Bar.show, []
+
+    def kill(bar: sweep_progress.Bar, names: list[str], left: float | None) -> None:
+        show(bar, names, left)
+        if rounds(1) and not killed:
+            (folder,) = broken.iterdir()
+            killed.extend(processes._marked(sweeping.MARK, str(folder)))
+            for process in killed:
+                process.kill()
+
+    monkeypatch.setattr(sweep_progress.Bar, "show", kill)
+    folder = sweep(broken)
+    assert killed
+    points = json.loads((folder / "sweep.json").read_text())["points"]
+    assert [(point["state"], point["attempts"]) for point in points] == [("finished", 2), ("finished", 2)]
+    assert numbers(whole) == numbers(broken)
+    assert all("resumed_after" in results for results in all_results(broken))
+    assert not any("resumed_after" in results for results in all_results(whole))
+
+
+def wait_for(there: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def all_results(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted(output.glob("*/*/results.json"))]
+
+
+def numbers(output: Path) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in results.items() if key not in ("seconds", "resumed_after")}
+        for results in all_results(output)
+    ]

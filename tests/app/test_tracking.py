@@ -1,0 +1,144 @@
+"""TensorBoard's event files hold what ``metrics.jsonl`` holds, each round once, and never cost a run."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import InlineRun, Run
+
+from datasets.errors import ConfigError
+from fedshift_app import durable, resuming, runner, tracking
+from fedshift_app.config import from_json, resolve
+from strategies.base import RoundResult
+
+pytest.importorskip("tensorboard")
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+
+SHORT = "train.epochs=1 allocation.share=0.05"
+TAGS = {"avg": "accuracy/avg", "bytes_up": "bytes/up", "bytes_down": "bytes/down"}
+GROUPS = {"accuracy": "accuracy", "test_loss": "test_loss", "losses": "loss"}
+
+
+def drawn(run_folder: Path) -> dict[int, dict[str, float]]:
+    """Return what TensorBoard shows of each round."""
+    events = EventAccumulator(str(run_folder / tracking.FOLDER), size_guidance={"scalars": 0}).Reload()
+    found: dict[int, dict[str, float]] = {}
+    for tag in events.Tags()["scalars"]:
+        steps = [event.step for event in events.Scalars(tag)]
+        assert len(steps) == len(set(steps)), tag
+        for event in events.Scalars(tag):
+            found.setdefault(event.step, {})[tag] = event.value
+    return found
+
+
+def written(run: Run) -> dict[int, dict[str, Any]]:
+    """Return the same of ``metrics.jsonl``, as float32."""
+    found = {}
+    for line in run.rounds:
+        values = {tag: line[key] for key, tag in TAGS.items()}
+        for key, group in GROUPS.items():
+            values |= {f"{group}/{name}": value for name, value in line[key].items()}
+        found[line["round"]] = {tag: pytest.approx(value, rel=1e-6) for tag, value in values.items()}
+    return found
+
+
+def without_seconds(shown: dict[int, dict[str, float]]) -> dict[int, dict[str, float]]:
+    return {step: {tag: value for tag, value in values.items() if tag != "seconds"} for step, values in shown.items()}
+
+
+def test_the_event_file_says_what_metrics_jsonl_says(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=2, method="i2pfl", tracking="tensorboard", set=SHORT)
+    shown = drawn(run.folder)
+    assert without_seconds(shown) == written(run)
+    assert {"accuracy/scan", "test_loss/sketch", "loss/loss", "bytes/up"} <= shown[2].keys()
+    for line in run.rounds:
+        assert shown[line["round"]]["seconds"] == pytest.approx(line["seconds"], abs=2e-3)
+    assert len(list((run.folder / tracking.FOLDER).iterdir())) == 1
+
+
+def test_hyperparameters_are_told(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=1, seed=3, tracking="tensorboard", set=f"{SHORT} train.lr=0.02")
+    events = EventAccumulator(str(run.folder / tracking.FOLDER)).Reload()
+    content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    told = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert told["train.lr"].number_value == 0.02
+    assert (told["seed"].number_value, told["method.name"].string_value) == (3, "fedavg")
+
+
+def test_nothing_is_written_unless_asked(run_inline: InlineRun) -> None:
+    assert not (run_inline(rounds=1, set=SHORT).folder / tracking.FOLDER).exists()
+
+
+class Killed(BaseException):
+    """What a kill is in a test."""
+
+
+@pytest.mark.parametrize("before", ["tensorboard", "none"])
+def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after a round was drawn and before it counted; also where only the resumed run is to be drawn."""
+    flat = {"rounds": 3, "output-dir": str(tmp_path), "set": SHORT}
+    write = durable.write_durably
+
+    def killing_write(path: Path, data: bytes, *, named: bool = True) -> None:
+        if path.name == "round-00002.json":
+            raise Killed
+        write(path, data, named=named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write_durably", killing_write)
+        with pytest.raises(Killed):
+            runner.run_inline(flat | {"tracking": before}, 4)
+    (folder,) = tmp_path.iterdir()
+    if before == "tensorboard":
+        # As if round 2 had been drawn with numbers of a round that then did not count.
+        tracker = tracking.TensorBoard(
+            folder / tracking.FOLDER, {}, [RoundResult(1, {}), RoundResult(2, {"scan": 1.0})]
+        )
+        tracker.close()
+    run = Run(runner.run_inline({"resume": str(folder), "tracking": "tensorboard"}, 4))
+    assert without_seconds(drawn(folder)) == written(run)
+    assert list(drawn(folder)) == [1, 2, 3]
+
+
+def test_a_part_of_the_test_images_is_not_drawn_as_all() -> None:
+    assert tracking.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))["accuracy_on_part/scan"] == 50.0
+    assert "accuracy/scan" not in tracking.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))
+
+
+def test_what_is_unknown_or_not_finite_is_not_drawn() -> None:
+    shown = tracking.scalars(RoundResult(1, {"scan": None}, losses={"loss": float("nan")}))
+    assert shown.keys() == {"bytes/up", "bytes/down", "seconds"}
+
+
+def test_a_failure_is_told_once_and_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(tracking.log, "warning", lambda text, *values: told.append(text % values))
+    (tmp_path / tracking.FOLDER).write_text("in the way")
+    tracker = tracking.tracker("tensorboard", tmp_path, {}, [RoundResult(1, {})])
+    tracker.add(RoundResult(2, {}))
+    tracker.close()
+    assert len(told) == 1
+    assert told[0].startswith("tracking: no more rounds for TensorBoard: FileExistsError: ")
+
+
+def test_not_installed_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'tracking=tensorboard.*pip install "fedshift\[tracking\]"'):
+        resolve({"tracking": "tensorboard"})
+    resolve({"tracking": "none"})
+    # A node is sent the configuration, and needs no TensorBoard.
+    config = resolve({}).model_copy(update={"tracking": "tensorboard"})
+    assert from_json(config.model_dump_json()).tracking == "tensorboard"
+
+
+def test_an_unknown_tracker_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tracking.*'none' or 'tensorboard'.*'wandb'"):
+        resolve({"tracking": "wandb"})
+
+
+def test_it_may_differ_when_a_run_is_resumed() -> None:
+    assert "tracking" in resuming.FREE
+    assert json.loads(resolve({}).model_dump_json())["tracking"] == "none"
