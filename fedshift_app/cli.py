@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
@@ -16,7 +17,7 @@ from datasets.base import SPLITS, Source, Split
 from datasets.errors import ConfigError, FedShiftError
 from datasets.splits import domain_parts
 from fedshift_app import config as configuration
-from fedshift_app import registry
+from fedshift_app import exit_codes, registry
 from fedshift_app.run_folder import COMMAND
 
 app = typer.Typer(
@@ -82,6 +83,21 @@ def sweep(
     from fedshift_app import sweeping
 
     sweeping.sweep(arguments or [], paper, parse_arguments, check_data)
+
+
+@app.command()
+def status(
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[RUN_FOLDER] [output-dir=DIR]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every 2 s until the run ends.")] = False,
+    site: Annotated[
+        str, typer.Option(help="Ask this SuperLink of ~/.flwr/config.toml for its SuperNodes and runs instead.")
+    ] = "",
+) -> None:
+    """Tell how a run stands, by default the newest of output-dir; exits with 3 if it failed or was interrupted."""
+    from fedshift_app import watching
+
+    raise SystemExit(watching.show(arguments or [], as_json=as_json, watch=watch, site=site))
 
 
 @app.command("methods")
@@ -394,14 +410,21 @@ def check_data(config: configuration.RunConfig, nodes: int) -> None:
 def fail(error: FedShiftError) -> NoReturn:
     """Show a user's mistake in a line or two and exit with 1."""
     typer.echo(f"error: {error}", err=True)
-    raise SystemExit(1)
+    raise SystemExit(exit_codes.FAILED)
+
+
+def stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    """End on Ctrl-C or SIGTERM, once: what the command started is stopped on the way out, which takes its time."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(exit_codes.CTRL_C if signum == signal.SIGINT else exit_codes.TERMINATED)
 
 
 def main() -> None:
     """Entry point of the ``fedshift`` command."""
-    # As Ctrl-C: what the command started is stopped on the way out.
     os.environ[COMMAND] = shlex.join(["fedshift", *sys.argv[1:]])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     try:
         app()
     except FedShiftError as error:

@@ -15,7 +15,7 @@ from clients.base import DomainClient
 from clients.stopwatch import MESSAGES
 from datasets import catalog
 from datasets.errors import FedShiftError
-from fedshift_app import holdings, keeping, node, noising
+from fedshift_app import console, holdings, keeping, node, noising
 from fedshift_app.config import RunConfig
 from fedshift_app.keeping import Shelf
 from fedshift_records import decode, encode
@@ -55,6 +55,7 @@ MEMORY_OF = "memory-of"  # the record of context.state that says from which roun
 RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 app = ClientApp()
+console.set_up_node()
 
 
 @app.train()

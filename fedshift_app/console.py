@@ -1,13 +1,16 @@
 """What a person sees of a run: one line per round, a table at the end."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from datasets.errors import FedShiftError
+from fedshift_app.logs import FORMAT, JsonLine
 from fedshift_app.scores import mean
 from strategies.base import RoundResult
+from strategies.limits import MOST_NAME, plain
 
 log = logging.getLogger("fedshift")
 
@@ -30,14 +33,23 @@ class _NoTraceback(logging.Filter):
 
 
 def set_up() -> None:
-    """Show FedShift's own log lines plainly on standard output, once per process."""
-    if not log.handlers:
+    """Show FedShift's own log lines on standard output, once per process: plainly, or as JSON if that is asked for."""
+    if not any(isinstance(handler, _Stdout) for handler in log.handlers):
+        asked = os.environ.get(FORMAT, "")
         handler = _Stdout()
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(JsonLine() if asked == "json" else logging.Formatter("%(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False
         logging.getLogger("flwr").addFilter(_NoTraceback())
+        if asked not in ("", "json"):  # a log's format must not end a node
+            log.warning("%s is %r, allowed is json; lines are plain", FORMAT, plain(asked, MOST_NAME))
+
+
+def set_up_node() -> None:
+    """Show a node's log lines as :func:`set_up` if their format is named; else Python shows its warnings."""
+    if os.environ.get(FORMAT):
+        set_up()
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """The few parts of Flower 1.41 that FedShift uses and Flower does not export; all in this one place."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import InMemoryGrid
 
@@ -14,6 +15,21 @@ from datasets.errors import FedShiftError
 def is_simulation_grid(grid: Any) -> bool:
     """Tell whether this is the grid of Flower's simulation engine, whose nodes live in this process."""
     return isinstance(grid, InMemoryGrid)
+
+
+def watch_replies(grid: Grid, heard: Callable[[list[int]], None]) -> None:
+    """Tell ``heard`` the node ids of all replies as they come in, not only when the last one is there.
+
+    ``send_and_receive`` of Flower's grids asks for replies with ``pull_messages`` again and again.
+    """
+    pull = grid.pull_messages
+
+    def watched(message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(pull(message_ids))
+        heard([reply.metadata.src_node_id for reply in replies])
+        return replies
+
+    grid.pull_messages = watched  # type: ignore[method-assign]
 
 
 def identify_process() -> None:

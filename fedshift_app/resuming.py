@@ -115,9 +115,11 @@ def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
             told = f"{node} has other images than before: {node.num_examples}, it had {was.num_examples}"
             if past.engine != DEPLOYMENT:
                 raise FederationError(f"resume: {told}")
-            log.warning("%s", told)
+            fields = {"event": "other_images", "node": node.index, "domain": node.domain}
+            log.warning("%s", told, extra=fields)
     for gone in before.values():
-        log.warning("%s is not here, the run goes on without it", gone)
+        fields = {"event": "missing_node", "node": gone.index, "domain": gone.domain}
+        log.warning("%s is not here, the run goes on without it", gone, extra=fields)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """``fedshift run``: Flower's own ``flwr run``, on a SuperLink that belongs to this run alone."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.errors import ConfigError, FederationError
-from fedshift_app import inline, processes
+from fedshift_app import inline, processes, status
 from fedshift_app.config import RunConfig
 from fedshift_app.credentials import Credentials
 from fedshift_app.flower_internals import make_context
@@ -148,13 +149,16 @@ def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
     from fedshift_app import client_app, server_app  # torch: only when a run starts
 
     with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
-        status = Path(name) / "status.json"
-        os.environ[STATUS_FILE] = str(status)
+        status_file = Path(name) / "status.json"
+        os.environ[STATUS_FILE] = str(status_file)
         try:
             server_app.app(inline.InlineGrid(client_app.app, nodes), make_context(0, {}, run_config))
+        except (KeyboardInterrupt, SystemExit):
+            _tell_interrupted(status_file)
+            raise
         finally:
             del os.environ[STATUS_FILE]
-        return Path(json.loads(status.read_text())["run_folder"])
+        return Path(json.loads(status_file.read_text())["run_folder"])
 
 
 def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str]) -> Path:
@@ -167,23 +171,38 @@ def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], opti
         raise ConfigError(f"no pyproject.toml in {APP}; install FedShift from its folder: pip install -e .")
     overrides = home / "run-config.toml"
     overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
-    ended = subprocess.run(
-        [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides), *options],
-        cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+    command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
+    try:
+        ended = subprocess.run(
+            [*command, *options], cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, check=False
+        )
+    except (KeyboardInterrupt, SystemExit):
+        _tell_interrupted(home / "status.json")
+        raise
     return _outcome(home / "status.json", ended.returncode, flower)
+
+
+def _tell_interrupted(status_file: Path) -> None:
+    """Say on standard error where an interrupted run is, and how it goes on, if it had a folder."""
+    path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
+    if path is None:
+        print("interrupted before the first round: there is no run folder", file=sys.stderr)
+        return
+    with contextlib.suppress(ConfigError):  # stopped before the first status was written
+        engine = status.read(Path(path))["engine"]
+        print(f"interrupted; go on with: {status.resume_command(Path(path), engine)}", file=sys.stderr)
 
 
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
     """Read what the ServerApp said of its end; ``flwr run`` itself exits 0 when a run fails."""
     if not status_file.is_file():
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
-    status = json.loads(status_file.read_text())
-    if status["state"] != "completed":
-        path = status["run_folder"]
+    told = json.loads(status_file.read_text())
+    if told["state"] != "completed":
+        path = told["run_folder"]
         folder = f" (what was computed is in {path}; go on with: fedshift run resume={path})" if path else ""
-        raise FederationError(f"{status['error']}{folder}")
-    return Path(status["run_folder"])
+        raise FederationError(f"{told['error']}{folder}")
+    return Path(told["run_folder"])
 
 
 def empty_folder(home: Path) -> Path:

@@ -1,8 +1,11 @@
 """The ServerApp: reads the configuration, gathers the nodes, runs the method's strategy, writes the run folder."""
 
 import json
+import logging
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,14 @@ from flwr.serverapp import Grid, ServerApp
 from datasets import catalog
 from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
-from fedshift_app import console, keeping, node, privacy, profiling, registry, resuming
+from fedshift_app import console, exit_codes, keeping, logs, node, privacy, profiling, registry, resuming
 from fedshift_app.checkpoints import Checkpoint
 from fedshift_app.config import RunConfig
 from fedshift_app.durable import write_atomically
-from fedshift_app.flower_internals import is_simulation_grid
+from fedshift_app.flower_internals import is_simulation_grid, watch_replies
 from fedshift_app.inline import InlineGrid
 from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
+from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_records import encode
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy, Federation, RoundResult
@@ -49,6 +53,9 @@ def main(grid: Grid, context: Context) -> None:
         raise
     except Exception as error:
         status["error"] = f"{type(error).__name__}: {error}"
+        raise
+    except BaseException as stop:
+        status["error"] = _stopped_by(stop)
         raise
     finally:
         _tell(status)
@@ -82,36 +89,75 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     checkpoint = past.checkpoint if past is not None else None
     if checkpoint is not None:
         initial = _restore(strategy, initial, checkpoint)
-    console.log.info("%s", describe(config, engine, nodes))
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
         Path(str(run_config.get("output-dir") or "runs")), config, engine=engine, personal=federation.personal,
         command=_command(run_config), num_nodes=len(nodes), past=past,
     )  # fmt: skip
-    status["run_folder"] = str(folder.path)
-    _tell(status | {"error": "the ServerApp ended without a word"})
-    progress.folder, progress.strategy = folder, strategy
-    kept_in = "" if engine == node.DEPLOYMENT else str(folder.nodes_folder)
+    try:
+        status["run_folder"] = str(folder.path)
+        _tell(status | {"error": "the ServerApp ended without a word"})
+        with logs.written_to(folder.path) as file:
+            console.log.info("%s", describe(config, engine, nodes), extra={"event": "started"})
+            progress.folder, progress.strategy = folder, strategy
+            progress.status = StatusFile(folder, config, nodes)
+            strategy.roster.listener = progress.status
+            watch_replies(grid, progress.status.answered)
+            with _last_word(progress.status, file):
+                _rounds(grid, config, strategy, initial, folder, past)
+    finally:
+        folder.close()
+
+
+@contextmanager
+def _last_word(status: StatusFile, file: logs.LogFile) -> Iterator[None]:
+    """Write to ``status.json`` and ``log.jsonl`` how the run ended, however it did; who started it shows the error."""
+    try:
+        yield
+    except Exception as error:
+        told = str(error) if isinstance(error, FedShiftError) else f"{type(error).__name__}: {error}"
+        status.end(FAILED, told)
+        file.tell(logging.ERROR, f"the run failed: {told}", event="failed")
+        raise
+    except BaseException as stop:
+        told = _stopped_by(stop)
+        status.end(INTERRUPTED, told)
+        file.tell(logging.WARNING, f"the run is interrupted: {told}", event="interrupted")
+        raise
+    status.end(COMPLETED, None)
+
+
+def _stopped_by(stop: BaseException) -> str:
+    code: Any = exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else getattr(stop, "code", None)
+    return exit_codes.STOPPED_BY.get(code, STOPPED)  # Flower has codes of its own, also for a lost SuperLink
+
+
+def _rounds(
+    grid: Grid, config: RunConfig, strategy: DomainStrategy, initial: ArrayRecord, folder: RunFolder, past: Past | None
+) -> None:
+    """Run all rounds that are left, and write the summary."""
+    checkpoint = past.checkpoint if past is not None else None
+    kept_in = "" if folder.engine == node.DEPLOYMENT else str(folder.nodes_folder)
     kept = dict(checkpoint.memory) if checkpoint is not None else {}
     strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept)
     if past is not None:
-        console.log.info("continues after round %d of %d: %s", past.completed, config.rounds, folder.path)
-    try:
-        folder.start_clock()
-        with console.quiet_flower():
-            strategy.start(
-                grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
-            )
-        if config.profile:
-            found = profiling.summary((result.profile for result in folder.history), folder.writing)
-            write_atomically(folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
-        results = folder.finish(strategy.roster.nodes)
-        keeping.keep_last(folder.nodes_folder)
-        console.log.info("%s", console.table(results))
-        if config.profile:
-            console.log.info("%s", profiling.table(found))
-    finally:
-        folder.close()
+        console.log.info(
+            "continues after round %d of %d: %s", past.completed, config.rounds, folder.path,
+            extra={"event": "resumed", "round": past.completed},
+        )  # fmt: skip
+    folder.start_clock()
+    with console.quiet_flower():
+        strategy.start(
+            grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
+        )
+    if config.profile:
+        found = profiling.summary((result.profile for result in folder.history), folder.writing)
+        write_atomically(folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
+    results = folder.finish(strategy.roster.nodes)
+    keeping.keep_last(folder.nodes_folder)
+    console.log.info("%s", console.table(results), extra={"event": "finished", "round": config.rounds})
+    if config.profile:
+        console.log.info("%s", profiling.table(found))
 
 
 def _restore(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpoint) -> ArrayRecord:
@@ -140,6 +186,7 @@ class Progress:
 
     folder: RunFolder
     strategy: DomainStrategy
+    status: StatusFile
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
@@ -152,7 +199,9 @@ class Progress:
         self._seconds += result.seconds
         self._done += 1
         left = self._seconds / self._done * (self._rounds - result.server_round)
-        console.log.info("%s", console.round_line(result, self._rounds, left))
+        self.status.full_round(result, left)
+        told = {"event": "round", "round": result.server_round}
+        console.log.info("%s", console.round_line(result, self._rounds, left), extra=told)
 
 
 def _command(run_config: Any) -> str:

@@ -234,6 +234,7 @@ class DomainStrategy(FedAvg):
             raise FederationError(f"round {server_round}: {error}") from None
         nodes = self._sample(server_round, present)
         self._asked = {node.node_id: node for node in nodes}
+        self.roster.listener.asked(server_round, nodes, training=True)
         work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
         messages = [
             self._message(MessageType.TRAIN, node, arrays, server_round, self._local_domains(node, server_round))
@@ -329,6 +330,7 @@ class DomainStrategy(FedAvg):
         return in_waves(messages, sorted(work.values(), reverse=True)) if self.federation.queues else messages
 
     def _questions(self, evaluation: Evaluation, parts_of: Questions, server_round: int) -> Iterable[Message]:
+        self.roster.listener.asked(server_round, list(parts_of), training=False)
         more = {VALIDATION: True} if evaluation.validating else {}
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
         messages = [
@@ -420,6 +422,7 @@ class DomainStrategy(FedAvg):
     def _heard(self, replies: Iterable[Message]) -> list[Message]:
         """Return the replies, after taking from them what the nodes say of their memory and their time."""
         replies = list(replies)
+        self.roster.listener.answered([reply.metadata.src_node_id for reply in replies])
         nodes = {node.node_id: node for node in self.roster.nodes}
         for reply in replies:
             metrics = None if reply.has_error() else reply.content.get(METRICS)
@@ -433,7 +436,10 @@ class DomainStrategy(FedAvg):
         return replies
 
     def _leave_out(self, node: Node, reason: str) -> None:
-        log.warning("round %d: %s left out: %s", self._result.server_round, node, reason)
+        number = self._result.server_round
+        told = {"event": "left_out", "round": number, "node": node.index, "domain": node.domain}
+        log.warning("round %d: %s left out: %s", number, node, reason, extra=told)
+        self.roster.listener.left_out(number, node, reason)
         self._result.left_out.append(f"{node}: {reason}")
 
 

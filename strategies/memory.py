@@ -45,7 +45,8 @@ class NodeMemory:
         problem = ""
         if STARTED_ANEW in metrics and node.index in self.rounds:
             problem = f"{node}: its private parts of round {self.rounds.pop(node.index)} are gone, it started them anew"
-            log.warning("round %d: %s", server_round, problem)
+            told = {"event": "started_anew", "round": server_round, "node": node.index, "domain": node.domain}
+            log.warning("round %d: %s", server_round, problem, extra=told)
         if KEPT in metrics:
             self.rounds[node.index] = server_round
         return problem

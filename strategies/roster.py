@@ -6,7 +6,7 @@ the index of a node instead.
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,10 +76,34 @@ class Node:
         return f"node {self.index} ({self.domain})"
 
 
+class Listener:
+    """Is told what a run is doing, for whoever watches it; this one does nothing."""
+
+    def waiting(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
+        """Too few nodes are connected (``present``, of all ``nodes``) to begin the next round."""
+
+    def connected(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
+        """It was looked which of all ``nodes`` are connected."""
+
+    def asked(self, server_round: int, nodes: Sequence[Node], *, training: bool) -> None:
+        """Nodes are asked to train or to evaluate; once more in an evaluation in which others failed."""
+
+    def answered(self, node_ids: Collection[int]) -> None:
+        """Nodes have answered, usably or not; some of them may have been told of before."""
+
+    def left_out(self, server_round: int, node: Node, reason: str) -> None:
+        """A node's answer is not used."""
+
+
 class Roster:
-    """The nodes of a federation, by index."""
+    """The nodes of a federation, by index.
+
+    Attributes:
+        listener: Is told who is connected.
+    """
 
     def __init__(self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int) -> None:
+        self.listener = Listener()
         self._domains, self._num_classes = domains, num_classes
         self._simulated = engine == "simulation"
         self._config = {ENGINE: engine, RUN: run_json}
@@ -117,7 +141,8 @@ class Roster:
                     "(federation.node_timeout); start the others, or lower federation.min_nodes"
                 )
             if now - reminded > REMIND_SECONDS:
-                log.info("waiting for nodes: %d of %d are here", len(self._nodes), wanted)
+                told = {"event": "waiting"}
+                log.info("waiting for nodes: %d of %d are here", len(self._nodes), wanted, extra=told)
                 reminded = now
             time.sleep(POLL_SECONDS)
 
@@ -127,10 +152,18 @@ class Roster:
         A newcomer that cannot take part is logged and left out: the others go on.
         """
         for problem in self._ask_strangers(grid, timeout):
-            log.warning("a new node cannot take part: %s", problem)
+            log.warning("a new node cannot take part: %s", problem, extra={"event": "refused_node"})
+        known = {node.index for node in self.nodes}
         ids = set(grid.get_node_ids())
         self._seat(ids, started=True)
-        return [node for node in self.nodes if node.node_id in ids]
+        nodes = self.nodes
+        for node in nodes:
+            if node.index not in known:
+                told = {"event": "new_node", "node": node.index, "domain": node.domain}
+                log.info("%s is new: %d images", node, node.num_examples, extra=told)
+        present = [node for node in nodes if node.node_id in ids]
+        self.listener.connected(present, nodes)
+        return present
 
     def wait_for(self, grid: Grid, at_least: int, timeout: float) -> list[Node]:
         """Return the nodes that are connected now, as :meth:`online`, once there are ``at_least``.
@@ -149,9 +182,10 @@ class Roster:
                     f"{timeout:.0f} s (federation.node_timeout); the rounds before are in the run folder"
                 )
             if waited - reminded > REMIND_SECONDS:
+                self.listener.waiting(nodes, self.nodes)
                 log.warning(
                     "waiting for nodes: %d of at least %d (federation.min_nodes) are connected; the run ends in %.0f s",
-                    len(nodes), at_least, timeout - waited,
+                    len(nodes), at_least, timeout - waited, extra={"event": "waiting"},
                 )  # fmt: skip
                 reminded = waited
             time.sleep(POLL_SECONDS)
@@ -167,7 +201,7 @@ class Roster:
         for reply in grid.send_and_receive(questions, timeout=timeout) if questions else ():
             if reply.metadata.src_node_id not in strangers:
                 # SuperLink itself answers for a node whose SuperNode was killed: it is not here.
-                log.info("a node that is still registered does not answer")
+                log.info("a node that is still registered does not answer", extra={"event": "silent_node"})
                 continue
             try:
                 node = self._read(reply)
@@ -241,11 +275,12 @@ class Roster:
                 if not started:
                     raise FederationError(problem)
                 if node.node_id not in self._doubled:
-                    log.warning("a new node cannot take part: %s", problem)
+                    log.warning("a new node cannot take part: %s", problem, extra={"event": "refused_node"})
                     self._doubled.add(node.node_id)
                 continue
             if former is not None:
-                log.info("%s is here again, under a new id", former)
+                told = {"event": "node_back", "node": former.index, "domain": former.domain}
+                log.info("%s is here again, under a new id", former, extra=told)
                 del self._nodes[former.node_id]
                 self._refused.add(former.node_id)
             taken[index] = self._nodes[node.node_id] = replace(node, index=index)

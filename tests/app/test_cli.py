@@ -436,7 +436,13 @@ def test_inline_run_that_fails_in_training(fedshift: Command, tmp_path: Path) ->
     assert "Traceback" not in ended.out + ended.err
     # What was there up to the last full round stays on disk: here the configuration, from which the run can go on.
     (folder,) = (tmp_path / "out").iterdir()
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint", "config.yaml", "lock"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint",
+        "config.yaml",
+        "lock",
+        "log.jsonl",
+        "status.json",
+    ]
     assert not list((folder / "checkpoint").glob("round-*"))
 
 

@@ -145,7 +145,13 @@ def test_when_every_client_raises_the_command_fails(tmp_path: Path) -> None:
     message = "node 0 (scan), node 1 (texture): RuntimeError: the disk is on fire"
     assert f"error: round 1: no node delivered a usable result: {message}" in ended.stderr
     (folder,) = (app / "runs").iterdir()
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint", "config.yaml", "lock"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint",
+        "config.yaml",
+        "lock",
+        "log.jsonl",
+        "status.json",
+    ]
 
 
 @pytest.mark.slow

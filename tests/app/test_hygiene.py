@@ -104,8 +104,11 @@ def test_logs_hold_no_images_and_no_weights(
             logger.setLevel(before[name])
     assert len(run.rounds[0]["left_out"]) > 1
     shown = capfd.readouterr()
-    files = [(run.folder / name).read_text() for name in ("config.yaml", "metrics.jsonl", "results.json")]
-    lines = [*everything.lines, *shown.out.splitlines(), *shown.err.splitlines()]
+    written = ("config.yaml", "metrics.jsonl", "results.json", "status.json", "log.jsonl")
+    files = [(run.folder / name).read_text() for name in written]
+    logged = files[-1].splitlines()
+    assert any("left_out" in line for line in logged)
+    lines = [*everything.lines, *shown.out.splitlines(), *shown.err.splitlines(), *logged]
     assert any("cannot score" in line for line in lines)
     for line in lines:
         assert len(line) < 2500, line[:200]

@@ -1,0 +1,9 @@
+"""What the exit code of the ``fedshift`` command means; typer itself exits with 2 where it is called wrongly."""
+
+OK = 0
+FAILED = 1  # a mistake of the user, or a run that failed: told in a line; of `fedshift status`: it cannot tell
+STOPPED_SHORT = 3  # only of `fedshift status`: the run failed or was interrupted
+CTRL_C = 130  # 128 + SIGINT, as shells have it
+TERMINATED = 143  # 128 + SIGTERM
+
+STOPPED_BY = {CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped by SIGTERM"}

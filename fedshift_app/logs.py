@@ -1,0 +1,89 @@
+"""Log lines for machines: one JSON object per line, in a run's ``log.jsonl`` and, if asked for, on standard output."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from strategies.limits import plain
+
+LOG_FILE = "log.jsonl"
+FORMAT = "FEDSHIFT_LOG"  # environment variable: `json` for JSON lines on standard output
+FIELDS = ("event", "round", "node", "domain")  # given through `extra=`, where they apply
+MOST_MESSAGE = 2000  # characters; the line is up to twice as long where many of them must be escaped
+
+log = logging.getLogger("fedshift")
+
+
+def utc(seconds: float) -> str:
+    """Return seconds since the epoch as ISO 8601 in UTC, with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def cleaned(text: str, most: int = MOST_MESSAGE) -> str:
+    """Return a text of several lines, without other control characters, at most ``most`` characters."""
+    cut = text if len(text) <= most else text[: most - 3] + "..."
+    return "\n".join(plain(line, most) if line else "" for line in cut.split("\n"))
+
+
+class JsonLine(logging.Formatter):
+    """``time`` (UTC, ms), ``level``, ``logger``, ``message``, the fields of the call, and ``error`` of an exception.
+
+    No traceback: it may be of any length, and hold what a node sent.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": utc(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": cleaned(record.getMessage()),
+        }
+        line |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            line["error"] = plain(f"{type(error).__name__}: {error}")
+        return json.dumps(line, ensure_ascii=False)
+
+
+class LogFile(logging.Handler):
+    """Appends to a file until that fails, which is told once and ends no run."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path, self._failed = path, False
+        self.setFormatter(JsonLine())
+
+    def tell(self, level: int, message: str, **fields: Any) -> None:
+        """Write a line that is not shown to a person."""
+        self.handle(log.makeRecord(log.name, level, "", 0, "%s", (message,), None, extra=fields))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a line."""
+        if self._failed or (not record.name.startswith("fedshift") and record.levelno < logging.WARNING):
+            return
+        try:
+            # Opened each time: a folder that was moved, or a full disk, is noticed at once; no fsync, it is a log.
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(self.format(record) + "\n")
+        except OSError as error:
+            self._failed = True
+            log.warning("cannot write %s, it ends here: %s", self._path, error.strerror)
+
+
+@contextmanager
+def written_to(folder: Path) -> Iterator[LogFile]:
+    """Append what the loggers ``fedshift`` and ``flwr`` (warnings and errors) say to ``log.jsonl`` of a folder."""
+    handler = LogFile(folder / LOG_FILE)
+    loggers = [log, logging.getLogger("flwr")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)

@@ -1,0 +1,226 @@
+"""How a run stands: ``status.json`` in its folder, written as it goes on, and read by ``fedshift status``."""
+
+import json
+import os
+import shlex
+import socket
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError
+from fedshift_app import console, durable, exit_codes
+from fedshift_app.config import RunConfig
+from fedshift_app.logs import utc
+from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
+from fedshift_app.scores import mean
+from strategies.base import RoundResult
+from strategies.limits import plain
+from strategies.roster import Listener, Node
+
+FILE = "status.json"
+WAITING, TRAINING, EVALUATING = "waiting", "training", "evaluating"
+COMPLETED, FAILED, INTERRUPTED = "completed", "failed", "interrupted"
+GATHERING = "gathering"  # never written: a run that ended is being resumed, and its nodes are not there yet
+GOING_ON = (WAITING, TRAINING, EVALUATING, GATHERING)
+SAVE_SECONDS = 1.0  # answers, and rounds that follow each other fast, are written no more often
+MOST_ERROR = 1000  # characters
+
+
+class StatusFile(Listener):
+    """Writes ``status.json``; a disk that fails is told once and ends no run."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig, nodes: Sequence[Node]) -> None:
+        """Replace what a process before may have left."""
+        self._path, self._folder = folder.path / FILE, folder
+        self._failed = False
+        self._saved = 0.0
+        self._nodes = list(nodes)
+        self._connected = {node.node_id for node in nodes}
+        self._asked: dict[int, bool] = {}  # by node id: whether it has answered in this phase
+        self._left_out: list[dict[str, Any]] = []
+        self._left: float | None = None
+        self._told: dict[str, Any] = {
+            "state": TRAINING, "since": utc(time.time()), "experiment": config.experiment,
+            "method": config.method["name"], "engine": folder.engine, "run_id": folder.run_id, "pid": os.getpid(),
+            "host": socket.gethostname(), "round": len(folder.history) + 1, "rounds": config.rounds, "error": None,
+        }  # fmt: skip
+        self._save()
+
+    def waiting(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
+        """Too few nodes are connected to begin the next round."""
+        self._connect(present, nodes)
+        self._asked = {}
+        self._change(WAITING, len(self._folder.history) + 1)
+
+    def asked(self, server_round: int, nodes: Sequence[Node], *, training: bool) -> None:
+        """Nodes are sent the messages of a phase; some of them again."""
+        state = TRAINING if training else EVALUATING
+        if (state, server_round) != (self._told["state"], self._told["round"]) or training:
+            self._asked = {}
+        self._asked |= {node.node_id: False for node in nodes}
+        self._change(state, server_round)
+
+    def connected(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
+        """The roster has looked who is there; it is written with the next change."""
+        self._connect(present, nodes)
+
+    def left_out(self, server_round: int, node: Node, reason: str) -> None:
+        """A node's answer of a round is not used."""
+        self._left_out = [told for told in self._left_out if told["round"] >= server_round - 1]
+        self._left_out.append({"round": server_round, "node": node.index, "domain": node.domain, "reason": reason})
+
+    def answered(self, node_ids: Collection[int]) -> None:
+        """Answers have come in."""
+        new = [node_id for node_id in node_ids if self._asked.get(node_id) is False]
+        if new:
+            self._asked |= dict.fromkeys(new, True)
+            self._save(soon=True)
+
+    def full_round(self, result: RoundResult, left: float) -> None:
+        """A round is in the run folder."""
+        self._left = left
+        self._left_out = [told for told in self._left_out if told["round"] >= result.server_round]
+        self._save(soon=True)
+
+    def end(self, state: str, error: str | None) -> None:
+        """Write the last word: completed, failed or interrupted."""
+        self._told["error"] = None if error is None else plain(error, MOST_ERROR)
+        if state == COMPLETED:
+            self._left = 0.0
+        self._change(state, self._told["round"])
+
+    def _connect(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
+        self._connected, self._nodes = {node.node_id for node in present}, list(nodes)
+
+    def _change(self, state: str, server_round: int) -> None:
+        if (state, server_round) != (self._told["state"], self._told["round"]):
+            self._told |= {"state": state, "round": server_round, "since": utc(time.time())}
+        self._save()
+
+    def _save(self, *, soon: bool = False) -> None:
+        now = time.monotonic()
+        if soon and now - self._saved < SAVE_SECONDS:
+            return
+        self._saved = now
+        try:
+            durable.write_atomically(self._path, json.dumps(finite(self._content()), ensure_ascii=False) + "\n")
+        except OSError as error:
+            if not self._failed:
+                console.log.warning(
+                    "cannot write %s, the run goes on without: %s", self._path, error.strerror,
+                    extra={"event": "status_failed"},
+                )  # fmt: skip
+            self._failed = True
+
+    def _content(self) -> dict[str, Any]:
+        scored = next((result for result in reversed(self._folder.history) if result.accuracy), None)
+        return self._told | {
+            "updated": utc(time.time()),
+            "full_rounds": len(self._folder.history),
+            "asked": len(self._asked),
+            "answered": sum(self._asked.values()),
+            "left_out": self._left_out,
+            "last_scored": None if scored is None else {
+                "round": scored.server_round, "accuracy": scored.accuracy, "avg": mean(scored.accuracy.values()),
+                "evaluated_share": scored.evaluated_share,
+            },
+            "seconds": round(self._folder.seconds, 1),
+            "seconds_left": None if self._left is None else round(self._left, 1),
+            "nodes": [
+                {
+                    "index": node.index, "domain": node.domain, "num_examples": node.num_examples,
+                    "connected": node.node_id in self._connected, "answered": self._asked.get(node.node_id),
+                } for node in self._nodes
+            ],
+        }  # fmt: skip
+
+
+def newest(output_dir: Path) -> Path:
+    """Return the run folder that was begun or resumed last.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    found = [(file.stat().st_mtime, file.parent) for file in output_dir.glob(f"*/{CONFIG_FILE}")]
+    if not found:
+        raise ConfigError(f"output-dir: no run folder in {output_dir}; name one: fedshift status RUN_FOLDER")
+    return max(found)[1]
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return what ``status.json`` says, with the state as it is now, ``folder`` and ``resume``.
+
+    A process that was killed says nothing: the run is interrupted if the folder's lock is free.
+
+    Raises:
+        ConfigError: If there is no such file, or it is not what was written.
+    """
+    path = folder / FILE
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder")
+    try:
+        locked = durable.is_locked(folder / LOCK_FILE)  # first: who ends writes, then lets go
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} has no {FILE}: it is not the folder of a run, or of an older version") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    if not isinstance(told, dict) or any(told.get(key) is None for key in ("state", "engine", "round", "rounds")):
+        raise ConfigError(f"{path} is not what a run writes: it lacks state, engine, round or rounds")
+    if locked and told["state"] in (FAILED, INTERRUPTED):
+        told["state"] = GATHERING
+    if not locked and told["state"] in GOING_ON:
+        told["state"] = COMPLETED if (folder / RESULTS_FILE).exists() else INTERRUPTED
+    ended = told["state"] in (FAILED, INTERRUPTED)
+    return told | {"folder": str(folder), "resume": resume_command(folder, told["engine"]) if ended else None}
+
+
+def resume_command(folder: Path, engine: str) -> str:
+    """Return the command that continues a run."""
+    from fedshift_app.node import DEPLOYMENT  # torch: only where a run ended early
+
+    if engine == DEPLOYMENT:
+        return shlex.join(["flwr", "run", ".", "SITE", "--stream", "--run-config", f'resume="{folder}"'])
+    return shlex.join(["fedshift", "run", f"resume={folder}"])
+
+
+def exit_code(told: Mapping[str, Any]) -> int:
+    """Return the exit code of ``fedshift status`` for a run."""
+    return exit_codes.STOPPED_SHORT if told["state"] in (FAILED, INTERRUPTED) else exit_codes.OK
+
+
+def block(told: Mapping[str, Any]) -> str:
+    """Return the status for a person, some lines."""
+    lines = [
+        f"{told['state']}: {told['experiment']}, {told['method']}, engine {told['engine']}, "
+        f"process {told['pid']} on {told['host']}",
+        f"  round     {told['round']} of {told['rounds']}, since {told['since']}, {told['full_rounds']} full",
+    ]
+    if scored := told["last_scored"]:
+        by_domain = [f"{domain} {console.percent(value)}" for domain, value in scored["accuracy"].items()]
+        share = scored["evaluated_share"]
+        part = "" if share == 1 else f"  (on {100 * share:.3g} % of the test images)"
+        told_avg = f"avg {console.percent(scored['avg'])}"
+        lines.append(f"  accuracy  {'  '.join([*by_domain, told_avg])}  (round {scored['round']}){part}")
+    left = told["seconds_left"]
+    rest = f", left {console.duration(left)}" if left is not None and told["state"] in GOING_ON else ""
+    lines.append(f"  time      {console.duration(told['seconds'])}{rest}, as of {told['updated']}")
+    lines.append(f"  answers   {told['answered']} of {told['asked']} nodes that were asked")
+    lines += [f"  node {_node(node, told)}" for node in told["nodes"]]
+    lines += [f"  left out  round {out['round']}: node {out['node']}: {out['reason']}" for out in told["left_out"]]
+    if told["error"]:
+        lines.append(f"  error     {told['error']}")
+    lines.append(f"  folder    {told['folder']}")
+    if told["resume"]:
+        lines.append(f"  go on     {told['resume']}")
+    return "\n".join(lines)
+
+
+def _node(node: Mapping[str, Any], told: Mapping[str, Any]) -> str:
+    failed = {out["node"] for out in told["left_out"]}
+    words = {True: "answered", False: "silent", None: "not asked"}
+    state = "failed" if node["index"] in failed else words[node["answered"]]
+    gone = "" if node["connected"] else ", not connected"
+    return f"{node['index']:<4} {node['domain']}, {node['num_examples']} images: {state}{gone}"

@@ -1,0 +1,52 @@
+"""What ``fedshift status`` prints, once or until the run ends."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError
+from fedshift_app import exit_codes, site_status, status
+
+WATCH_SECONDS = 2.0
+
+
+def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
+    """Print how a run or a site stands; return the exit code.
+
+    Args:
+        arguments: ``[RUN_FOLDER] [output-dir=DIR]``; neither with ``site``.
+        as_json: One JSON object on a line instead of a block.
+        watch: Again every two seconds until the run, or every run of the site, has ended.
+        site: A SuperLink's name in Flower's configuration, or empty.
+
+    Raises:
+        FedShiftError: If it cannot be told.
+    """
+    if site and arguments:
+        raise ConfigError("give either a run folder or --site: a site's SuperLink does not know of run folders")
+    folder = None if site else _folder(arguments)
+    while True:
+        told = status.read(folder) if folder else site_status.read(site)
+        print(json.dumps(told, ensure_ascii=False) if as_json else _block(told, site), flush=True)
+        going_on = told["state"] in status.GOING_ON if folder else site_status.goes_on(told)
+        if not watch or not going_on:
+            return status.exit_code(told) if folder else exit_codes.OK
+        time.sleep(WATCH_SECONDS)
+
+
+def _block(told: Mapping[str, Any], site: str) -> str:
+    return site_status.block(told) if site else status.block(told)
+
+
+def _folder(arguments: list[str]) -> Path:
+    named, output_dir = [], Path("runs")
+    for argument in arguments:
+        if argument.startswith("output-dir="):
+            output_dir = Path(argument.removeprefix("output-dir="))
+        else:
+            named.append(Path(argument))
+    if len(named) > 1:
+        raise ConfigError(f"one run folder at a time, found {' '.join(map(str, named))}")
+    return named[0].expanduser().resolve() if named else status.newest(output_dir.expanduser().resolve())

@@ -1,0 +1,125 @@
+"""`log.jsonl` and FEDSHIFT_LOG: one JSON object per line, whatever a node sends."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message, MessageType
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT, InlineRun, ListeningGrid
+
+from fedshift_app import logs, runner
+from fedshift_app.logs import MOST_MESSAGE, JsonLine, cleaned
+
+SHORT = "train.epochs=1 allocation.share=0.1"
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / logs.LOG_FILE).read_text().splitlines()]
+
+
+class Lossy(ListeningGrid):
+    """Loses node 1's training of round 1."""
+
+    def pass_on(self, asked: Message, reply: Message) -> Message | None:
+        told = asked.content.config_records["config"]
+        lost = told.get("server-round") == 1 and told["node-index"] == 1
+        return None if lost and asked.metadata.message_type == MessageType.TRAIN else reply
+
+
+def test_each_line_of_a_run_is_an_object_with_its_fields(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=2, set=SHORT, grid=Lossy)
+    found = lines(run.folder)
+    assert [line.get("event") for line in found] == ["started", "left_out", "round", "round", "finished"]
+    for line in found:
+        assert list(line)[:4] == ["time", "level", "logger", "message"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+    left_out = found[1]
+    assert left_out | {"time": ""} == {
+        "time": "", "level": "warning", "logger": "fedshift", "event": "left_out", "round": 1, "node": 1,
+        "domain": "texture", "message": "round 1: node 1 (texture) left out: no answer in time",
+    }  # fmt: skip
+    assert [line["round"] for line in found[2:4]] == [1, 2]
+
+
+def test_a_failed_run_ends_its_log_and_a_resumed_one_goes_on_in_it(run_inline: InlineRun, tmp_path: Path) -> None:
+    class Lost(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message | None:
+            return None if asked.content.config_records["config"].get("server-round") == 2 else reply
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedshift_app.inline.InlineGrid", Lost)
+        with pytest.raises(Exception, match="round 2"):
+            run_inline(rounds=2, set=SHORT)
+    (folder,) = tmp_path.glob("runs/*")
+    before = lines(folder)
+    assert before[-1]["event"] == "failed" and before[-1]["level"] == "error"
+    runner.run_inline({"resume": str(folder)}, 4)
+    assert lines(folder)[: len(before)] == before
+    assert [line.get("event") for line in lines(folder)[len(before) :]] == ["started", "resumed", "round", "finished"]
+
+
+def record(message: str, **more: Any) -> logging.LogRecord:
+    return logging.getLogger("fedshift").makeRecord("fedshift", logging.INFO, "", 0, "%s", (message,), None, extra=more)
+
+
+@given(st.text(max_size=3 * MOST_MESSAGE))
+def test_any_text_becomes_one_bounded_line(text: str) -> None:
+    line = JsonLine().format(record(text))
+    assert "\n" not in line and len(line.encode()) > 0
+    message = json.loads(line)["message"]
+    assert message == cleaned(text) and len(message) <= MOST_MESSAGE
+    assert all(letter.isprintable() or letter == "\n" for letter in message)
+
+
+def test_an_exception_is_told_without_its_traceback() -> None:
+    try:
+        raise RuntimeError("a\x1b[2Jb" * 1000)
+    except RuntimeError:
+        failed = record("it failed")
+        failed.exc_info = sys.exc_info()
+    line = json.loads(JsonLine().format(failed))
+    assert line["error"].startswith("RuntimeError: a [2Jb") and len(line["error"]) <= 500
+    assert "Traceback" not in str(line)
+
+
+def test_of_flower_only_warnings_are_kept(tmp_path: Path) -> None:
+    with logs.written_to(tmp_path):
+        logging.getLogger("flwr").info("one of a dozen")
+        logging.getLogger("flwr").warning("the SuperLink does not answer")
+    logging.getLogger("flwr").warning("afterwards")
+    assert [(line["logger"], line["message"]) for line in lines(tmp_path)] == [
+        ("flwr", "the SuperLink does not answer")
+    ]
+
+
+def test_a_disk_that_fails_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("fedshift")
+    with logs.written_to(tmp_path / "gone"):
+        log.warning("first")
+        log.warning("second")
+    shown = capfd.readouterr()
+    assert (shown.out + shown.err).count("it ends here: No such file or directory") == 1
+
+
+@pytest.mark.parametrize(("value", "plain"), [("json", False), ("xml\x1b", True), ("", True)])
+def test_the_format_of_standard_output_is_asked_for_by_the_environment(value: str, plain: bool) -> None:
+    code = "from fedshift_app import console; console.set_up(); console.log.info('hello', extra={'node': 3})"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {logs.FORMAT: value, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    *before, last = ended.stdout.splitlines()
+    if plain:
+        assert last == "hello"
+        assert before == (["FEDSHIFT_LOG is 'xml ', allowed is json; lines are plain"] if value else [])
+    else:
+        line = json.loads(last)
+        assert (line["message"], line["node"], line["level"], before) == ("hello", 3, "info", [])

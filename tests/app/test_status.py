@@ -1,0 +1,318 @@
+"""`status.json` and `fedshift status`: what they say while a run goes on, and after each way in which it can end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import Message, MessageType
+from support import ROOT, InlineRun, ListeningGrid
+
+from datasets.errors import ConfigError, FederationError, FedShiftError
+from fedshift_app import durable, exit_codes, flower_internals, inline, runner, site_status, status, watching
+from fedshift_app.config import resolve
+from fedshift_app.durable import Lock
+from fedshift_app.run_folder import LOCK_FILE, RESULTS_FILE
+from strategies.roster import Node
+
+SHORT = "train.epochs=1 allocation.share=0.1"
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+    """Collect what `fedshift status` would say whenever nodes have been asked; node 1 breaks off in round 2."""
+    found: list[dict[str, Any]] = []
+
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message | None:
+            told = asked.content.config_records["config"]
+            if asked.metadata.message_type != MessageType.QUERY:
+                found.append(status.read(next(tmp_path.glob("runs/*"))))
+            train = asked.metadata.message_type == MessageType.TRAIN
+            return None if train and told["server-round"] == 2 and told["node-index"] == 1 else reply
+
+    monkeypatch.setattr(inline, "InlineGrid", Grid)
+    return found
+
+
+def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str, Any]]) -> None:
+    run = run_inline(rounds=3, set=SHORT)
+    phases = list(dict.fromkeys((told["round"], told["state"]) for told in watched))
+    assert phases == [(n, phase) for n in (1, 2, 3) for phase in ("training", "evaluating")]
+    first, last = watched[0], watched[-1]
+    assert (first["asked"], first["answered"], first["full_rounds"], first["last_scored"]) == (4, 0, 0, None)
+    assert (first["pid"], first["rounds"], first["error"], first["resume"]) == (os.getpid(), 3, None, None)
+    assert [(n["index"], n["domain"], n["connected"]) for n in first["nodes"]] == [
+        (0, "scan", True), (1, "texture", True), (2, "street", True), (3, "sketch", True),
+    ]  # fmt: skip
+    assert last["full_rounds"] == 2
+    assert last["last_scored"]["accuracy"] == run.rounds[1]["accuracy"]
+    assert [(out["round"], out["node"], out["reason"]) for out in last["left_out"]] == [(2, 1, "no answer in time")]
+    assert last["seconds_left"] is not None
+
+    told = status.read(run.folder)
+    assert (told["state"], told["round"], told["full_rounds"], told["seconds_left"]) == ("completed", 3, 3, 0.0)
+    assert told["last_scored"]["avg"] == run.rounds[2]["avg"]
+    assert told["left_out"] == []
+    assert status.exit_code(told) == exit_codes.OK
+    text = status.block(told)
+    assert (
+        "round     3 of 3" in text and "answers   4 of 4" in text and "node 1    texture, 36 images: answered" in text
+    )
+
+
+def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path: Path) -> None:
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message | None:
+            told = asked.content.config_records["config"]
+            late = told.get("server-round") == 2 and asked.metadata.message_type == MessageType.TRAIN
+            return None if late else reply
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inline, "InlineGrid", Grid)
+        with pytest.raises(FederationError, match="round 2"):
+            run_inline(rounds=3, set=SHORT)
+    (folder,) = tmp_path.glob("runs/*")
+    told = status.read(folder)
+    assert (told["state"], told["round"], told["full_rounds"]) == ("failed", 2, 1)
+    assert "no node delivered a usable result" in told["error"]
+    assert told["resume"] == f"fedshift run resume={folder}"
+    assert status.exit_code(told) == exit_codes.STOPPED_SHORT
+    assert "go on     fedshift run resume=" in status.block(told)
+
+    runner.run_inline({"resume": str(folder)}, 4)
+    assert status.read(folder)["state"] == "completed"
+    assert status.read(folder)["full_rounds"] == 3
+
+
+def test_waiting_for_nodes_is_told_with_who_is_there(tmp_path: Path) -> None:
+    nodes = [Node(10 + i, i, "scan", (3, 4), 5, shared_test=False, partition_id=i) for i in range(3)]
+    folder: Any = SimpleNamespace(path=tmp_path, engine="deployment", run_id="", history=[], seconds=1.0)
+    lock = Lock(tmp_path / LOCK_FILE)
+    file = status.StatusFile(folder, resolve({}), nodes)
+    file.waiting(nodes[1:], nodes)
+    told = status.read(tmp_path)
+    assert (told["state"], told["round"], told["asked"]) == ("waiting", 1, 0)
+    assert [node["connected"] for node in told["nodes"]] == [False, True, True]
+    assert "node 0    scan, 7 images: not asked, not connected" in status.block(told)
+    file.asked(1, nodes[1:], training=True)
+    file.answered([12, 99])
+    file.end("failed", "a\x1b\n" * 1000)
+    told = status.read(tmp_path)
+    lock.release()
+    assert (told["asked"], told["answered"]) == (2, 1)
+    assert len(told["error"]) == 1000 and told["error"].isprintable()
+    assert status.resume_command(tmp_path, "deployment").startswith("flwr run . SITE --stream --run-config 'resume=")
+
+
+def folder_with(tmp_path: Path, state: str) -> Path:
+    """Return the folder of a run whose process is no more, as it last stood."""
+    told = {"state": state, "engine": "inline", "round": 2, "rounds": 3}
+    (tmp_path / status.FILE).write_text(json.dumps(told))
+    (tmp_path / LOCK_FILE).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("written", "locked", "told"),
+    [
+        ("training", True, "training"), ("training", False, "interrupted"), ("evaluating", False, "interrupted"),
+        ("waiting", False, "interrupted"), ("waiting", True, "waiting"), ("completed", False, "completed"),
+        ("failed", False, "failed"), ("failed", True, "gathering"), ("interrupted", True, "gathering"),
+    ],
+)  # fmt: skip
+def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, written: str, locked: bool, told: str) -> None:
+    folder = folder_with(tmp_path, written)
+    lock = Lock(folder / LOCK_FILE) if locked else None
+    assert status.read(folder)["state"] == told
+    if lock is not None:
+        lock.release()
+
+
+def test_a_run_killed_after_its_last_word_is_completed(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "evaluating")
+    (folder / RESULTS_FILE).touch()
+    assert status.read(folder)["state"] == "completed"
+
+
+def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
+    path = tmp_path / LOCK_FILE
+    assert not durable.is_locked(path)
+    lock = Lock(path)
+    assert durable.is_locked(path)
+    lock.release()
+    assert not durable.is_locked(path)
+    Lock(path).release()
+
+
+def test_a_full_disk_is_told_once_and_ends_no_run(
+    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = durable.write_atomically
+
+    def full(path: Path, text: str) -> None:
+        if path.name == status.FILE:
+            raise OSError(28, "No space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(durable, "write_atomically", full)
+    run = run_inline(rounds=2, set=SHORT)
+    assert run.results["rounds"] == 2
+    assert not (run.folder / status.FILE).exists()
+    assert capsys.readouterr().out.count("the run goes on without: No space left on device") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "has no status.json"), ("{", "cannot read"), ("[]", "is not what a run writes"), ("{}", "it lacks state")],
+)
+def test_what_cannot_be_told_is_told(tmp_path: Path, content: str | None, problem: str) -> None:
+    if content is not None:
+        (tmp_path / status.FILE).write_text(content)
+    with pytest.raises(ConfigError, match=problem):
+        status.read(tmp_path)
+
+
+def test_the_newest_run_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run folder in"):
+        status.newest(tmp_path)
+    for name, age in (("b", 5), ("a", 1), ("c", 9)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").touch()
+        os.utime(tmp_path / name / "config.yaml", (time.time() - age,) * 2)
+    assert status.newest(tmp_path).name == "a"
+
+
+def test_replies_are_heard_as_they_come() -> None:
+    class Reply:
+        def __init__(self, node_id: int) -> None:
+            self.metadata = type("Metadata", (), {"src_node_id": node_id})
+
+    class Grid:
+        def pull_messages(self, message_ids: Any) -> Iterator[Reply]:
+            return iter([Reply(int(i)) for i in message_ids])
+
+    heard: list[list[int]] = []
+    grid: Any = Grid()
+    flower_internals.watch_replies(grid, heard.append)
+    assert [reply.metadata.src_node_id for reply in grid.pull_messages(["7", "5"])] == [7, 5]
+    assert heard == [[7, 5]]
+
+
+# --- a site ----------------------------------------------------------------------------------------
+
+NODES = {"success": True, "nodes": [{"node-id": "1", "status": "online"}, {"node-id": "2", "status": "offline"}]}
+RUNS = {"success": True, "runs": [{"run-id": "9", "status": "finished:failed", "elapsed": "00:00:07"}]}
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *texts: str) -> list[list[str]]:
+    """Let `flwr` print these texts, one after another; return what it is called with."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        calls.append(command[1:])
+        return subprocess.CompletedProcess(command, 0, texts[len(calls) - 1], "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def test_a_site_is_asked_by_flowers_own_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = answer(monkeypatch, *2 * [json.dumps(NODES), json.dumps(RUNS)])
+    assert watching.show([], as_json=True, watch=True, site="clinic") == 0
+    assert calls == [["supernode", "list", "clinic", "--format", "json"], ["list", "clinic", "--format", "json"]]
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"site": "clinic", "supernodes": NODES["nodes"], "runs": RUNS["runs"]}
+    assert watching.show([], as_json=False, watch=False, site="clinic") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "clinic: 1 of 2 SuperNodes online, 1 runs",
+        "  supernode 1  online",
+        "  supernode 2  offline",
+        "  run 9  finished:failed  00:00:07",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [('{"success": false, "error-message": "no\\nconnection"}', "list clinic: no connection"), ("Usage", "Usage")],
+)
+def test_an_error_of_flwr_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
+    answer(monkeypatch, text)
+    with pytest.raises(FederationError, match=problem):
+        site_status.read("clinic")
+
+
+def test_a_folder_and_a_site_are_two_questions() -> None:
+    with pytest.raises(FedShiftError, match="either a run folder or --site"):
+        watching.show(["runs/x"], as_json=False, watch=False, site="clinic")
+
+
+# --- the command, with real processes ----------------------------------------------------------------
+
+
+def start(arguments: list[str], folder: Path, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedshift_app.cli", *arguments], cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | env,
+    )  # fmt: skip
+
+
+def ask(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(["status", *arguments], folder)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def begun(process: subprocess.Popen[str], folder: Path) -> Path:
+    """Wait for the first full round; return the run folder."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        for file in folder.glob("runs/*/metrics.jsonl"):
+            if file.read_text():
+                return file.parent
+        time.sleep(0.05)
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "error"),
+    [
+        (signal.SIGINT, exit_codes.CTRL_C, "stopped by Ctrl-C"),
+        (signal.SIGTERM, exit_codes.TERMINATED, "stopped by SIGTERM"),
+        (signal.SIGKILL, -signal.SIGKILL, None),
+    ],
+)
+def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
+    tmp_path: Path, number: signal.Signals, code: int, error: str | None
+) -> None:
+    process = start(["run", "handwritten", "engine=inline", "nodes=4", "rounds=500", f"set={SHORT}"], tmp_path)
+    folder = begun(process, tmp_path)
+    rc, out, _ = ask(tmp_path, "--json")
+    assert (rc, json.loads(out)["state"] in ("training", "evaluating")) == (0, True)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    resume = f"fedshift run resume={folder}"
+    assert (f"interrupted; go on with: {resume}" in err) == (error is not None)
+    rc, out, _ = ask(tmp_path, "--json", "--watch")
+    told = json.loads(out)
+    assert (rc, told["state"], told["error"], told["resume"]) == (3, "interrupted", error, resume)
+
+
+def test_without_a_run_the_command_ends_with_1(tmp_path: Path) -> None:
+    rc, out, err = ask(tmp_path)
+    assert (rc, out) == (1, "")
+    assert err.startswith("error: output-dir: no run folder in ")
+    assert ask(tmp_path, "--nonsense")[0] == 2
