@@ -28,7 +28,7 @@ credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates 
 app.add_typer(credentials_app, name="credentials")
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
-LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client")
+LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
 
 
@@ -44,7 +44,7 @@ def run(
     Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
     resume=FOLDER, alone or with the keys of the run that is continued;
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
-    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X.
+    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
     """
     from fedshift_app import resuming, runner
 
@@ -62,7 +62,34 @@ def run(
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         each = runner.resources(config, nodes, *limits)
         folder = runner.run_simulation(flat, nodes, each)
+    if launch.get("report", True):
+        report_after_run(folder)
     typer.echo(f"run folder: {folder}")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all]")] = None,
+) -> None:
+    """Write report.html into a run folder: what the run came to, on one page that opens offline.
+
+    Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all.
+    """
+    from fedshift_app.report import command
+
+    typer.echo(f"report: {command.run(folder, arguments or [])}")
+
+
+def report_after_run(folder: Path) -> None:
+    """Write the report of a run that has just finished; whatever stands against it is told in a line."""
+    from fedshift_app.report import command
+
+    try:
+        typer.echo(f"report: {command.run(folder, [])}")
+    except (FedShiftError, KeyboardInterrupt) as error:
+        why = str(error) or "stopped"
+        typer.echo(f"report: none ({why}); to try again: fedshift report {shlex.quote(str(folder))}", err=True)
 
 
 @app.command("methods")
@@ -262,14 +289,18 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
 def _flat_value(key: str, value: str) -> str | int | float:
     default = configuration.FLAT_KEYS[key]
     if isinstance(default, bool):
-        if value not in ("true", "false"):
-            raise ConfigError(f"{key}: expected true or false, found {value!r}")
-        return value == "true"
+        return _switch(key, value)
     if isinstance(default, float):
         return _share(key, value)
     if not isinstance(default, int):
         return value
     return _whole_number(key, value, least=0 if key == "seed" else 1)
+
+
+def _switch(key: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ConfigError(f"{key}: expected true or false, found {value!r}")
+    return value == "true"
 
 
 def _share(key: str, value: str) -> float:
@@ -287,6 +318,8 @@ def _launch_value(key: str, value: str) -> str | int | float:
         if value not in ENGINES:
             raise ConfigError(f"engine: {value!r}; allowed are {', '.join(ENGINES)}")
         return value
+    if key == "report":
+        return _switch(key, value)
     if key != "gpus-per-client":
         return _whole_number(key, value, least=1)
     try:
