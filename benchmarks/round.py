@@ -62,7 +62,7 @@ def federated(file: Path, rounds: int, folder: Path, side_by_side: int | None) -
     subprocess.run(
         [
             sys.executable, "-m", "fedshift_app.cli", "run", str(file), f"rounds={rounds}", f"output-dir={folder}",
-            "profile=true", *limit,
+            "profile=true", "report=false", *limit,
         ],
         check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).resolve().parents[1],
     )  # fmt: skip

@@ -82,7 +82,7 @@ def measure(nodes: int, participation: float, rounds: int, more: list[str]) -> d
         command = [
             sys.executable, "-m", "fedshift_app.cli", "run", "handwritten", "method=fedavg", "model.name=cnn",
             f"nodes={nodes}", f"rounds={rounds}", f"federation.participation={participation}",
-            "allocation.with_replacement=true", "allocation.share=0.1", f"output-dir={folder}", *more,
+            "allocation.with_replacement=true", "allocation.share=0.1", f"output-dir={folder}", "report=false", *more,
         ]  # fmt: skip
         started = time.perf_counter()
         env = os.environ | {MARK: mark, "PYTHONPATH": str(ROOT)}

@@ -45,7 +45,7 @@ def run(
     Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
     tracking=tensorboard; resume=FOLDER, alone or with the keys of the run that is continued;
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
-    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X.
+    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
     """
     from fedshift_app import resuming, runner
 
@@ -63,6 +63,8 @@ def run(
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         each = runner.resources(config, nodes, *limits)
         folder = runner.run_simulation(flat, nodes, each)
+    if launch.get("report", True):
+        report_after_run(folder)
     typer.echo(f"run folder: {folder}")
 
 
@@ -98,6 +100,31 @@ def status(
     from fedshift_app import watching
 
     raise SystemExit(watching.show(arguments or [], as_json=as_json, watch=watch, site=site))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all]")] = None,
+) -> None:
+    """Write report.html into a run folder: what the run came to, on one page that opens offline.
+
+    Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all.
+    """
+    from fedshift_app.report import command
+
+    typer.echo(f"report: {command.run(folder, arguments or [])}")
+
+
+def report_after_run(folder: Path) -> None:
+    """Write the report of a run that has just finished; whatever stands against it is told in a line."""
+    from fedshift_app.report import command
+
+    try:
+        typer.echo(f"report: {command.run(folder, [])}")
+    except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
+        why = "stopped" if isinstance(error, SystemExit) else str(error)
+        typer.echo(f"report: none ({why}); to try again: fedshift report {shlex.quote(str(folder))}", err=True)
 
 
 @app.command("methods")

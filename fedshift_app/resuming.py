@@ -166,7 +166,7 @@ def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | N
         path=path, run_id=str(told["run_id"]), engine=str(told["engine"]), num_nodes=int(told["nodes"]),
         resumed_after=resumed_after, checkpoint=None, history=[], lock=lock,
     )  # fmt: skip
-    lines = _full_lines(path / METRICS_FILE)
+    lines = full_lines(path / METRICS_FILE)
     damaged = []
     for number in checkpoints.rounds(path / checkpoints.FOLDER):
         try:
@@ -179,7 +179,7 @@ def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | N
             continue
         if damaged and lock is not None:
             log.warning("a damaged checkpoint is left out, round %d serves: %s", number, "; ".join(damaged))
-        history = [_result(line, found.nodes, config) for line in lines[:number]]
+        history = [round_result(line, found.nodes, config) for line in lines[:number]]
         return replace(past, checkpoint=found, history=history)
     if damaged:
         raise ConfigError(f"resume: no checkpoint in {path} can be used: {'; '.join(damaged)}")
@@ -207,7 +207,7 @@ def _check_memory(past: Past, found: Checkpoint) -> None:
             raise Damaged(f"{keeping.simulated(base, index)} lacks the private parts of round {expected}")
 
 
-def _full_lines(path: Path) -> list[dict[str, Any]]:
+def full_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of ``metrics.jsonl`` up to the first that is not the next round, as a kill leaves it."""
     found: list[dict[str, Any]] = []
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -222,7 +222,7 @@ def _full_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> RoundResult:
+def round_result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> RoundResult:
     """Return a round as it was before it was written."""
     share = line.get("evaluated_share")
     return RoundResult(

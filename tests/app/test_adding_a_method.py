@@ -48,7 +48,7 @@ def test_the_method_of_the_page_runs(tmp_path: Path) -> None:
             target.write_text(text)
     ran = subprocess.run(
         [sys.executable, "-m", "fedshift_app.cli", "run", "handwritten", "method=toy", "engine=inline", "nodes=4",
-         "rounds=2", "train.epochs=1", "method.mu=0.1", f"output-dir={tmp_path / 'runs'}"],
+         "rounds=2", "train.epochs=1", "method.mu=0.1", "report=false", f"output-dir={tmp_path / 'runs'}"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr

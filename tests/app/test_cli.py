@@ -21,7 +21,7 @@ from fedshift_app.config import names
 
 DOMAINS = ("scan", "texture", "street", "sketch")
 #: A run of a second or two.
-QUICK = ("engine=inline", "rounds=1", "train.epochs=1", "allocation.share=0.05")
+QUICK = ("engine=inline", "rounds=1", "train.epochs=1", "allocation.share=0.05", "report=false")
 
 
 class Ended(NamedTuple):

@@ -23,7 +23,7 @@ from fedshift_app import processes
 
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 #: Two nodes, one local epoch: quick, and small enough for each engine.
-TINY = ["dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1"]
+TINY = ["dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1", "report=false"]
 LIMIT = 240
 MARK = "FEDSHIFT_TEST_ENGINES"
 
@@ -89,7 +89,7 @@ def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: P
 
 @pytest.mark.slow
 def test_the_number_of_actors_does_not_change_the_numbers(tmp_path: Path) -> None:
-    arguments = ["run", "handwritten", "method=fedcode", "nodes=4", "rounds=2", "train.epochs=1"]
+    arguments = ["run", "handwritten", "method=fedcode", "nodes=4", "rounds=2", "train.epochs=1", "report=false"]
     many = finished(fedshift(*arguments, cwd=tmp_path))
     one = finished(fedshift(*arguments, "actors=1", cwd=tmp_path))
     inline = finished(fedshift(*arguments, "engine=inline", cwd=tmp_path))
@@ -100,7 +100,8 @@ def test_the_number_of_actors_does_not_change_the_numbers(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_config_yaml_repeats_the_run(tmp_path: Path) -> None:
     first = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", "method=i2pfl", *TINY, cwd=tmp_path))
-    again = finished(fedshift("run", str(first.folder / "config.yaml"), "nodes=2", "engine=inline", cwd=tmp_path))
+    repeat = ["run", str(first.folder / "config.yaml"), "nodes=2", "engine=inline", "report=false"]
+    again = finished(fedshift(*repeat, cwd=tmp_path))
     assert again.folder != first.folder
     assert again.results["weights_sha256"] == first.results["weights_sha256"]
 

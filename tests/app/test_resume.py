@@ -421,7 +421,7 @@ def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path
     whole = Run(runner.run_inline(flat | {"output-dir": str(tmp_path / "whole")}, 2))
     runs, log = tmp_path / "killed", tmp_path / "log"
     command = [sys.executable, "-m", "fedshift_app.cli", "run"]
-    arguments = ["nodes=2", *(f"{key}={value}" for key, value in flat.items()), f"output-dir={runs}"]
+    arguments = ["nodes=2", "report=false", *(f"{key}={value}" for key, value in flat.items()), f"output-dir={runs}"]
     chance = random.Random(5)
 
     def has_started(after: int) -> bool:

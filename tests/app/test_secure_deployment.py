@@ -1,6 +1,8 @@
 """A real federation with TLS and node keys, at whose door strangers knock while it runs. Real processes."""
 
+import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("site")
     folders = exporting.export(configuration.resolve({"experiment": "handwritten", "set": TINY}), 2, home / "nodes")
     own = {cache.CACHE_DIR: str(home / "cache"), keeping.STATE_DIR: str(home / "state")}
-    paths = {"PYTHONPATH": str(ROOT)}  # this checkout, whichever one is installed
+    paths = {"PYTHONPATH": str(ROOT), "FEDSHIFT_LOG": "json"}  # this checkout, whichever one is installed
     with processes.group(runner.empty_folder(home), runner.environment(home) | own | paths) as flower:
         link = runner.SuperLink(processes.free_port(), deploying.make_credentials(home))
         runner.start_superlink(flower, link)
@@ -96,6 +98,22 @@ def test_strangers_are_refused_and_the_run_is_unharmed(site: Site, run_inline: I
     assert run.results["engine"] == "deployment"
     undisturbed = run_inline(nodes=2, rounds=ROUNDS, set=TINY)
     assert run.results["weights_sha256"] == undisturbed.results["weights_sha256"]
+
+
+@pytest.mark.slow
+def test_the_status_of_the_site(site: Site) -> None:
+    """After the run of the test before: its nodes are online, and the lines that it streamed are JSON."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "fedshift_app.cli", "status", "--site", runner.CONNECTION, "--json"],
+        cwd=site.flower.folder, env=site.flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert [node["status"] for node in told["supernodes"]].count("online") == 2
+    assert [run["status"] for run in told["runs"]] == ["finished:completed"]
+    streamed = site.flwr("log", str(told["runs"][0]["run-id"]), runner.CONNECTION, "--show")
+    logged = [json.loads(line) for line in streamed.stdout.splitlines() if line.startswith("{")]
+    assert [line["round"] for line in logged if line.get("event") == "round"] == [1, 2]
 
 
 @pytest.mark.slow

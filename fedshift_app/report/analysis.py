@@ -1,0 +1,129 @@
+"""What is computed of features, predictions and prototypes. NumPy; scikit-learn for t-SNE and mutual information."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.averaging import Arrays
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+TSNE_IMAGES = 150  # of each domain
+TSNE_LEAST = 5  # points; below there is nothing to arrange
+PERPLEXITY = 30.0
+
+
+def confusion(y: Ints, predicted: Ints, classes: int) -> Ints:
+    """Return how many images of each class (row) were taken for each class (column), (C, C).
+
+    Args:
+        y: True classes, (N,).
+        predicted: Predicted classes, (N,).
+        classes: C.
+    """
+    return np.bincount(y * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+
+
+def row_shares(counts: Ints) -> Floats:
+    """Return each row as shares of its sum, 0 to 1; a row without any stays 0."""
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+
+
+def singular_values(features: Floats) -> Floats:
+    """Return the singular values of the covariance of features (N, D), largest first, min(N - 1, D) of them.
+
+    F2DC (Wang et al., CVPR 2026), figure 1. The covariance is symmetric, so that they are the squared singular values
+    of the centred features over N - 1.
+    """
+    n, d = features.shape
+    if n < 2:
+        return np.zeros(0)
+    centred = features - features.mean(axis=0)
+    values: Floats = np.linalg.svd(centred, compute_uv=False) ** 2 / (n - 1)
+    return values[: min(n - 1, d)]
+
+
+def effective_rank(values: Floats) -> float:
+    r"""Return how many directions carry the features: :math:`\exp(-\sum_ip_i\log p_i)` with :math:`p_i` their shares.
+
+    Roy & Vetterli, "The effective rank", EUSIPCO 2007. 0 where nothing varies.
+    """
+    total = values.sum()
+    if total <= 0:
+        return 0.0
+    p = values[values > 0] / total
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+def cosines(vectors: Floats) -> Floats:
+    """Return the cosine of every two rows of (P, D), (P, P); 0 with a row that is zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return np.asarray(np.clip(unit @ unit.T, -1.0, 1.0))
+
+
+def class_means(features: Floats, y: Ints, classes: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the mean feature of each class, (C, D), and which classes there are, (C,)."""
+    counts = np.bincount(y, minlength=classes)
+    sums = np.zeros((classes, features.shape[1]))
+    np.add.at(sums, y, features)
+    return sums / np.maximum(counts, 1)[:, None], counts > 0
+
+
+def tsne(features: Floats, seed: int) -> Floats:
+    """Return features (N, D) in the plane, (N, 2), by scikit-learn's t-SNE; N is at least ``TSNE_LEAST``."""
+    from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+
+    scale = features.std()
+    scaled = (features - features.mean(axis=0)) / (scale if scale > 0 else 1.0)
+    if not scaled.any():  # all alike: PCA has no direction to start from
+        return np.zeros((len(features), 2))
+    start = "pca" if scaled.shape[1] > 1 else "random"
+    perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
+    placed: Floats = TSNE(init=start, perplexity=perplexity, random_state=seed % 2**32).fit_transform(scaled)
+    return placed
+
+
+def contingency(rows: Ints, columns: Ints, shape: tuple[int, int]) -> Ints:
+    """Count pairs of labels (N,) and (N,) in a table of this shape."""
+    table = np.zeros(shape, np.int64)
+    np.add.at(table, (rows, columns), 1)
+    return table
+
+
+def mutual_information(rows: Ints, columns: Ints) -> float:
+    """Return the normalised mutual information of two labellings, 0 (unrelated) to 1 (the same groups)."""
+    from sklearn.metrics import normalized_mutual_info_score  # type: ignore[import-untyped]
+
+    return float(normalized_mutual_info_score(rows, columns))
+
+
+def nearest_of_class(features: Floats, y: Ints, prototypes: Floats, labels: Ints) -> Ints:
+    """Return, for each image, the prototype of its own class that is nearest by cosine, (N,); -1 without one.
+
+    Args:
+        features: (N, D).
+        y: Classes of the images, (N,).
+        prototypes: (P, D).
+        labels: Classes of the prototypes, (P,).
+    """
+    norms = np.linalg.norm(prototypes, axis=1)
+    near = features @ (prototypes / np.maximum(norms, 1e-12)[:, None]).T  # N x P; the image's own norm orders nothing
+    near[y[:, None] != labels[None, :]] = -np.inf
+    found = near.argmax(axis=1)
+    return np.where(np.isfinite(near[np.arange(len(y)), found]), found, -1)
+
+
+def global_prototypes(knowledge: Arrays, width: int | None = None) -> tuple[Floats, Ints] | None:
+    """Return the prototypes (P, D) that the server holds and the class of each (P,); None if the method has none.
+
+    Args:
+        knowledge: What the method shares besides weights.
+        width: D that they must have, if it is known.
+    """
+    prototypes, labels = knowledge.get("prototypes"), knowledge.get("labels")
+    if prototypes is None or labels is None or prototypes.ndim != 2 or len(prototypes) != len(labels):
+        return None
+    if len(labels) == 0 or (width is not None and prototypes.shape[1] != width):
+        return None
+    return prototypes.astype(np.float64), labels.astype(np.int64)

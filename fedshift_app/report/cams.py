@@ -1,0 +1,83 @@
+"""Grad-CAM by captum, on the last convolutional map of the papers' networks.
+
+Selvaraju et al., "Grad-CAM", ICCV 2017.
+"""
+
+import base64
+import io
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.base import DomainClient
+from clients.models import ResNetEncoder, SplitModel
+from datasets.base import ImageSet
+from fedshift_app.report.analysis import Floats
+
+SHOWN_SIDE = 96  # pixels of an image on the page
+GAP = 4
+HEAT = np.array((220.0, 50.0, 32.0))  # the colour of what counts most; what counts least is darkened
+LEAST_LIGHT = 0.35
+
+
+def layer_of(model: SplitModel) -> nn.Module | None:
+    """Return the last stage of a residual network, the last convolution of another; None if it has none."""
+    encoder = model.encoder
+    if isinstance(encoder, ResNetEncoder):
+        return encoder.stages[-1]
+    convolutions = [module for module in encoder.modules() if isinstance(module, nn.Conv2d)]
+    return convolutions[-1] if convolutions else None
+
+
+def layer_name(model: SplitModel) -> str:
+    """Return what :func:`layer_of` chooses, in words; empty if there is nothing."""
+    if isinstance(model.encoder, ResNetEncoder):
+        return "last stage"
+    return "" if layer_of(model) is None else "last convolution"
+
+
+def heat_maps(client: DomainClient, images: ImageSet, predicted: NDArray[np.int64]) -> list[Floats]:
+    """Return Grad-CAM of the predicted classes (N,), each (H, W) and scaled to 0 to 1; none without a convolution."""
+    from captum.attr import LayerGradCam  # type: ignore[import-untyped]
+
+    layer = layer_of(client.model)
+    if layer is None or len(images) == 0:
+        return []
+    client.model.eval()
+    cam = LayerGradCam(client.predict, layer)
+    found: list[Tensor] = []
+    start = 0
+    for batch, _ in client.plain_batches(images):
+        x = batch.clone().requires_grad_()  # the gradient flows also where a method has frozen the weights
+        target = torch.from_numpy(predicted[start : start + len(x)]).to(x.device)
+        with torch.enable_grad():
+            maps = cam.attribute(x, target=target, relu_attributions=True)  # N x 1 x h x w
+        found.append(maps.detach().float())
+        start += len(x)
+    size = images.x.shape[1:3]
+    heat = F.interpolate(torch.cat(found), size=size, mode="bilinear", align_corners=False)[:, 0]
+    peak = heat.amax(dim=(1, 2), keepdim=True)
+    scaled: Floats = (heat / peak.clamp(min=1e-12)).double().cpu().numpy()
+    return list(scaled)
+
+
+def pair(image: NDArray[np.uint8], heat: Floats) -> str:
+    """Return a PNG as a ``data:`` URI: an image (H, W, 3), and beside it the same under its heat (H, W)."""
+    light = LEAST_LIGHT + (1 - LEAST_LIGHT) * heat[..., None]
+    strength = 0.55 * heat[..., None]
+    mixed = (1 - strength) * light * image + strength * HEAT
+    both = [Image.fromarray(image), Image.fromarray(np.clip(mixed.round(), 0, 255).astype(np.uint8))]
+    side = max(image.shape[:2])
+    scale = SHOWN_SIDE / side
+    size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
+    resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
+    sheet = Image.new("RGBA", (2 * size[0] + GAP, size[1]), (0, 0, 0, 0))
+    for i, part in enumerate(both):
+        sheet.paste(part.resize(size, resample), (i * (size[0] + GAP), 0))
+    data = io.BytesIO()
+    sheet.save(data, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"

@@ -1,0 +1,62 @@
+"""The keys of ``fedshift report``, and one family of errors: no report may end in a traceback."""
+
+import logging
+import warnings
+from pathlib import Path
+
+from datasets.errors import ConfigError, FedShiftError
+from fedshift_app import console
+
+log = logging.getLogger("fedshift")
+
+KEYS = ("data-dir", "images")
+ALL = "all"
+MAX_IMAGES = 2000  # of each domain, unless the key ``images`` says otherwise
+
+
+def run(folder: Path, arguments: list[str]) -> Path:
+    """Write the report of a run.
+
+    Args:
+        folder: The run folder.
+        arguments: ``key=value``, of ``KEYS``.
+
+    Returns:
+        The page.
+
+    Raises:
+        ConfigError: If a key or its value is wrong, or the folder is not that of a run.
+        FedShiftError: If the report cannot be made, whatever the reason.
+    """
+    given = dict(_pair(argument) for argument in arguments)
+    data_dir = Path(given["data-dir"]).expanduser().resolve() if "data-dir" in given else None
+    limit = _limit(given.get("images", str(MAX_IMAGES)))
+    console.set_up()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # libraries' remarks to their developers
+            from fedshift_app.report import making  # matplotlib, torch, scikit-learn: only where there is a report
+
+            return making.make(folder, data_dir, limit)
+    except FedShiftError:
+        raise
+    except Exception as error:  # a run is finished, whatever happens to a figure of it
+        log.debug("the report failed", exc_info=True)
+        raise FedShiftError(f"the report cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _pair(argument: str) -> tuple[str, str]:
+    key, separator, value = argument.partition("=")
+    if not separator or not value:
+        raise ConfigError(f"{argument!r} is not of the form key=value")
+    if key not in KEYS:
+        raise ConfigError(f"unknown key {key!r}; there are {', '.join(KEYS)}")
+    return key, value
+
+
+def _limit(value: str) -> int | None:
+    if value == ALL:
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(f"images: expected a whole number of at least 1 or {ALL}, found {value!r}")
+    return int(value)

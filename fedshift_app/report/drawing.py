@@ -1,0 +1,183 @@
+"""How figures look: small SVG in the page itself, in colours that the page's theme decides.
+
+Matplotlib draws with stand-ins; on the way into the page each becomes a CSS variable, so that one figure serves light
+and dark. Text stays text, in the reader's font. A figure is as wide as a phone.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+WIDTH = 5.0  # inches of 72 units: 360 wide, with text of 9 to 11
+TEXT, GRID = "#010301", "#010302"
+HEAT = "#3d7cc4"  # of heat maps, more or less opaque: on light and on dark
+STRONG, OPAQUE = "#ffffff", 0.8  # text on cells that are more opaque than this, in both themes
+DOMAINS = 8  # colours and markers that there are for domains
+CLASSES = 10  # colours that there are for classes
+MARKERS = "os^DvPX*"
+LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # width of an entry of a legend: what is not text, and a letter
+
+_VARIABLES = (
+    {TEXT: "currentColor", GRID: "var(--grid)"}
+    | {f"#0101{i:02x}": f"var(--d{i})" for i in range(DOMAINS)}
+    | {f"#0102{i:02x}": f"var(--k{i})" for i in range(CLASSES)}
+)
+_FONT = re.compile(r"font-family: [^;\"]+")
+_NAMED = re.compile(r'\bid="([^"]+)"')
+_STYLE = re.compile(r"<style.*?</style>", re.DOTALL)
+_SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedshift",
+    "text.parse_math": False,  # names are shown as they are
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.labelsize": 11,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
+    "legend.fontsize": 10,
+    "legend.frameon": False,
+    "text.color": TEXT,
+    "axes.labelcolor": TEXT,
+    "axes.titlecolor": TEXT,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": TEXT,
+    "ytick.labelcolor": TEXT,
+    "axes.edgecolor": GRID,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "figure.constrained_layout.use": True,
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of the page.
+
+    Attributes:
+        svg: The ``<svg>`` element.
+        caption: What stands under it, and what more there is to know.
+    """
+
+    svg: str
+    caption: str
+
+
+def domain_colour(index: int) -> str:
+    """Return the stand-in of a domain's colour, the same in all figures."""
+    return f"#0101{index % DOMAINS:02x}"
+
+
+def domain_marker(index: int) -> str:
+    """Return the marker of a domain, the same in all figures."""
+    return MARKERS[index % DOMAINS]
+
+
+def class_colour(index: int, classes: int) -> str:
+    """Return a class's colour: one of ten, or, where there are more classes, a place on the colour wheel."""
+    if classes <= CLASSES:
+        return f"#0102{index:02x}"
+    return mpl.colors.to_hex(tuple(mpl.colors.hsv_to_rgb((index / classes, 0.65, 0.75)).tolist()))
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in the report's style."""
+    with mpl.rc_context(_SETTINGS):
+        yield
+
+
+def canvas(height: float, rows: int = 1, columns: int = 1, **more: object) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of the page's width, with its axes row by row.
+
+    Args:
+        height: In inches.
+        rows: Of axes.
+        columns: Of axes.
+        more: Passed on to ``Figure.subplots``.
+    """
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.subplots(rows, columns, squeeze=False, **more)  # type: ignore[call-overload]
+    return figure, list(axes.flat)
+
+
+def finish(figure: Figure, name: str, title: str, caption: str = "") -> Drawing:
+    """Turn a figure into an element of the page.
+
+    Args:
+        figure: The figure.
+        name: Its name on the page, which no other figure has.
+        title: What it shows, in a sentence or two, for who does not see it.
+        caption: What stands under it; by default the title.
+    """
+    file = io.StringIO()
+    without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(file, format="svg", transparent=True, metadata=without, dpi=144)
+    return Drawing(_svg(file.getvalue(), name, title), caption or title)
+
+
+def _svg(drawn: str, name: str, title: str) -> str:
+    body = _STYLE.sub("", drawn[drawn.index("<svg") :])
+    body = body[body.index(">") + 1 :].strip()
+    box = re.search(r'viewBox="([^"]+)"', drawn)
+    assert box is not None  # matplotlib always writes one
+    for colour, variable in _VARIABLES.items():
+        body = body.replace(colour, variable)
+    body = _FONT.sub("font-family: inherit", body).replace("xlink:href", "href")
+    pointed = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    # Names are unique on a page; those that nothing points to go.
+    body = _NAMED.sub(lambda m: f'id="{name}-{m[1]}"' if m[1] in pointed else "", body)
+    body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    label = escape(title)
+    return f'<svg class="plot" role="img" viewBox="{box[1]}" aria-label="{label}"><title>{label}</title>\n{body}'
+
+
+def legend_above(figure: Figure, axes: Axes) -> None:
+    """Put the legend of ``axes`` above the whole figure, in as many columns as fit."""
+    handles, labels = axes.get_legend_handles_labels()
+    wide = [LEGEND_HANDLE + LEGEND_LETTER * len(label) for label in labels]
+    room = 72 * WIDTH
+    columns = len(labels) if sum(wide) <= room else max(1, int(room / max(wide)))
+    rows = -(-len(labels) // columns)
+    figure.legend(
+        handles, labels, loc="outside upper left", ncols=-(-len(labels) // rows),
+        handlelength=1.6, handletextpad=0.5, columnspacing=1.0, borderaxespad=0.2,
+    )  # fmt: skip
+
+
+def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] | None = None) -> None:
+    """Draw a matrix of numbers from 0 to 1 as cells, the larger the more opaque.
+
+    Args:
+        axes: Where.
+        shares: (R, C).
+        texts: What stands in each cell, (R, C).
+    """
+    red, green, blue = mpl.colors.to_rgb(HEAT)
+    cells = [[(red, green, blue, min(max(value, 0.0), 1.0)) for value in row] for row in shares]
+    axes.imshow(cells, interpolation="nearest", aspect="auto")
+    axes.tick_params(length=0)
+    for i, row in enumerate(texts or ()):
+        for j, text in enumerate(row):
+            colour = STRONG if shares[i][j] > OPAQUE else TEXT
+            axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=9)
+
+
+def shown_rounds(axes: Axes, last: int) -> None:
+    """Let the axis of rounds run from the first to the last, in whole numbers."""
+    axes.set_xlim(0.5 if last < 3 else 1 - 0.02 * last, last + (0.5 if last < 3 else 0.02 * last))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
+    axes.set_xlabel("round")

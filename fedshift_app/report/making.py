@@ -1,0 +1,44 @@
+"""Puts ``report.html`` and ``report.json`` into a run folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError
+from fedshift_app.durable import write_atomically
+from fedshift_app.report import drawing, page, reading, seeing, showing, told
+from fedshift_app.run_folder import finite
+
+REPORT_FILE, NUMBERS_FILE = "report.html", "report.json"
+
+
+def make(folder: Path, data_dir: Path | None, limit: int | None) -> Path:
+    """Write the report of a run, finished or not.
+
+    Args:
+        folder: The run folder.
+        data_dir: Where the test images are; None for where the configuration says.
+        limit: At most so many test images of a domain are scored; None for all.
+
+    Returns:
+        The page.
+
+    Raises:
+        ConfigError: If the folder is not that of a run, or cannot be written to.
+    """
+    record = reading.read(folder)
+    sight = seeing.look(record, data_dir, limit)
+    numbers: dict[str, Any] = {"round": record.checkpoint.server_round if record.checkpoint else None}
+    with drawing.style():
+        content = told.content(record) | {"seen": showing.sections(record, sight, numbers)}
+    content["contents"] = [
+        ("accuracy", "Accuracy"), ("training", "Training"), *((part.id, part.name) for part in content["seen"]),
+        ("federation", "Federation"), ("configuration", "Configuration"),
+    ]  # fmt: skip
+    path = record.folder / REPORT_FILE
+    try:
+        write_atomically(record.folder / NUMBERS_FILE, json.dumps(finite(numbers)) + "\n")
+        write_atomically(path, page.render(content))
+    except OSError as error:
+        raise ConfigError(f"report: cannot write to {record.folder}: {error.strerror}") from None
+    return path

@@ -1,0 +1,118 @@
+"""What a run folder says, finished or not."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError
+from fedshift_app import checkpoints, resuming, run_folder
+from fedshift_app import config as configuration
+from fedshift_app.checkpoints import Checkpoint, Damaged
+from fedshift_app.config import RunConfig
+from fedshift_app.node import DEPLOYMENT
+from fedshift_app.run_folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from strategies.roster import Node
+
+log = logging.getLogger("fedshift")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run as its folder tells it.
+
+    Attributes:
+        folder: The run folder.
+        config: The resolved configuration.
+        told: All of ``config.yaml``.
+        lines: The full rounds of ``metrics.jsonl``.
+        results: ``results.json``; of a run that is not finished, the summary of its rounds so far; None where no round
+            was scored on all test images.
+        finished: Whether there is a ``results.json``.
+        checkpoint: The state after the last full round that can be read, or None.
+    """
+
+    folder: Path
+    config: RunConfig
+    told: dict[str, Any]
+    lines: list[dict[str, Any]]
+    results: dict[str, Any] | None
+    finished: bool
+    checkpoint: Checkpoint | None
+
+    @property
+    def engine(self) -> str:
+        """Where the run took place."""
+        return str(self.told["engine"])
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the nodes were real ones, whose images and private parts are not here."""
+        return self.engine == DEPLOYMENT
+
+    @property
+    def resumed_after(self) -> tuple[int, ...]:
+        """The rounds after which the run was resumed."""
+        return tuple(int(resumed["after_round"]) for resumed in self.told.get("resumed", ()))
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes that have ever answered, by index; none before the first full round."""
+        return self.checkpoint.nodes if self.checkpoint else []
+
+
+def read(folder: Path) -> Record:
+    """Read a run folder.
+
+    Raises:
+        ConfigError: If it is none, or a file in it is not what a run writes.
+    """
+    path = folder.expanduser().resolve()
+    if not (path / CONFIG_FILE).is_file():
+        raise ConfigError(f"report: {path} is not the folder of a run: it has no {CONFIG_FILE}")
+    told = configuration.read_yaml(path / CONFIG_FILE)
+    lacking = [key for key in ("resolved", "engine", "nodes") if key not in told]
+    if lacking:
+        raise ConfigError(f"report: {path / CONFIG_FILE} lacks {', '.join(lacking)}: it is not of a run")
+    config = configuration.validate(told["resolved"])
+    lines = resuming.full_lines(path / METRICS_FILE)
+    results = _results(path / RESULTS_FILE)
+    return Record(
+        folder=path,
+        config=config,
+        told=told,
+        lines=lines,
+        results=_so_far(lines, config) if results is None else results,
+        finished=results is not None,
+        checkpoint=_checkpoint(path / checkpoints.FOLDER),
+    )
+
+
+def _results(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or "domains" not in found:
+            raise ValueError("expected an object with 'domains'")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"report: {path} cannot be read: {error}") from None
+    return found
+
+
+def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
+    """Summarise the rounds of a run that is not finished, without the scores of client models."""
+    told = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
+    history = [resuming.round_result(line, (), config) for line in told]
+    scored = any(result.accuracy and result.evaluated_share == 1 for result in history)
+    return run_folder.finite(run_folder.summary(history)) if scored else None
+
+
+def _checkpoint(folder: Path) -> Checkpoint | None:
+    for number in checkpoints.rounds(folder):
+        try:
+            return checkpoints.load(folder, number)
+        except Damaged as reason:
+            log.warning("report: a damaged checkpoint is left out: %s", reason)
+    return None

@@ -1,0 +1,161 @@
+"""What the page says of a run by its folder's text files: accuracy, losses, costs, configuration."""
+
+import json
+from typing import Any
+
+import yaml
+
+from fedshift_app import registry
+from fedshift_app.report import curves, drawing
+from fedshift_app.report.page import Section
+from fedshift_app.report.reading import Record
+from fedshift_app.scores import mean
+
+EVENTS = 30  # that the page names; more are a number
+
+
+def content(record: Record) -> dict[str, Any]:
+    """Return what the page says without an image or a weight."""
+    return _head(record) | _told(record) | _settings(record)
+
+
+def _head(record: Record) -> dict[str, Any]:
+    config, results, done = record.config, record.results, len(record.lines)
+    if record.finished:
+        state = f"Finished: {done} round{'' if done == 1 else 's'}."
+    elif done:
+        state = f"Not finished: {done} of {config.rounds} rounds are complete, and are shown here."
+    else:
+        state = f"Not finished: none of {config.rounds} rounds is complete."
+    if record.resumed_after:
+        state += f" Resumed after round {', '.join(map(str, record.resumed_after))}."
+    facts = [("rounds", f"{done} of {config.rounds}")]
+    if results is not None:
+        worst = results["worst_domain"]
+        facts = [
+            ("AVG", _percent(results["avg"])),
+            ("STD over domains", _percent(results["std"])),
+            ("weakest domain", "missing" if worst is None else f"{worst} {_percent(results['worst'])}"),
+            *facts,
+        ]
+    facts.append(("time", f"{sum(line['seconds'] for line in record.lines):.0f} s"))
+    return {
+        "title": f"{config.method['name']} on {config.dataset.name}",
+        "state": f"{config.experiment}, seed {config.seed}, engine {record.engine}. {state}",
+        "finished": record.finished,
+        "facts": facts,
+    }
+
+
+def _told(record: Record) -> dict[str, Any]:
+    results, lines, domains = record.results, record.lines, record.config.dataset.domains
+    accuracy, training = Section("accuracy", "Accuracy"), Section("training", "Training")
+    columns: list[dict[str, Any]] = []
+    if results is not None:
+        columns, accuracy.notes = _columns(results)
+        accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
+    if lines:
+        accuracy.figures += [figure for figure in [curves.accuracy(lines, domains)] if figure]
+        training.figures = [figure for figure in [curves.losses(lines), curves.costs(lines)] if figure]
+    else:
+        training.notes = ["There is no full round."]
+    return {
+        "domains": list(results["domains"]) if results else list(domains),
+        "columns": columns,
+        "colours": drawing.DOMAINS,
+        "accuracy": accuracy,
+        "clients": _clients(results or {}),
+        "training": training,
+        "events": _events(lines),
+        "nodes": _nodes(record),
+    }
+
+
+def _columns(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the columns of the table of results, and what their marks mean."""
+    columns = [
+        _column(f"last {results['averaged_rounds']} rounds", results["domains"], results["avg"], results["std"]),
+        _column("final", results["final"], mean(results["final"].values())),
+    ]
+    columns += [_column(name, by, mean(by.values())) for name, by in results.get("others", {}).items()]
+    notes = []
+    for mark, key in (("*", "best_test"), ("+", "best_validation")):
+        if best := results.get(key):
+            columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], best["avg"]))
+            notes.append(f"{mark} chosen on {best['chosen_on']}.")
+    if partly := results.get("partly_scored_rounds"):
+        notes.append(f"{partly} rounds were scored on a part of the test images; they are in no column.")
+    if missing := results.get("missing"):
+        notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
+    if "evaluated" in results:
+        notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
+    return columns, notes
+
+
+def _column(head: str, domains: dict[str, Any], avg: float | None, std: float | None = None) -> dict[str, Any]:
+    return {"head": head, "domains": domains, "avg": avg, "std": std}
+
+
+def _clients(results: dict[str, Any]) -> dict[str, Any] | None:
+    scores = results.get("client_models")
+    if scores is None:
+        return None
+    rows = [(f"all on {domain}", value) for domain, value in scores["by_domain"].items()]
+    rows += [(f"ATA {domain}", value) for domain, value in scores["ata"].items()]
+    rows += [(name.upper(), scores[name]) for name in ("lta", "gata", "gasa", "cprr")]
+    return {"rounds": scores["averaged_rounds"], "rows": rows, "why": scores.get("why_missing", "")}
+
+
+def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
+    """Return, by round, who was left out, and who started anew."""
+    found: list[tuple[Any, str]] = []
+    for line in lines:
+        found += [(line["round"], f"left out: {who}") for who in line["left_out"]]
+        found += [
+            (line["round"], f"started anew, without its private parts: {who}") for who in line.get("started_anew", [])
+        ]
+    more = len(found) - EVENTS
+    return [*found[:EVENTS], ("", f"and {more} more, see metrics.jsonl")] if more > 0 else found
+
+
+def _nodes(record: Record) -> list[dict[str, Any]]:
+    rows = []
+    for domain in record.config.dataset.domains if record.nodes else ():
+        sizes = [node.num_examples for node in record.nodes if node.domain == domain]
+        each = " to ".join(map(str, sorted({min(sizes), max(sizes)}))) if sizes else "held by no node"
+        rows.append({"domain": domain, "nodes": len(sizes), "images": sum(sizes), "each": each})
+    return rows
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    config, told = record.config, record.told
+    method = registry.get(config.method["name"])
+    params = ", ".join(f"{key}={_word(value)}" for key, value in config.method.items() if key != "name")
+    networks = ", ".join(config.model.per_node) or config.model.name
+    rows = [
+        ("method", f"{method.name}: {method.title} ({method.venue})"),
+        ("parameters", params or "none"),
+        ("data", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
+        ("model", f"{networks}, BatchNorm {config.model.bn}"),
+        (
+            "training",
+            f"{config.rounds} rounds of {config.train.epochs} local epochs, batches of {config.train.batch_size}, "
+            f"lr {config.train.lr}",
+        ),
+        ("travels", method.travels),
+        ("stays on the node", method.private),
+        ("command", str(told.get("command", "unknown"))),
+        ("started", str(told.get("started", "unknown"))),
+        ("versions", ", ".join(f"{name} {number}" for name, number in told.get("versions", {}).items())),
+        ("folder", record.folder.name),
+    ]
+    return {"settings": rows, "config": yaml.safe_dump(told, sort_keys=False, allow_unicode=True)}
+
+
+def _word(value: Any) -> str:
+    """Return a value as a configuration writes it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _percent(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.1f}"
