@@ -47,8 +47,9 @@ def run(
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
     """
-    from fedshift_app import resuming, runner
+    from fedshift_app import resuming, run_folder, runner
 
+    os.environ[run_folder.COMMIT] = run_folder.commit(runner.APP)
     flat, launch = parse_arguments(arguments or [])
     config, past = resuming.resolve(flat, hold=False)
     if past is not None:

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import math
+import os
 import platform
 import statistics
+import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -32,6 +34,8 @@ from strategies.schedule import LAST_ROUNDS
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 #: Environment variable: the command that was typed.
 COMMAND = "FEDSHIFT_COMMAND"
+#: Environment variable: the commit of the checkout that ``fedshift run`` belongs to, see ``commit``.
+COMMIT = "FEDSHIFT_COMMIT"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
 PROFILE_FILE = "profile.json"  # only of a run that measures its time
@@ -122,6 +126,8 @@ class RunFolder:
             "command": command,
             "started": now,
         }
+        if os.environ.get(COMMIT):
+            content["git"] = os.environ[COMMIT]
         write_atomically(self.path / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
         self.nodes_folder.mkdir(parents=True)
         self._track()
@@ -357,6 +363,20 @@ def _make_folder(output_dir: Path, stem: str) -> Path:
             raise ConfigError(f"output-dir: cannot write to {base}: {error.strerror}") from None
         return path
     raise ConfigError(f"output-dir: {base} holds too many runs of the same second")
+
+
+def commit(checkout: Path) -> str:
+    """Return the commit of a checkout, with ``-dirty`` if it was changed since; empty if it is none."""
+    if not (checkout / ".git").exists():
+        return ""
+    try:
+        told = subprocess.run(
+            ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except OSError:  # no git here
+        return ""
+    return told.stdout.strip()
 
 
 def versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +21,13 @@ from datasets.errors import ConfigError
 from fedshift_app.config import resolve
 from fedshift_app.durable import write_atomically
 from fedshift_app.run_folder import (
+    COMMIT,
     CONFIG_FILE,
     LAST_ROUNDS,
     METRICS_FILE,
     RESULTS_FILE,
     RunFolder,
+    commit,
     finite,
     mean,
     summary,
@@ -230,7 +233,8 @@ def test_hash_depends_on_nothing_else() -> None:
 # --- files ------------------------------------------------------------------------------------------------
 
 
-def test_config_file(tmp_path: Path) -> None:
+def test_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COMMIT, raising=False)
     folder = opened(tmp_path)
     content = yaml.safe_load((folder.path / CONFIG_FILE).read_text())
     assert content["resolved"] == CONFIG.model_dump(mode="json")
@@ -239,6 +243,26 @@ def test_config_file(tmp_path: Path) -> None:
     assert content["command"]
     assert content["started"]
     assert content["run_id"] == folder.run_id != opened(tmp_path).run_id
+    assert "git" not in content
+    monkeypatch.setenv(COMMIT, "0123456789ab-dirty")
+    assert yaml.safe_load((opened(tmp_path).path / CONFIG_FILE).read_text())["git"] == "0123456789ab-dirty"
+
+
+def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        named = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        return subprocess.run(
+            ["git", *named, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert commit(tmp_path) == ""
+    git("init", "--quiet")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "--quiet", "-m", "a")
+    assert commit(tmp_path) == git("rev-parse", "--short=12", "HEAD").strip()
+    (tmp_path / "a").write_text("2")
+    assert commit(tmp_path).endswith("-dirty")
 
 
 def test_folder_is_named_after_the_run(tmp_path: Path) -> None:
