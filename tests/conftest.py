@@ -19,13 +19,12 @@ settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker run all tests that start Flower's processes, first of all, as these take the longest."""
+    """Put the tests that start Flower's processes first: pytest-xdist's first worker gets the first ones.
+
+    Other workers steal from the end of what it has (``--dist worksteal``), so those tests run one after another.
+    """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.xdist_group("flower"))
 
 
 @pytest.fixture(autouse=True, scope="session")

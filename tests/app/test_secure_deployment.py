@@ -98,11 +98,11 @@ def test_strangers_are_refused_and_the_run_is_unharmed(site: Site, run_inline: I
     assert run.results["engine"] == "deployment"
     undisturbed = run_inline(nodes=2, rounds=ROUNDS, set=TINY)
     assert run.results["weights_sha256"] == undisturbed.results["weights_sha256"]
+    check_status(site)
 
 
-@pytest.mark.slow
-def test_the_status_of_the_site(site: Site) -> None:
-    """After the run of the test before: its nodes are online, and the lines that it streamed are JSON."""
+def check_status(site: Site) -> None:
+    """The site says that both nodes are online and the run is over, whose lines were JSON."""
     ended = subprocess.run(
         [sys.executable, "-m", "fedshift_app.cli", "status", "--site", runner.CONNECTION, "--json"],
         cwd=site.flower.folder, env=site.flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
