@@ -1,6 +1,5 @@
 """``fedshift run``: Flower's own ``flwr run``, on a SuperLink that belongs to this run alone."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -188,9 +187,16 @@ def _tell_interrupted(status_file: Path) -> None:
     if path is None:
         print("interrupted before the first round: there is no run folder", file=sys.stderr)
         return
-    with contextlib.suppress(ConfigError):  # stopped before the first status was written
-        engine = status.read(Path(path))["engine"]
-        print(f"interrupted; go on with: {status.resume_command(Path(path), engine)}", file=sys.stderr)
+    if go_on := _go_on(Path(path)):
+        print(f"interrupted; {go_on}", file=sys.stderr)
+
+
+def _go_on(folder: Path) -> str:
+    """Return how a run is continued; empty if it was stopped before its first status was written."""
+    try:
+        return f"go on with: {status.resume_command(folder, status.read(folder)['engine'])}"
+    except ConfigError:
+        return ""
 
 
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
@@ -200,7 +206,8 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
     told = json.loads(status_file.read_text())
     if told["state"] != "completed":
         path = told["run_folder"]
-        folder = f" (what was computed is in {path}; go on with: fedshift run resume={path})" if path else ""
+        parts = [f"what was computed is in {path}", _go_on(Path(path))] if path else []
+        folder = f" ({'; '.join(filter(None, parts))})" if parts else ""
         raise FederationError(f"{told['error']}{folder}")
     return Path(told["run_folder"])
 
