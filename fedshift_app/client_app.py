@@ -97,6 +97,9 @@ def _train(msg: Message, context: Context) -> RecordDict:
     config = msg.content.config_records[CONFIG]
     parameters = _in_order(msg.content.array_records[ARRAYS], client)
     weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS))
+    for name, array in client.memory.items():
+        if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
+            raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
     called.shelf.remember(client.server_round, client.memory)
     context.state[MEMORY] = encode(client.memory)
     context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})

@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricReco
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
+from clients.base import DomainClient
 from datasets.errors import ConfigError, FederationError
 from fedshift_app.config import resolve
 from fedshift_app.flower_internals import make_context
@@ -230,3 +231,25 @@ def test_a_node_config_that_lacks_something_is_named(change: dict[str, Any], mes
 
 def _place(node_config: dict[str, Any]) -> Place:
     return place(resolve({}), make_context(1, node_config, {}), "deployment")
+
+
+def test_private_parts_that_diverged_are_not_kept(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is left out once and comes back with what it had before."""
+    fit = DomainClient.fit
+    had: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
+
+    def diverging(client: DomainClient, *arguments: Any) -> Any:
+        if client.setup.index == 1:
+            had[int(arguments[1]["server-round"])] = dict(client.memory)
+        result = fit(client, *arguments)
+        if (client.setup.index, client.server_round) == (1, 2):
+            name = next(name for name, array in client.memory.items() if array.dtype.kind == "f")
+            client.memory[name] = np.full_like(client.memory[name], np.nan)
+        return result
+
+    monkeypatch.setattr(DomainClient, "fit", diverging)
+    run = run_inline(method="fedbn", rounds=3, set=f"{SHORT} model.name=cnn_bn")
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 2, 3], [0, 1, 2, 3]]
+    assert "node 1 (texture): " in run.rounds[1]["left_out"][0]
+    assert "holds numbers that are not finite (training diverged?" in run.rounds[1]["left_out"][0]
+    assert had[2] and all((had[3][name] == array).all() for name, array in had[2].items())
