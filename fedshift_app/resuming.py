@@ -142,7 +142,7 @@ def _compare_versions(told: Mapping[str, Any]) -> None:
 
 
 def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
-    there, here = (_flat(config.model_dump(mode="json")) for config in (kept, asked))
+    there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
     told = [
         f"{key} is {there.get(key)!r} there, asked is {here.get(key)!r}"
         for key in sorted(there.keys() | here.keys())
@@ -152,11 +152,11 @@ def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
         raise ConfigError(f"resume: the run in {path} is another one: {'; '.join(told)}")
 
 
-def _flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return all values by their dotted key."""
     found: dict[str, Any] = {}
     for key, value in section.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
     return found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import typer
 
 from datasets.errors import ConfigError, FederationError, FedShiftError
-from fedshift_app import console, processes, resuming, runner, sweep_grid
+from fedshift_app import console, exit_codes, processes, resuming, runner, sweep_grid
 from fedshift_app.durable import InUse, Lock, write_atomically
 from fedshift_app.node import DEPLOYMENT
 from fedshift_app.run_folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
@@ -123,7 +123,7 @@ class Sweep:
             self._stop()
             typer.echo(f"stopped, {len(self._finished())} of {len(self.records)} runs are finished", err=True)
             typer.echo(f"to go on: {os.environ.get(COMMAND, 'the same command again')}", err=True)
-            raise SystemExit(130 if isinstance(stop, KeyboardInterrupt) else stop.code) from None
+            raise SystemExit(exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else stop.code) from None
         except BaseException:
             self._stop()
             raise

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from datasets.errors import ConfigError
 from fedshift_app import config as configuration
-from fedshift_app.resuming import FREE
+from fedshift_app.resuming import FREE, flat
 from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
 
 #: Settings that make rows of a table. A method can carry modules, and is another method with them.
@@ -112,14 +112,6 @@ def read(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not finished:
         raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
     return [_read(place) for place in finished], unfinished
-
-
-def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return all values by their dotted key."""
-    found: dict[str, Any] = {}
-    for key, value in section.items():
-        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return found
 
 
 @cache

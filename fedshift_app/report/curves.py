@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedshift_app.console import percent
 from fedshift_app.report.drawing import (
     GRID,
     TEXT,
@@ -43,7 +44,7 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     axes.grid(axis="y")
     shown_rounds(axes, lines[-1]["round"])
     legend_above(figure, axes)
-    last = ", ".join(f"{name} {_percent(value)}" for name, value in scored[-1]["accuracy"].items())
+    last = ", ".join(f"{name} {percent(value)}" for name, value in scored[-1]["accuracy"].items())
     title = f"Top-1 accuracy by domain over {len(lines)} rounds; in round {rounds[-1]}: {last}."
     notes = []
     if len(scored) < len(lines):
@@ -65,16 +66,16 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     names = [*domains, "AVG"]
     for i, value in enumerate(domains.values()):
         axes.barh(i, value or 0.0, height=0.68, color=domain_colour(i))
-        axes.text((value or 0.0) + 1, i, _percent(value), va="center")
+        axes.text((value or 0.0) + 1, i, percent(value), va="center")
     axes.barh(count, avg, height=0.68, color=GRID, xerr=std, ecolor=TEXT, capsize=4)
-    axes.text(min(avg + std, 100) + 2.5, count, f"{_percent(avg)} ± {std:.1f}", va="center")
+    axes.text(min(avg + std, 100) + 2.5, count, f"{percent(avg)} ± {std:.1f}", va="center")
     axes.set_yticks(range(count + 1), names)
     axes.invert_yaxis()
     axes.set_xlim(0, 125)  # room for the numbers
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("accuracy (%)")
     axes.tick_params(axis="y", length=0)
-    told = ", ".join(f"{name} {_percent(value)}" for name, value in domains.items())
+    told = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
     title = (
         f"Mean accuracy of the last {results['averaged_rounds']} scored rounds: {told}; AVG {avg:.1f}, STD {std:.1f}."
     )
@@ -143,7 +144,3 @@ def costs(lines: Lines) -> Drawing:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
-
-
-def _percent(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.1f}"

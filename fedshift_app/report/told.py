@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from fedshift_app import registry
+from fedshift_app.console import percent
 from fedshift_app.report import curves, drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
@@ -33,9 +34,9 @@ def _head(record: Record) -> dict[str, Any]:
     if results is not None:
         worst = results["worst_domain"]
         facts = [
-            ("AVG", _percent(results["avg"])),
-            ("STD over domains", _percent(results["std"])),
-            ("weakest domain", "missing" if worst is None else f"{worst} {_percent(results['worst'])}"),
+            ("AVG", percent(results["avg"])),
+            ("STD over domains", percent(results["std"])),
+            ("weakest domain", "missing" if worst is None else f"{worst} {percent(results['worst'])}"),
             *facts,
         ]
     facts.append(("time", f"{sum(line['seconds'] for line in record.lines):.0f} s"))
@@ -155,7 +156,3 @@ def _settings(record: Record) -> dict[str, Any]:
 def _word(value: Any) -> str:
     """Return a value as a configuration writes it."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _percent(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.1f}"
