@@ -178,6 +178,9 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     csv: Annotated[Path | None, typer.Option(help="A CSV file to write.")] = None,
     html: Annotated[Path | None, typer.Option(help="A page to write.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="A folder for one small JSON file per run, which `compare` reads as well.")
+    ] = None,
 ) -> None:
     """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
     from fedshift_app import comparing
@@ -193,6 +196,9 @@ def compare(
             except OSError as error:
                 raise ConfigError(f"cannot write {path}: {error.strerror}") from None
             typer.echo(f"wrote {path.resolve()}", err=markdown or as_json)
+    if keep is not None:
+        files = comparing.keep(runs, keep)
+        typer.echo(f"wrote {len(files)} files into {keep.resolve()}", err=markdown or as_json)
 
 
 @app.command()

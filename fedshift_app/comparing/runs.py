@@ -106,12 +106,21 @@ def read(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     Raises:
         ConfigError: If there is no finished run, or a file is not what it should be.
     """
-    places = dict.fromkeys(place for path in paths for place in _places(path.expanduser().resolve()))
-    finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
-    unfinished = [place.name for place in places if place not in finished]
+    found = places(paths)
+    finished = [place for place in found if place.is_file() or (place / RESULTS_FILE).is_file()]
+    unfinished = [place.name for place in found if place not in finished]
     if not finished:
         raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
     return [_read(place) for place in finished], unfinished
+
+
+def places(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders and results files that paths stand for, each once.
+
+    Raises:
+        ConfigError: If a path is nothing of the kind and holds nothing of the kind.
+    """
+    return list(dict.fromkeys(place for path in paths for place in _places(path.expanduser().resolve())))
 
 
 @cache

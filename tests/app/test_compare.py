@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from datasets.errors import ConfigError
 from fedshift_app import cli
-from fedshift_app.comparing import compare
+from fedshift_app.comparing import compare, keep
 from fedshift_app.comparing.seeds import paired, spread
 from fedshift_app.config import resolve
 
@@ -406,6 +407,8 @@ def test_the_command(
         return int(caught.value.code or 0), *capsys.readouterr()
 
     page, table = tmp_path / "c.html", tmp_path / "c.csv"
+    code, out, _ = call("compare", *three_seeds, "--keep", tmp_path / "kept")
+    assert code == 0 and f"wrote 6 files into {tmp_path / 'kept'}" in out
     code, out, _ = call("compare", *three_seeds, "--html", page, "--csv", table)
     assert code == 0 and "+2.00 ± 1.00" in out and f"wrote {page}" in out
     assert page.read_text() == compare(three_seeds).html() and table.read_text() == compare(three_seeds).csv()
@@ -417,3 +420,39 @@ def test_the_command(
     assert code == 1 and "cannot write" in err
     code, out, _ = call("papers")
     assert code == 0 and "f2dc.table1b" in out
+
+
+def test_kept_files_make_the_same_table_and_tell_no_local_path(
+    three_seeds: list[Path], make_run: MakeRun, tmp_path: Path
+) -> None:
+    unfinished = make_run("fedprox", 0, two(1, 2), flat={"set": SCAN_STREET})
+    (unfinished / "results.json").unlink()
+    for run in three_seeds:
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config["resolved"]["dataset"]["data_dir"] = str(tmp_path)
+        config |= {"command": f"fedshift run data-dir={tmp_path}", "git": "abc"}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+    files = keep([tmp_path / "runs"], tmp_path / "kept")
+    assert [file.name for file in files] == sorted(f"{run.name}.json" for run in three_seeds)
+    assert not any(str(tmp_path) in file.read_text() for file in files)
+    again = compare([tmp_path / "kept"]).numbers
+    assert [(row.label, row.values, row.difference) for row in again.rows] == [
+        (row.label, row.values, row.difference) for row in compare(three_seeds).numbers.rows
+    ]
+    assert keep([tmp_path / "runs"], tmp_path / "kept") == files  # once more, over them
+
+
+def test_runs_of_one_name_are_not_kept_over_each_other(
+    three_seeds: list[Path], make_run: MakeRun, tmp_path: Path
+) -> None:
+    other = tmp_path / "other" / three_seeds[0].name
+    shutil.copytree(three_seeds[0], other)
+    with pytest.raises(ConfigError, match=f"two runs are named {other.name}"):
+        keep([*three_seeds, other], tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_folder_for_kept_files_that_cannot_be_made_is_named(three_seeds: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"--keep: cannot write into {tmp_path / 'file'}"):
+        keep(three_seeds, tmp_path / "file")

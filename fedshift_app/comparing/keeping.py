@@ -1,0 +1,56 @@
+"""``fedshift compare --keep``: what a comparison needs of a run, as one small file without weights or local paths."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError
+from fedshift_app import config as configuration
+from fedshift_app.comparing import runs
+from fedshift_app.durable import write_atomically
+from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
+
+#: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
+_TOLD = ("resolved", "engine", "git", "versions", "started")
+
+
+def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """Write each finished run as one JSON file that ``compare`` reads: ``results.json`` with ``config.yaml`` in it.
+
+    Args:
+        paths: Run folders, folders that hold some.
+        folder: Where to; it is made. A file of the same run is written anew.
+
+    Returns:
+        The files, each named after its run's folder.
+
+    Raises:
+        ConfigError: As ``runs.read``, if two runs have one name, or a file cannot be written.
+    """
+    places = [place for place in runs.places(paths) if (place / RESULTS_FILE).is_file()]
+    runs.read(places)  # all are whole before the first one is written
+    files = [folder / f"{place.name}.json" for place in places]
+    if twice := sorted({file.stem for file in files if files.count(file) > 1}):
+        raise ConfigError(f"--keep: two runs are named {', '.join(twice)}; keep them in folders of their own")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for place, file in zip(places, files, strict=True):
+            write_atomically(file, _as_lines(_content(place)))
+    except OSError as error:
+        raise ConfigError(f"--keep: cannot write into {folder}: {error.strerror}") from None
+    return files
+
+
+def _content(place: Path) -> dict[str, Any]:
+    config = configuration.read_yaml(place / CONFIG_FILE)
+    told = {key: config[key] for key in _TOLD if key in config}
+    resolved = told["resolved"]
+    resolved["dataset"] = {key: value for key, value in resolved["dataset"].items() if key != "data_dir"}
+    return json.loads((place / RESULTS_FILE).read_text(encoding="utf-8")) | {"config": told}
+
+
+def _as_lines(content: dict[str, Any]) -> str:
+    """Return JSON with one line per key, which reads well and differs by line."""
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+    return f"{{\n{lines}\n}}\n"
