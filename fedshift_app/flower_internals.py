@@ -1,7 +1,9 @@
 """The few parts of Flower 1.41 that FedShift uses and Flower does not export; all in this one place."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -58,10 +60,16 @@ def guard_superlink(guard: Callable[..., Any]) -> None:
         raise FedShiftError("this version of Flower takes no middleware: its Control API would be open to the network")
 
 
+def path_with_flower() -> str:
+    """Return PATH with the commands of this environment first; Flower looks for its own ones there."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
 def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     """Run ``flower-superlink`` in this process, behind :func:`guard_superlink`."""
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
     guard_superlink(guard)
+    os.environ["PATH"] = path_with_flower()
     sys.argv = ["flower-superlink", *options]
     flower_superlink()

@@ -13,7 +13,7 @@ from datasets.errors import ConfigError, FederationError
 from fedshift_app import inline, processes, status
 from fedshift_app.config import RunConfig
 from fedshift_app.credentials import Credentials
-from fedshift_app.flower_internals import make_context
+from fedshift_app.flower_internals import make_context, path_with_flower
 from fedshift_app.run_folder import STATUS_FILE
 
 APP = Path(__file__).resolve().parent.parent  # the folder with pyproject.toml, which `flwr run` takes
@@ -227,6 +227,5 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
         STATUS_FILE: str(home / "status.json"),
-        # Flower looks for its commands on PATH.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PATH": path_with_flower(),
     }

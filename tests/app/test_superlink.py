@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from typing import Any
 
 import httpx
@@ -92,3 +93,9 @@ def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch
     superlink.serve(["--port", "1"])
     assert os.environ[COMMAND] == "fedshift deploy-demo"
     assert started == [["--port", "1"]] * 2
+
+
+def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    path = flower_internals.path_with_flower()
+    assert shutil.which("flower-superexec", path=path) and path.endswith("/nowhere")
