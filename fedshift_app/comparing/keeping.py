@@ -47,7 +47,8 @@ def _content(place: Path) -> dict[str, Any]:
     told = {key: config[key] for key in _TOLD if key in config}
     resolved = told["resolved"]
     resolved["dataset"] = {key: value for key, value in resolved["dataset"].items() if key != "data_dir"}
-    return json.loads((place / RESULTS_FILE).read_text(encoding="utf-8")) | {"config": told}
+    results: dict[str, Any] = json.loads((place / RESULTS_FILE).read_text(encoding="utf-8"))
+    return results | {"config": told}
 
 
 def _as_lines(content: dict[str, Any]) -> str:
