@@ -127,27 +127,30 @@ def places(paths: Sequence[Path]) -> list[Path]:
 def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tuple[Any, Any]]:
     """Return what a method asks of other sections in an experiment, beside what the experiment says without it.
 
-    Asked by conf/methods and by the experiment's ``methods:``. Of an experiment that is not in conf/experiments
-    nothing is known: then every difference counts as one.
+    Asked by conf/methods and by the experiment's ``methods:``. What the experiment says is taken with FedAvg, or, where
+    nodes have different networks and FedAvg is refused, with the experiment's own method. Of an experiment that is
+    not in conf/experiments nothing is known: then every difference counts as one.
 
     Returns:
         By dotted key the value that the method asks for, and that of the experiment.
     """
     if experiment not in configuration.names("experiments"):
         return {}
-    asked, plain = (
-        flat(
-            configuration.resolve({"experiment": experiment, "dataset": dataset, "method": name}).model_dump(
-                mode="json"
-            )
-        )
-        for name in (method, BASELINE)
-    )
+    at = {"experiment": experiment, "dataset": dataset}
+    asked = _settings(at | {"method": method})
+    try:
+        plain = _settings(at | {"method": BASELINE})
+    except ConfigError:
+        plain = _settings(at)
     return {
         key: (asked.get(key), plain.get(key))
         for key in asked.keys() | plain.keys()
         if not key.startswith("method.") and asked.get(key) != plain.get(key)
     }
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    return flat(configuration.resolve(given).model_dump(mode="json"))
 
 
 def _places(path: Path) -> list[Path]:

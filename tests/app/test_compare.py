@@ -456,3 +456,11 @@ def test_a_folder_for_kept_files_that_cannot_be_made_is_named(three_seeds: list[
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=f"--keep: cannot write into {tmp_path / 'file'}"):
         keep(three_seeds, tmp_path / "file")
+
+
+def test_runs_of_an_experiment_that_refuses_fedavg_compare(make_run: MakeRun) -> None:
+    runs = [
+        make_run(method, seed, two(60 + seed, 40 + seed), experiment="digits-small-heterogeneous")
+        for method in ("local", "fedproto", "fedseproto") for seed in range(2)
+    ]  # fmt: skip
+    assert [row.label for row in compare(runs).numbers.rows] == ["fedseproto", "local", "fedproto"]

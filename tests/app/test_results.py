@@ -1,0 +1,42 @@
+"""docs/results.md: each table is what the command above it prints from the committed runs."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedshift_app import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+KEPT = sorted((ROOT / "docs" / "results").glob("*/*.json"))
+#: Commands as the page prints them, each with the text up to the next one.
+SHOWN = re.findall(
+    r"^    fedshift (compare docs/results/[^\n]*--markdown)$(.*?)(?=^    fedshift compare|\Z)", PAGE, re.M | re.S
+)
+
+
+@pytest.mark.parametrize(("command", "below"), SHOWN, ids=[command for command, _ in SHOWN])
+def test_a_table_is_what_its_command_prints(command: str, below: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    printed = CliRunner().invoke(cli.app, shlex.split(command))
+    assert printed.exit_code == 0, printed.output
+    assert "Warning" not in printed.stdout
+    table = printed.stdout.strip()
+    assert table.startswith("**") and table in below
+
+
+def test_every_committed_run_is_in_a_table() -> None:
+    folders = {word.removeprefix("docs/results/") for command, _ in SHOWN for word in command.split() if "/" in word}
+    assert folders == {file.parent.name for file in KEPT} != set()
+
+
+@pytest.mark.parametrize("file", KEPT, ids=[file.stem for file in KEPT])
+def test_a_committed_run_tells_its_state_of_the_source_and_no_path(file: Path) -> None:
+    told = json.loads(file.read_text(encoding="utf-8"))
+    assert re.fullmatch("[0-9a-f]{12,40}", told["config"]["git"])
+    assert not re.search(r'"/\w', file.read_text(encoding="utf-8"))
+    assert told["missing"] == []
