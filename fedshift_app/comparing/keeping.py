@@ -19,7 +19,7 @@ def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
     """Write each finished run as one JSON file that ``compare`` reads: ``results.json`` with ``config.yaml`` in it.
 
     Args:
-        paths: Run folders, folders that hold some.
+        paths: As ``runs.read``.
         folder: Where to; it is made. A file of the same run is written anew.
 
     Returns:
@@ -28,21 +28,23 @@ def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
     Raises:
         ConfigError: As ``runs.read``, if two runs have one name, or a file cannot be written.
     """
-    places = [place for place in runs.places(paths) if (place / RESULTS_FILE).is_file()]
-    runs.read(places)  # all are whole before the first one is written
-    files = [folder / f"{place.name}.json" for place in places]
+    finished, _ = runs.read(paths)  # all are whole before the first one is written
+    files = [folder / f"{run.name}.json" for run in finished]
     if twice := sorted({file.stem for file in files if files.count(file) > 1}):
         raise ConfigError(f"--keep: two runs are named {', '.join(twice)}; keep them in folders of their own")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for place, file in zip(places, files, strict=True):
-            write_atomically(file, _as_lines(_content(place)))
+        for run, file in zip(finished, files, strict=True):
+            write_atomically(file, _as_lines(_content(run.place)))
     except OSError as error:
         raise ConfigError(f"--keep: cannot write into {folder}: {error.strerror}") from None
     return files
 
 
 def _content(place: Path) -> dict[str, Any]:
+    if place.is_file():
+        kept: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+        return kept
     config = configuration.read_yaml(place / CONFIG_FILE)
     told = {key: config[key] for key in _TOLD if key in config}
     resolved = told["resolved"]

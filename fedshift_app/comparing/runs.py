@@ -68,16 +68,21 @@ class Run:
     """A finished run.
 
     Attributes:
-        name: Of its folder or file.
+        place: Its folder, or its results file with the configuration in it.
         results: What it came to.
         config: Its settings by dotted key, and its number of nodes.
         surroundings: What should not matter: engine, versions, state of the source.
     """
 
-    name: str
+    place: Path
     results: Results
     config: Mapping[str, Any]
     surroundings: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder or file."""
+        return self.place.stem if self.place.is_file() else self.place.name
 
     @property
     def row_settings(self) -> dict[str, Any]:
@@ -106,30 +111,21 @@ def read(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     Raises:
         ConfigError: If there is no finished run, or a file is not what it should be.
     """
-    found = places(paths)
-    finished = [place for place in found if place.is_file() or (place / RESULTS_FILE).is_file()]
-    unfinished = [place.name for place in found if place not in finished]
+    places = dict.fromkeys(place for path in paths for place in _places(path.expanduser().resolve()))
+    finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
+    unfinished = [place.name for place in places if place not in finished]
     if not finished:
         raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
     return [_read(place) for place in finished], unfinished
-
-
-def places(paths: Sequence[Path]) -> list[Path]:
-    """Return the run folders and results files that paths stand for, each once.
-
-    Raises:
-        ConfigError: If a path is nothing of the kind and holds nothing of the kind.
-    """
-    return list(dict.fromkeys(place for path in paths for place in _places(path.expanduser().resolve())))
 
 
 @cache
 def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tuple[Any, Any]]:
     """Return what a method asks of other sections in an experiment, beside what the experiment says without it.
 
-    Asked by conf/methods and by the experiment's ``methods:``. What the experiment says is taken with FedAvg, or, where
-    nodes have different networks and FedAvg is refused, with the experiment's own method. Of an experiment that is
-    not in conf/experiments nothing is known: then every difference counts as one.
+    Asked by conf/methods and by the experiment's ``methods:``. The experiment without it is that with its own method:
+    FedAvg, or, where nodes have different networks, FedSeProto, which asks for nothing either. Of an experiment that
+    is not in conf/experiments nothing is known: then every difference counts as one.
 
     Returns:
         By dotted key the value that the method asks for, and that of the experiment.
@@ -137,11 +133,7 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
     if experiment not in configuration.names("experiments"):
         return {}
     at = {"experiment": experiment, "dataset": dataset}
-    asked = _settings(at | {"method": method})
-    try:
-        plain = _settings(at | {"method": BASELINE})
-    except ConfigError:
-        plain = _settings(at)
+    asked, plain = _settings(at | {"method": method}), _settings(at)
     return {
         key: (asked.get(key), plain.get(key))
         for key in asked.keys() | plain.keys()
@@ -202,8 +194,7 @@ def _read(place: Path) -> Run:
             f"{config['method.name']!r}, {config['seed']}"
         )
     around = {"engine": told.get("engine"), "git": told.get("git")} | dict(told.get("versions") or {})
-    name = place.stem if place.is_file() else place.name
-    return Run(name, results, config, {key: str(value) for key, value in around.items() if value is not None})
+    return Run(place, results, config, {key: str(value) for key, value in around.items() if value is not None})
 
 
 def _json(file: Path) -> Any:

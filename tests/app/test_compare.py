@@ -435,11 +435,13 @@ def test_kept_files_make_the_same_table_and_tell_no_local_path(
     files = keep([tmp_path / "runs"], tmp_path / "kept")
     assert [file.name for file in files] == sorted(f"{run.name}.json" for run in three_seeds)
     assert not any(str(tmp_path) in file.read_text() for file in files)
-    again = compare([tmp_path / "kept"]).numbers
-    assert [(row.label, row.values, row.difference) for row in again.rows] == [
+    told = compare([tmp_path / "kept"]).numbers
+    assert [(row.label, row.values, row.difference) for row in told.rows] == [
         (row.label, row.values, row.difference) for row in compare(three_seeds).numbers.rows
     ]
     assert keep([tmp_path / "runs"], tmp_path / "kept") == files  # once more, over them
+    again = keep([tmp_path / "kept"], tmp_path / "copied")
+    assert [file.read_text() for file in again] == [file.read_text() for file in files]
 
 
 def test_runs_of_one_name_are_not_kept_over_each_other(
