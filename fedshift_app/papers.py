@@ -14,6 +14,8 @@ from fedshift_app import registry
 FOLDER = "papers"
 #: What a printed row of plain ``fedavg`` stands for: a method without the modules that any model can carry.
 _PLAIN = {"modules.name": registry.NO_PLUGIN}
+#: What a printed label stands for: our method, or its name and settings by dotted key.
+Ours = str | dict[str, Any]
 
 
 class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -74,7 +76,7 @@ class PrintedTable(_Section):
     scenario: str = ""
     unit: str
     columns: tuple[str, ...]
-    methods: dict[str, str | dict[str, Any]] = {}  # printed label: our method, or its name and settings
+    methods: dict[str, Ours] = {}  # over those of the paper
     beside: tuple[Beside, ...] = ()
     budget: Budget = Budget()
     rows: tuple[PrintedRow, ...]
@@ -88,7 +90,7 @@ class PaperFile(_Section):
     venue: str
     backbone: str
     notes: tuple[str, ...] = ()
-    methods: dict[str, str] = {}  # printed label: our method, in all tables
+    methods: dict[str, Ours] = {}  # in all tables
     tables: tuple[PrintedTable, ...]
     checks: tuple[str, ...] = Field(())
 
