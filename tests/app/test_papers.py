@@ -89,6 +89,14 @@ def test_a_method_with_a_part_switched_off_stands_beside_no_row_of_the_whole() -
     assert table.row(whole | {"method.tta": False}) is None
 
 
+def test_fedproto_shares_weights_where_the_paper_has_one_global_model() -> None:
+    ours = {"method.name": "fedproto", "modules.name": "none"}
+    for id_ in ("i2pfl.tableiidigits", "fedseproto.table1digits"):
+        assert papers.get(id_).row(ours | {"method.share_weights": False}) is None
+        assert papers.get(id_).row(ours | {"method.share_weights": True}) is not None
+    assert papers.get("fedseproto.table3").row(ours | {"method.share_weights": False}) is not None
+
+
 def test_a_row_whose_label_was_lost_stands_beside_nothing() -> None:
     table = papers.get("i2pfl.tableivdigits")
     lost = [row for row in table.printed.rows if not row.label_certain]
