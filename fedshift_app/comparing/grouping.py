@@ -1,12 +1,14 @@
 """Which runs may stand in one table: differing settings are named, and a method's own are told apart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedshift_app.comparing.runs import BASELINE, NODES, Run, own_settings
+from fedshift_app.comparing.runs import BASELINE, NODES, Run, own_settings, usual_settings
 
 #: So many runs are named for a value; of others the number is told.
 _NAMED = 2
+#: So many differing parameters stand in every row of a method; of more, those that are not as the experiment has them.
+_IN_EVERY_ROW = 2
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -58,11 +60,30 @@ def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list
 
 
 def row_labels(runs: Sequence[Run]) -> list[str]:
-    """Return the row of each run: its method, and the parameters in which runs of that method differ."""
-    by_method: dict[str, list[Run]] = {}
+    """Return the row of each run: its method, and the parameters in which runs of that method differ.
+
+    Where they are many, a row leaves out those that ``unnamed`` tells.
+    """
+    known = unnamed(runs)
+    keys = {run.results.method: _varied(runs, run.results.method) for run in runs}
+    return [_label(run, keys[run.results.method], known.get(run.results.method, {})) for run in runs]
+
+
+def unnamed(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Return by method the values of parameters that rows do not name.
+
+    Of more than two differing parameters a row names only those that are not as the experiment has them. The
+    experiment of the method's first run counts, so that rows of two experiments are never named alike.
+    """
+    found = {}
     for run in runs:
-        by_method.setdefault(run.results.method, []).append(run)
-    return [_label(run, by_method[run.results.method]) for run in runs]
+        if run.results.method in found:
+            continue
+        keys = _varied(runs, run.results.method)
+        usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
+        many = len(keys) > _IN_EVERY_ROW
+        found[run.results.method] = {key: usual[key] for key in keys if many and key in usual}
+    return {method: values for method, values in found.items() if values}
 
 
 def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
@@ -85,6 +106,11 @@ def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
                 seed = run.results.seed
                 found.append(f"{its} and {label} ended with the same weights (seed {seed}): does one do nothing?")
     return found
+
+
+def parameter(key: str) -> str:
+    """Return a parameter as rows name it: one of the method without its section."""
+    return key.removeprefix("method.")
 
 
 def shown(value: Any) -> str:
@@ -111,14 +137,17 @@ def _own(run: Run) -> dict[str, tuple[Any, Any]]:
     return {key: value for key, value in found.items() if key in run.group_settings}
 
 
-def _label(run: Run, same: Sequence[Run]) -> str:
-    settings = [other.row_settings for other in same]
-    parts = [
-        f"{key.removeprefix('method.')}={shown(value)}"
-        for key, value in run.row_settings.items()
-        if len(_distinct(one[key] for one in settings if key in one)) > 1
-    ]
-    return " ".join([run.results.method, *parts])
+def _varied(runs: Sequence[Run], method: str) -> list[str]:
+    """Return the parameters, of method or modules, in which the runs of a method differ."""
+    settings = [run.row_settings for run in runs if run.results.method == method]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return [key for key in keys if len(_distinct(one[key] for one in settings if key in one)) > 1]
+
+
+def _label(run: Run, keys: Sequence[str], known: dict[str, Any]) -> str:
+    settings = run.row_settings
+    named = [key for key in keys if key in settings and not (key in known and settings[key] == known[key])]
+    return " ".join([run.results.method, *(f"{parameter(key)}={shown(settings[key])}" for key in named)])
 
 
 def _suspicious(run: Run, other: Run) -> bool:
@@ -145,10 +174,15 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def order(run: Run, methods: Sequence[str]) -> tuple[Any, ...]:
-    """Return what rows are sorted by: the baseline first, then methods as registered, then their parameters."""
+def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
+    """Return what rows are sorted by: the baseline first, then methods as registered, then their parameters.
+
+    Of a method with many parameters (``unnamed``) the row that names none is the first.
+    """
+    known = unnamed.get(run.results.method, {})
+    varied = any(run.row_settings.get(key) != value for key, value in known.items())
     values = [(0, value, "") if _is_number(value) else (1, 0.0, shown(value)) for value in run.row_settings.values()]
-    return (run.results.method != BASELINE, methods.index(run.results.method), values)
+    return (run.results.method != BASELINE, methods.index(run.results.method), varied, values)
 
 
 def _is_number(value: Any) -> bool:

@@ -132,13 +132,23 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
     """
     if experiment not in configuration.names("experiments"):
         return {}
-    at = {"experiment": experiment, "dataset": dataset}
-    asked, plain = _settings(at | {"method": method}), _settings(at)
+    asked, plain = usual_settings(experiment, dataset, method), _settings({"experiment": experiment, "dataset": dataset})
     return {
         key: (asked.get(key), plain.get(key))
         for key in asked.keys() | plain.keys()
         if not key.startswith("method.") and asked.get(key) != plain.get(key)
     }
+
+
+@cache
+def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, Any]:
+    """Return the settings of a method in an experiment by dotted key, with nothing set by hand.
+
+    Of an experiment that is not in conf/experiments nothing is known.
+    """
+    if experiment not in configuration.names("experiments"):
+        return {}
+    return _settings({"experiment": experiment, "dataset": dataset, "method": method})
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:

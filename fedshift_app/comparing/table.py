@@ -117,7 +117,8 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
             "these runs differ in more than method and seed (--allow-different makes rows of them): "
             + grouping.told(runs, differences)
         )
-    runs.sort(key=lambda run: grouping.order(run, list(registry.METHODS)))
+    unnamed = grouping.unnamed(runs)
+    runs.sort(key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
     differences = grouping.differing(runs)
     labels = grouping.row_labels(runs)
     members: dict[tuple[str, str], list[Run]] = {}
@@ -138,6 +139,11 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
         rows = [_beside(row, table, columns) for row in rows]
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(accuracy)} (%), {called}"
     notes = [*_notes(rows, headline, accuracy), *notes]
+    notes += [
+        f"{method}, where a row does not name it: "
+        + ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in values.items())
+        for method, values in grouping.unnamed(runs).items()
+    ]
     notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
               grouping.own(runs).items()]  # fmt: skip
     if differences:

@@ -179,6 +179,22 @@ def test_parameters_of_a_sweep_and_modules_make_rows(make_run: MakeRun) -> None:
     assert [row.is_baseline for row in rows] == [False, True, False, False]
 
 
+def test_of_many_parameters_a_row_names_those_that_are_not_as_the_experiment_has_them(make_run: MakeRun) -> None:
+    ways = ["", "method.tau=0.02", "method.lambda1=1", "method.lambda2=0.5", "method.tau=0.02 method.lambda1=1"]
+    runs = [make_run("i2pfl", 0, two(1, i), flat={"set": way}) for i, way in enumerate(ways)]
+    found = compare(runs).numbers
+    assert [row.label for row in found.rows] == [
+        "i2pfl", "i2pfl tau=0.02 lambda1=1.0", "i2pfl tau=0.02", "i2pfl lambda1=1.0", "i2pfl lambda2=0.5"
+    ]  # fmt: skip
+    assert "i2pfl, where a row does not name it: tau=0.07, lambda1=10.0, lambda2=1.0" in found.notes
+    for run in runs:  # of an experiment of someone else's nothing is known
+        content = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(content.replace("experiment: handwritten", "experiment: mine"))
+    found = compare(runs).numbers
+    assert "i2pfl tau=0.07 lambda1=10.0 lambda2=1.0" in [row.label for row in found.rows]
+    assert not any("does not name" in note for note in found.notes)
+
+
 def test_a_missing_domain_takes_the_average_with_it(make_run: MakeRun) -> None:
     found = compare([make_run("fedavg", 0, two(60, None)), make_run("i2pfl", 0, two(61, 41))])
     fedavg, i2pfl = found.numbers.rows
