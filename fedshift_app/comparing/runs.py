@@ -132,7 +132,8 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
     """
     if experiment not in configuration.names("experiments"):
         return {}
-    asked, plain = usual_settings(experiment, dataset, method), _settings({"experiment": experiment, "dataset": dataset})
+    asked = usual_settings(experiment, dataset, method)
+    plain = _settings({"experiment": experiment, "dataset": dataset})
     return {
         key: (asked.get(key), plain.get(key))
         for key in asked.keys() | plain.keys()
