@@ -150,11 +150,13 @@ def list_datasets() -> None:
 @app.command("experiments")
 def list_experiments() -> None:
     """List the experiments, one line each: the nodes they need, and the table of a paper that they stand for."""
-    for name in configuration.names("experiments"):
+    names = configuration.names("experiments")
+    width = max(map(len, names))
+    for name in names:
         told = configuration.read_yaml(configuration.experiment_file(name))
         nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
         table = f" [{told['paper']}]" if told.get("paper") else ""
-        typer.echo(f"{name:<26} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")
+        typer.echo(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")
 
 
 @app.command("papers")
