@@ -143,8 +143,9 @@ def list_methods(
 @app.command("datasets")
 def list_datasets() -> None:
     """List the data sets, one line each."""
+    width = max(map(len, catalog.DATASETS))
     for d in catalog.DATASETS.values():
-        typer.echo(f"{d.name:<12} {d.title}; domains {', '.join(d.domains)}; {len(d.classes)} classes")
+        typer.echo(f"{d.name:<{width}} {d.title}; domains {', '.join(d.domains)}; {len(d.classes)} classes")
 
 
 @app.command("experiments")
