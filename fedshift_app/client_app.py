@@ -16,8 +16,8 @@ from clients.stopwatch import MESSAGES
 from datasets import catalog
 from datasets.errors import FedShiftError
 from fedshift_app import console, holdings, keeping, node, noising
-from fedshift_app.config import RunConfig
 from fedshift_app.keeping import Shelf
+from fedshift_app.run_config import RunConfig
 from fedshift_records import decode, encode
 from fedshift_wire import (
     ARRAYS,

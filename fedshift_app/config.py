@@ -7,26 +7,20 @@ then ``methods: NAME:``, then the experiment's ``method:``.
 """
 
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import ValidationError
 
-from clients.settings import ONLY_32, ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
-from datasets.base import Source
-from datasets.corruptions import CORRUPTIONS
 from datasets.errors import ConfigError
-from datasets.splits import Allocation
 from fedshift_app import registry
-from fedshift_app.privacy import PrivacyConfig, check_method
-from fedshift_app.tracking import TrackerName, check_tracker
-from fedshift_wire import Params
-from strategies.schedule import EvaluateConfig
+from fedshift_app.privacy import check_method
+from fedshift_app.run_config import DatasetConfig, RunConfig, check_dataset, check_together, explain
+from fedshift_app.tracking import check_tracker
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -48,103 +42,11 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
 }
 
 DEFAULT_EXPERIMENT = "handwritten"
-#: What a name from a configuration must be so that a file of that name stays in its folder.
-FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
-
 #: What an experiment calls ``model.per_node``.
 MODEL_PER_NODE = "model_per_node"
 
 #: What a file may say of a method besides its parameters.
 ASKED_BY_METHODS = ("images", "train", "model", "modules", "evaluate", "rounds")
-
-
-class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Which images."""
-
-    name: str
-    domains: tuple[str, ...]  # the domains of this run, in the order of tables
-    data_dir: str = ""  # where the images are; empty: the data set makes its own
-    download: bool = False  # let torchvision fetch what it can
-    seed: int = Field(0, ge=0)  # of generated images
-    size: int | None = Field(None, ge=16, le=512)  # height and width in pixels; null: the data set's own
-
-    def source(self) -> Source:
-        """Return where the images come from on this machine."""
-        return Source(Path(self.data_dir) if self.data_dir else None, self.download, self.seed)
-
-
-class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """How test images differ from training images (FedICON, section 5). Training images are never touched."""
-
-    #: none; corruption: the test images of every domain are corrupted; domain: a held-out domain is the
-    #: test; attribute: a later test set of the same classes (cifar10.1) is the test.
-    name: Literal["none", "corruption", "domain", "attribute"] = "none"
-    corruption: str = "random"  # one of the 15 of Hendrycks & Dietterich, or one drawn for each image
-    severity: int = Field(5, ge=0, le=5)  # 0 leaves the images as they are
-    #: own: each simulated node is scored on a test set of its own, drawn from the domain's with the proportions of
-    #: its training labels; none: on the domain's test set as it is.
-    label_mix: Literal["none", "own"] = "none"
-
-    @field_validator("corruption")
-    @classmethod
-    def _known(cls, corruption: str) -> str:
-        if corruption not in ("random", *CORRUPTIONS):
-            raise ValueError(f"{corruption!r} is unknown; there are random, {', '.join(CORRUPTIONS)}")
-        return corruption
-
-
-class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Who takes part in a round, and how long the server waits."""
-
-    participation: float = Field(1.0, gt=0, le=1)  # share of the nodes that train in a round
-    min_nodes: int = Field(2, ge=1)  # nodes that must be there before each round (deployment)
-    node_timeout: float = Field(120.0, gt=0)  # seconds to wait for nodes, and for evaluation to be repeated
-    round_timeout: float = Field(3600.0, gt=0)  # seconds a round's training may take
-    #: Largest absolute value of a weight, a prototype, ... that a node may send; a node that sends more is left out.
-    #: Weights and features of these models stay below 1e3; 1e30 is finite, but drowns all others in an average.
-    max_value: float = Field(1e6, gt=0)
-
-
-class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Everything that decides the numbers of a run, and whether its time is measured."""
-
-    experiment: str  # part of the run folder's name
-    dataset: DatasetConfig
-    images: ImageConfig = ImageConfig()
-    allocation: Allocation = Allocation()
-    model: ModelConfig
-    train: TrainConfig
-    method: dict[str, Any]  # ``name`` and the method's parameters
-    modules: dict[str, Any] = {"name": registry.NO_PLUGIN}  # ``name`` and the parameters
-    federation: FederationConfig = FederationConfig()
-    privacy: PrivacyConfig = PrivacyConfig()
-    shift: ShiftConfig = ShiftConfig()
-    evaluate: EvaluateConfig = EvaluateConfig()
-    rounds: int = Field(ge=1)
-    seed: int = Field(0, ge=0)
-    profile: bool = False  # tell where the time of each round went
-    tracking: TrackerName = "none"  # show the rounds elsewhere as well, beside metrics.jsonl
-
-    @field_validator("experiment")
-    @classmethod
-    def _names_a_folder(cls, experiment: str) -> str:
-        if not FOLDER_NAME.fullmatch(experiment) or not experiment.isprintable():
-            raise ValueError(
-                f"{experiment!r} cannot be part of a folder's name: at most 100 characters, no / and \\, no dot first"
-            )
-        return experiment
-
-    def server_params(self) -> Params:
-        """Return the method's parameters for the strategy."""
-        return self._params()[0]
-
-    def node_params(self) -> Params:
-        """Return the method's parameters for the client."""
-        return self._params()[1]
-
-    def _params(self) -> tuple[Params, Params]:
-        given = {key: value for key, value in self.method.items() if key != "name"}
-        return registry.get(self.method["name"]).split_params(given)
 
 
 class _OnceLoader(yaml.SafeLoader):
@@ -259,8 +161,8 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
     try:
         config = DatasetConfig.model_validate(layers["dataset"])
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
-    _check_dataset(config)
+        raise ConfigError(explain(error)) from None
+    check_dataset(config)
     return config
 
 
@@ -272,11 +174,11 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     """
     try:
         config = RunConfig.model_validate(layers)
-        _check_dataset(config.dataset)
+        check_dataset(config.dataset)
         config.allocation.check(config.dataset.domains)
-        _check_together(config)
+        check_together(config)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
+        raise ConfigError(explain(error)) from None
     # Write every parameter out, so that the run folder shows defaults too.
     complete = config.model_copy(update={"modules": _complete_modules(config)})
     return complete.model_copy(update={"method": _complete_method(complete)})
@@ -286,9 +188,9 @@ def _complete_method(config: RunConfig) -> dict[str, Any]:
     """Return the method's section with all its parameters, checked."""
     method = registry.get(config.method["name"])
     try:
-        server, node = config._params()
+        server, node = config.params()
     except ValidationError as error:
-        raise ConfigError(_explain(error, "method")) from None
+        raise ConfigError(explain(error, "method")) from None
     client_class = method.client_class()
     if config.model.per_node and not client_class.heterogeneous:
         able = [name for name, m in registry.METHODS.items() if m.client_class().heterogeneous]
@@ -308,7 +210,7 @@ def _complete_modules(config: RunConfig) -> dict[str, Any]:
     try:
         params = registry.plugin_params(config.modules)
     except ValidationError as error:
-        raise ConfigError(_explain(error, "modules")) from None
+        raise ConfigError(explain(error, "modules")) from None
     return {"name": config.modules["name"]} | params.model_dump()
 
 
@@ -461,67 +363,3 @@ def _set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
             f"set: {key!r} is a section; set its keys, for example {key}.{next(iter(target[key]), 'name')}="
         )
     target[key] = value
-
-
-def _check_dataset(config: DatasetConfig) -> None:
-    if config.data_dir and not Path(config.data_dir).is_absolute():
-        raise ConfigError(
-            f"dataset.data_dir: {config.data_dir!r} is not an absolute path; the key data-dir= takes a relative one"
-        )
-    known = catalog.get(config.name).domains
-    for domain in config.domains:
-        if domain not in known:
-            raise ConfigError(f"dataset.domains: {config.name} has no domain {domain!r}; it has {', '.join(known)}")
-    if len(set(config.domains)) != len(config.domains) or not config.domains:
-        raise ConfigError(f"dataset.domains: expected different domains, found {', '.join(config.domains) or 'none'}")
-
-
-def _check_together(config: RunConfig) -> None:
-    """Refuse combinations that make no sense."""
-    size = config.dataset.size or catalog.get(config.dataset.name).size
-    for name in (config.model.name, *config.model.per_node):
-        if name in ONLY_32 and size != 32:
-            raise ConfigError(
-                f"model.name={name} needs dataset.size=32, found {size}; resnet10 and resnet18 take any size"
-            )
-    for domain in config.allocation.training_domains(config.dataset.domains):
-        if domain in catalog.get(config.dataset.name).test_only:
-            raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")
-    if config.shift.name in ("domain", "attribute") and not config.allocation.held_out:
-        raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
-    if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
-        raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
-    if config.shift.label_mix == "own" and config.allocation.test_fraction > 0:
-        raise ConfigError(
-            "shift.label_mix=own needs allocation.test_fraction=0, found "
-            f"{config.allocation.test_fraction:g}: a test set cut from a node's images follows its labels already"
-        )
-    if config.shift.name == "attribute" and config.dataset.name != "cifar10":
-        raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
-
-
-def _explain(error: ValidationError, *section: str) -> str:
-    """Say in a line or two which key is wrong, what was found and what is allowed."""
-    lines = [_problem(p, (*section, *p["loc"])) for p in error.errors()]
-    more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
-    return "\n".join(lines[:2]) + more
-
-
-def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
-    key = ".".join(str(part) for part in loc) or "configuration"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        return f"unknown key {key}; there are {', '.join(_fields_beside(loc))}"
-    if problem["type"] == "missing":
-        return f"{key} is missing"
-    return f"{key}: {message}" if problem["type"] == "value_error" else f"{key}: {message}, found {problem['input']!r}"
-
-
-def _fields_beside(loc: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that are allowed where ``loc`` points."""
-    model: type[BaseModel] = RunConfig
-    for part in loc[:-1]:
-        inner = model.model_fields[str(part)].annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
-    return list(model.model_fields)

@@ -18,8 +18,9 @@ from datasets.base import Source
 from datasets.errors import ConfigError
 from datasets.seeding import torch_seed
 from fedshift_app import registry
-from fedshift_app.config import RunConfig, from_json
+from fedshift_app.config import from_json
 from fedshift_app.holdings import Place, dealt, own_images, test_images
+from fedshift_app.run_config import RunConfig
 from fedshift_wire import ENGINE, RUN
 
 SIMULATION = "simulation"

@@ -18,7 +18,7 @@ from datasets.decode import Progress as Report
 from datasets.errors import ConfigError
 from datasets.preview import contact_sheet
 from fedshift_app import config as configuration
-from fedshift_app.config import DatasetConfig
+from fedshift_app.run_config import DatasetConfig
 
 
 def prepare(name: str, arguments: list[str]) -> None:

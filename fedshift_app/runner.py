@@ -11,9 +11,9 @@ from typing import Any
 
 from datasets.errors import ConfigError, FederationError
 from fedshift_app import inline, processes, status
-from fedshift_app.config import RunConfig
 from fedshift_app.credentials import Credentials
 from fedshift_app.flower_internals import make_context, path_with_flower
+from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import STATUS_FILE
 
 APP = Path(__file__).resolve().parent.parent  # the folder with pyproject.toml, which `flwr run` takes

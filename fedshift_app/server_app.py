@@ -17,10 +17,10 @@ from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
 from fedshift_app import console, exit_codes, keeping, logs, node, privacy, profiling, registry, resuming
 from fedshift_app.checkpoints import Checkpoint
-from fedshift_app.config import RunConfig
 from fedshift_app.durable import write_atomically
 from fedshift_app.flower_internals import is_simulation_grid, watch_replies
 from fedshift_app.inline import InlineGrid
+from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_records import encode

@@ -11,8 +11,8 @@ from typing import Any
 
 from datasets.errors import ConfigError
 from fedshift_app import console, durable, exit_codes
-from fedshift_app.config import RunConfig
 from fedshift_app.logs import utc
+from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
 from fedshift_app.scores import mean
 from strategies.base import RoundResult

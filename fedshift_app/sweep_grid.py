@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field, ValidationError
 from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
 from fedshift_app import registry, runner
-from fedshift_app.config import RunConfig
+from fedshift_app.arguments import parse_arguments
 from fedshift_app.resuming import FREE
+from fedshift_app.run_config import RunConfig
 
 METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
@@ -23,7 +24,6 @@ WHOLE = (
 )  # fmt: skip
 
 #: Splits ``[EXPERIMENT] [key=value ...]`` into run-config keys and launch keys (``fedshift_app.cli``).
-Parse = Callable[[list[str]], tuple[dict[str, Any], dict[str, Any]]]
 #: Checks the data of a run with so many nodes.
 CheckData = Callable[[RunConfig, int], None]
 
@@ -145,7 +145,7 @@ def split(key: str, text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def points(asked: Asked, parse: Parse, check_data: CheckData) -> tuple[list[Point], list[str]]:
+def points(asked: Asked, check_data: CheckData) -> tuple[list[Point], list[str]]:
     """Return all runs of the grid in their order, and what a person should know of it, line by line.
 
     ``method.KEY`` is left out for the methods that have no such parameter; runs that are the same then are one.
@@ -166,7 +166,7 @@ def points(asked: Asked, parse: Parse, check_data: CheckData) -> tuple[list[Poin
         named = [f"{key}={given[key]}" for key in asked.varied if key in given and key not in METHOD_KEYS]
         label = " ".join([method, *named])
         try:
-            point = _point(label, asked.experiment, given, parse)
+            point = _point(label, asked.experiment, given)
             same_data = point.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(point.nodes)
             if same_data not in checked:
                 check_data(point.config, point.nodes)
@@ -227,12 +227,12 @@ def _lacking(asked: Asked, methods: Sequence[str], notes: list[str]) -> Mapping[
     return lacking
 
 
-def _point(label: str, experiment: str, given: Mapping[str, str], parse: Parse) -> Point:
+def _point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
     told = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
     if "report" not in given:
         told.append("report=false")  # the comparison is what a sweep is for
     arguments = [experiment, *told] if experiment else told
-    flat, launch = parse(arguments)
+    flat, launch = parse_arguments(arguments)
     config = configuration.resolve(flat)
     nodes = runner.num_nodes(config, launch.get("nodes"))
     return Point(label, tuple(arguments), flat, launch, config, nodes, identity(config, nodes))

@@ -21,10 +21,11 @@ import typer
 
 from datasets.errors import ConfigError, FederationError, FedShiftError
 from fedshift_app import console, exit_codes, processes, resuming, runner, sweep_grid
+from fedshift_app.arguments import parse_arguments
 from fedshift_app.durable import InUse, Lock, write_atomically
 from fedshift_app.node import DEPLOYMENT
 from fedshift_app.run_folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
-from fedshift_app.sweep_grid import Asked, CheckData, Parse, Point
+from fedshift_app.sweep_grid import Asked, CheckData, Point
 from fedshift_app.sweep_progress import Bar, time_left
 from fedshift_app.sweep_records import SWEEP_FILE, Record, progress, read_records, read_run
 
@@ -55,13 +56,12 @@ class Job:
     resumed: Path | None
 
 
-def sweep(arguments: Sequence[str], paper: str, parse: Parse, check_data: CheckData) -> None:
+def sweep(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
     """Do all runs of a grid, then compare them.
 
     Args:
         arguments: ``[EXPERIMENT] [key=value,value ...]``.
         paper: The printed table to set beside the runs; empty for none.
-        parse: Reads the arguments of one run.
         check_data: Checks the data of one run.
 
     Raises:
@@ -73,8 +73,9 @@ def sweep(arguments: Sequence[str], paper: str, parse: Parse, check_data: CheckD
 
         papers.get(paper)  # an unknown table is told now, not after the last run
     asked = sweep_grid.read(arguments)
-    points, notes = sweep_grid.points(asked, parse, check_data)
-    output = Path(parse([f"output-dir={value}" for value in asked.values.get("output-dir", ())])[0]["output-dir"])
+    points, notes = sweep_grid.points(asked, check_data)
+    given, _ = parse_arguments([f"output-dir={value}" for value in asked.values.get("output-dir", ())])
+    output = Path(given["output-dir"])
     folder = output / f"sweep-{points[0].config.experiment}-{sweep_grid.grid_hash([p.key for p in points])}"
     for note in notes:
         typer.echo(note)

@@ -10,8 +10,8 @@ from datasets.errors import ConfigError
 from fedshift_app import checkpoints, resuming, run_folder
 from fedshift_app import config as configuration
 from fedshift_app.checkpoints import Checkpoint, Damaged
-from fedshift_app.config import RunConfig
 from fedshift_app.node import DEPLOYMENT
+from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from strategies.roster import Node
 

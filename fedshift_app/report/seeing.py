@@ -19,12 +19,12 @@ from datasets.base import ImageSet, Source
 from datasets.errors import DataError, FedShiftError
 from datasets.seeding import generator
 from fedshift_app import checkpoints, keeping, node, registry
-from fedshift_app.config import RunConfig
 from fedshift_app.holdings import Place
 from fedshift_app.keeping import Shelf
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
+from fedshift_app.run_config import RunConfig
 from fedshift_wire import DOMAINS, DRAWN, SERVER_ROUND
 from strategies.roster import Node
 

@@ -17,6 +17,7 @@ from PIL import Image
 from datasets import catalog
 from datasets.base import Source
 from fedshift_app import cli, registry
+from fedshift_app.arguments import parse_arguments
 from fedshift_app.config import names
 
 DOMAINS = ("scan", "texture", "street", "sketch")
@@ -258,7 +259,7 @@ def test_usage_errors(arguments: list[str], fedshift: Command, tmp_path: Path) -
 
 
 def test_arguments_are_divided() -> None:
-    flat, launch = cli.parse_arguments([
+    flat, launch = parse_arguments([
         "handwritten", "method=i2pfl", "rounds=3", "seed=0", "nodes=4", "engine=inline", "gpus-per-client=0.5",
         "set=train.lr=1", "method.tau=0.1", "allocation.counts={scan: 2, sketch: 1}",
     ])  # fmt: skip
@@ -269,18 +270,18 @@ def test_arguments_are_divided() -> None:
 
 
 def test_networks_per_node_need_no_dot() -> None:
-    flat, _ = cli.parse_arguments(["handwritten", "method=fedseproto", "model-per-node=[cnn3,cnn2]"])
+    flat, _ = parse_arguments(["handwritten", "method=fedseproto", "model-per-node=[cnn3,cnn2]"])
     assert flat["set"] == "'model-per-node=[cnn3,cnn2]'"
 
 
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    flat, _ = cli.parse_arguments(["a/b.yaml", "data-dir=~/images", "output-dir=../out"])
+    flat, _ = parse_arguments(["a/b.yaml", "data-dir=~/images", "output-dir=../out"])
     assert flat["experiment"] == str(tmp_path / "a/b.yaml")
     assert flat["data-dir"] == str(tmp_path / "home/images")
     assert flat["output-dir"] == str(tmp_path.parent / "out")
-    assert cli.parse_arguments([])[0]["output-dir"] == str(tmp_path / "runs")
+    assert parse_arguments([])[0]["output-dir"] == str(tmp_path / "runs")
 
 
 # --- preview ----------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from datasets import catalog, office, pacs
 from datasets.splits import node_parts
-from fedshift_app.config import CONF, RunConfig, names, resolve
+from fedshift_app.config import CONF, names, resolve
+from fedshift_app.run_config import RunConfig
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from datasets import catalog
 from datasets.base import ImageSet, Source
 from datasets.errors import ConfigError
 from fedshift_app import cli, holdings
-from fedshift_app.config import RunConfig, resolve
+from fedshift_app.config import resolve
 from fedshift_app.exporting import export
 from fedshift_app.holdings import Own, Place, own_images
+from fedshift_app.run_config import RunConfig
 
 FEW = "train.epochs=1 allocation.share=0.1"
 

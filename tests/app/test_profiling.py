@@ -7,7 +7,7 @@ from support import InlineRun
 
 from datasets.errors import ConfigError
 from fedshift_app import config, profiling
-from fedshift_app.cli import parse_arguments
+from fedshift_app.arguments import parse_arguments
 
 SMALL = "allocation.share=0.05 train.epochs=1"
 

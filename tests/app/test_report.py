@@ -19,6 +19,7 @@ from support import ROOT, InlineRun, Run
 from datasets import catalog
 from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import cli, exporting, registry, runner
+from fedshift_app.arguments import parse_arguments
 from fedshift_app.config import resolve
 from fedshift_app.report import analysis, command, drawing, making, maps, reading, seeing
 from fedshift_app.report.seeing import View
@@ -529,7 +530,7 @@ def test_a_run_ends_with_its_report_unless_it_is_told_not_to(
     cli.run([*quick, "report=false"])
     assert len(made) == 1
     with pytest.raises(ConfigError, match="report: expected true or false, found 'no'"):
-        cli.parse_arguments(["report=no"])
+        parse_arguments(["report=no"])
 
 
 @pytest.mark.slow

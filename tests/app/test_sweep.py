@@ -31,7 +31,7 @@ QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.s
 
 
 def grid(*arguments: str) -> tuple[list[Point], list[str]]:
-    return sweep_grid.points(sweep_grid.read(["handwritten", *arguments]), cli.parse_arguments, lambda *_: None)
+    return sweep_grid.points(sweep_grid.read(["handwritten", *arguments]), lambda *_: None)
 
 
 def labels(*arguments: str) -> list[str]:
@@ -258,13 +258,13 @@ class Played:
     def sweep(self, *arguments: str, paper: str = "") -> None:
         given = [f"output-dir={self.home / 'runs'}", *arguments]
         asked = sweep_grid.read(["handwritten", *arguments])
-        for point in sweep_grid.points(asked, cli.parse_arguments, lambda *_: None)[0]:
+        for point in sweep_grid.points(asked, lambda *_: None)[0]:
             told = {
                 "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
                 "run_id": "x", "versions": versions(),
             }  # fmt: skip
             (self.home / f"config-{point.config.seed}.yaml").write_text(yaml.safe_dump(told))
-        sweeping.sweep(["handwritten", *given], paper, cli.parse_arguments, self.check)
+        sweeping.sweep(["handwritten", *given], paper, self.check)
 
     @property
     def started(self) -> list[str]:
@@ -416,7 +416,7 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
         played.sweep("seed=0,1,2")
     asked = [f"output-dir={played.home / 'runs'}", "train.lr=0.1,-1"]
     with pytest.raises(ConfigError, match=r"^fedavg train\.lr=-1: "):
-        sweeping.sweep(asked, "", cli.parse_arguments, lambda *_: None)
+        sweeping.sweep(asked, "", lambda *_: None)
     with pytest.raises(ConfigError, match="there is no table 'nope'"):
         played.sweep("seed=0", paper="nope")
     assert not (played.home / "runs").exists()
@@ -426,7 +426,7 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
 def test_data_are_checked_once_for_all_runs_that_share_them() -> None:
     seen = []
     asked = sweep_grid.read(["method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2"])
-    sweep_grid.points(asked, cli.parse_arguments, lambda config, nodes: seen.append((config.seed, nodes)))
+    sweep_grid.points(asked, lambda config, nodes: seen.append((config.seed, nodes)))
     assert seen == [(0, 8), (1, 8)]
 
 
@@ -530,7 +530,7 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
     def sweep(output: Path) -> Path:
-        sweeping.sweep([*asked, f"output-dir={output}"], "", cli.parse_arguments, cli.check_data)
+        sweeping.sweep([*asked, f"output-dir={output}"], "", cli.check_data)
         (folder,) = output.iterdir()
         return folder
 

@@ -1,0 +1,103 @@
+"""The arguments of ``fedshift run`` and of each run of a sweep: ``[EXPERIMENT] [KEY=VALUE ...]``."""
+
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import ConfigError
+from fedshift_app import config as configuration
+
+#: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
+LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client", "report")
+ENGINES = ("simulation", "inline")
+
+
+def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split ``[EXPERIMENT] [key=value ...]`` into flat run-config keys and launch keys.
+
+    Raises:
+        ConfigError: If a key is unknown or a value has the wrong type.
+    """
+    flat: dict[str, Any] = {}
+    launch: dict[str, Any] = {}
+    dotted: list[str] = []
+    for i, argument in enumerate(arguments):
+        key, sep, value = argument.partition("=")
+        if not sep and i == 0:
+            flat["experiment"] = argument
+        elif not sep:
+            raise ConfigError(f"{argument!r} is not of the form key=value")
+        elif key in LAUNCH_KEYS:
+            launch[key] = _launch_value(key, value)
+        elif key in configuration.FLAT_KEYS:
+            flat[key] = _flat_value(key, value)
+        elif "." in key or key.replace("-", "_") == configuration.MODEL_PER_NODE:
+            dotted.append(argument)
+        else:
+            known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))
+            raise ConfigError(f"unknown key {key!r}; there are {known}, and dotted ones such as train.lr")
+    flat["set"] = " ".join([flat.get("set", ""), *(shlex.quote(part) for part in dotted)]).strip()
+    flat["output-dir"] = str(Path(flat.get("output-dir") or "runs").expanduser().resolve())
+    for key in ("data-dir", "resume"):
+        if flat.get(key):
+            flat[key] = str(Path(flat[key]).expanduser().resolve())
+    experiment = flat.get("experiment", "")
+    if experiment.endswith((".yaml", ".yml")):
+        flat["experiment"] = str(Path(experiment).expanduser().resolve())
+    return flat, launch
+
+
+def _flat_value(key: str, value: str) -> str | int | float:
+    default = configuration.FLAT_KEYS[key]
+    if isinstance(default, bool):
+        return _switch(key, value)
+    if isinstance(default, float):
+        return _share(key, value)
+    if not isinstance(default, int):
+        return value
+    return _whole_number(key, value, least=0 if key == "seed" else 1)
+
+
+def _switch(key: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ConfigError(f"{key}: expected true or false, found {value!r}")
+    return value == "true"
+
+
+def _share(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 1:
+        raise ConfigError(f"{key}: expected a number above 0 and at most 1, found {value!r}")
+    return number
+
+
+def _launch_value(key: str, value: str) -> str | int | float:
+    if key == "engine":
+        if value not in ENGINES:
+            raise ConfigError(f"engine: {value!r}; allowed are {', '.join(ENGINES)}")
+        return value
+    if key == "report":
+        return _switch(key, value)
+    if key != "gpus-per-client":
+        return _whole_number(key, value, least=1)
+    try:
+        gpus = float(value)
+    except ValueError:
+        gpus = -1.0
+    if not 0 <= gpus <= 1:
+        raise ConfigError(f"{key}: expected a number from 0 to 1, found {value!r}")
+    return gpus
+
+
+def _whole_number(key: str, value: str, least: int = 0) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise ConfigError(f"{key}: expected a whole number, found {value!r}") from None
+    if number < least:
+        raise ConfigError(f"{key}: expected at least {least}, found {number}")
+    return number
