@@ -109,7 +109,7 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     """
     if record.checkpoint is None:
         return Sight(nothing="there is no checkpoint that can be read")
-    config, personal = _with_data(record.config, data_dir), _personal(record.config)
+    config, personal = with_data(record.config, data_dir), _personal(record.config)
     command = f"fedshift report {record.folder} data-dir=DIR"
     if record.deployed and personal:
         return Sight(nothing="the test images and the private parts of the models are on the nodes", personal=True)
@@ -135,7 +135,8 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     return Sight(nothing=nothing, personal=personal)
 
 
-def _with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
+def with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
+    """Return the configuration with the images in ``data_dir``, if that is given."""
     if data_dir is None:
         return config
     return config.model_copy(update={"dataset": config.dataset.model_copy(update={"data_dir": str(data_dir)})})
@@ -152,14 +153,14 @@ def _personal(config: RunConfig) -> bool:
 def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str]:
     assert record.checkpoint is not None
     chosen = _who(record, domain)
-    client = _client(record, config, domain, chosen)
+    client = client_of(record, config, domain, chosen)
     total = len(client.test_set(domain))
     if total == 0:
         raise DataError(f"{domain} has no test images")
     drawn = total if limit is None else min(limit, total)
     with _watched(client, domain, drawn) as seen:
         asked = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
-        client.evaluate(_shared(client, record.checkpoint.weights), asked)
+        client.evaluate(shared_weights(client, record.checkpoint.weights), asked)
     # What was scored before an adaptation comes first.
     y, predicted = np.concatenate(seen.y)[-drawn:], np.concatenate(seen.predicted)[-drawn:]
     features = np.concatenate(seen.features)[-drawn:].astype(np.float64)
@@ -176,7 +177,18 @@ def _who(record: Record, domain: str) -> Node:
     return next((n for n in held if n.index in record.checkpoint.memory), held[0])
 
 
-def _client(record: Record, config: RunConfig, domain: str, chosen: Node) -> DomainClient:
+def client_of(record: Record, config: RunConfig, domain: str, chosen: Node) -> DomainClient:
+    """Return the client of a node as the last checkpoint would make it anew, private parts and knowledge included.
+
+    Args:
+        record: The run, which has a checkpoint.
+        config: Its configuration, with the place of the images on this machine.
+        domain: In a deployment, the domain whose images the client is to read: those of the node are not here.
+        chosen: The node.
+
+    Raises:
+        FedShiftError: If the images cannot be read here.
+    """
     assert record.checkpoint is not None
     threads = config.train.threads or 1  # as a simulated node has, so that the numbers are the run's
     if record.deployed:  # each domain's images in the plain layouts that a node's own folder has
@@ -194,7 +206,7 @@ def _client(record: Record, config: RunConfig, domain: str, chosen: Node) -> Dom
     return client
 
 
-def _shared(client: DomainClient, weights: Arrays) -> list[NDArray[np.generic]]:
+def shared_weights(client: DomainClient, weights: Arrays) -> list[NDArray[np.generic]]:
     """Return the shared weights in the order of the client's model.
 
     Raises:
