@@ -27,8 +27,8 @@ from clients.base import DomainClient
 from datasets.base import ImageSet
 from datasets.errors import FedShiftError
 from fedshift_app import registry
+from fedshift_app.comparing import runs as comparing
 from fedshift_app.report import reading, seeing
-from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_wire import DOMAINS
 
 #: Whose images the statistics are of, and what the printed table calls them.
@@ -40,7 +40,8 @@ Scores = dict[str, dict[str, float]]
 def take_statistics(client: DomainClient, images: ImageSet) -> int:
     """Set running mean and variance of each BatchNorm to those of some images, not augmented.
 
-    They are the means over batches of ``images.eval_batch``.
+    They are the means over batches of ``images.eval_batch``. PyTorch's ``update_bn`` puts all of a model into training
+    mode, in which F2DC draws noise.
 
     Returns:
         The number of BatchNorms.
@@ -67,6 +68,8 @@ def score(folder: Path, data_dir: Path | None) -> tuple[str, Scores]:
     record = reading.read(folder)
     if record.checkpoint is None or record.deployed:
         raise FedShiftError("there is no checkpoint, or the images are on the nodes")
+    if not registry.get(record.config.method["name"]).client_class().scores_images_alone:
+        raise FedShiftError("the method adapts to the test images")
     config, nodes = seeing.with_data(record.config, data_dir), record.checkpoint.nodes
     held = [seeing.client_of(record, config, node.domain, node).train_set for node in nodes]
     everything = ImageSet(np.concatenate([images.x for images in held]), np.concatenate([images.y for images in held]))
@@ -74,8 +77,6 @@ def score(folder: Path, data_dir: Path | None) -> tuple[str, Scores]:
     found: dict[str, dict[str, list[float]]] = {name: {} for name in STATISTICS}
     for node in nodes:
         client = seeing.client_of(record, config, node.domain, node)
-        if not client.scores_images_alone:
-            raise FedShiftError("the method adapts to the test images")
         weights, test = seeing.shared_weights(client, record.checkpoint.weights), client.test_set(node.domain)
         client.evaluate(weights, {DOMAINS: []})  # which loads them, and the node's private parts
         for name, images in {"run": None, "all": mixed, "own": client.train_set}.items():
@@ -96,13 +97,13 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)  # as a simulated node has
     by_method: dict[str, list[Scores]] = {}
-    if missing := [str(path) for path in given.runs if not path.is_dir()]:
-        parser.error(f"there is no folder {', '.join(missing)}")
-    for run in [run for path in given.runs for run in ([path] if (path / CONFIG_FILE).is_file() else path.iterdir())]:
-        if not (run / RESULTS_FILE).is_file():
-            continue
+    try:
+        finished, _ = comparing.read(given.runs)
+    except FedShiftError as error:
+        parser.error(str(error))
+    for run in finished:
         try:
-            method, scores = score(run, given.data_dir)
+            method, scores = score(run.place, given.data_dir)
         except FedShiftError as error:
             print(f"left out {run.name}: {error}", file=sys.stderr)
         else:

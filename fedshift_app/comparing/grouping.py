@@ -59,17 +59,16 @@ def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list
     return [", ".join(f"{key}={shown(settings.get(key))}" for key in differences) for settings in plain]
 
 
-def row_labels(runs: Sequence[Run]) -> list[str]:
+def row_labels(runs: Sequence[Run], unnamed: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the row of each run: its method, and the parameters in which runs of that method differ.
 
-    Where they are many, a row leaves out those that ``unnamed`` tells.
+    Where they are many, a row leaves out those that have the value in ``unnamed`` (``usual_parameters``).
     """
-    known = unnamed(runs)
     keys = {run.results.method: _varied(runs, run.results.method) for run in runs}
-    return [_label(run, keys[run.results.method], known.get(run.results.method, {})) for run in runs]
+    return [_label(run, keys[run.results.method], unnamed.get(run.results.method, {})) for run in runs]
 
 
-def unnamed(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """Return by method the values of parameters that rows do not name.
 
     Of more than two differing parameters a row names only those that are not as the experiment has them. The
@@ -144,7 +143,7 @@ def _varied(runs: Sequence[Run], method: str) -> list[str]:
     return [key for key in keys if len(_distinct(one[key] for one in settings if key in one)) > 1]
 
 
-def _label(run: Run, keys: Sequence[str], known: dict[str, Any]) -> str:
+def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
     settings = run.row_settings
     named = [key for key in keys if key in settings and not (key in known and settings[key] == known[key])]
     return " ".join([run.results.method, *(f"{parameter(key)}={shown(settings[key])}" for key in named)])

@@ -117,10 +117,10 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
             "these runs differ in more than method and seed (--allow-different makes rows of them): "
             + grouping.told(runs, differences)
         )
-    unnamed = grouping.unnamed(runs)
+    unnamed = grouping.usual_parameters(runs)
     runs.sort(key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
     differences = grouping.differing(runs)
-    labels = grouping.row_labels(runs)
+    labels = grouping.row_labels(runs, unnamed)
     members: dict[tuple[str, str], list[Run]] = {}
     for group, label, run in zip(grouping.group_labels(runs, differences), labels, runs, strict=True):
         members.setdefault((group, label), []).append(run)
@@ -142,7 +142,7 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
     notes += [
         f"{method}, where a row does not name it: "
         + ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in values.items())
-        for method, values in grouping.unnamed(runs).items()
+        for method, values in unnamed.items()
     ]
     notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
               grouping.own(runs).items()]  # fmt: skip
