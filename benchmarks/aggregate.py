@@ -48,8 +48,10 @@ from fedshift_wire import (
     NUM_TEST,
     PARTITION_ID,
     SHARED_TEST,
+    Params,
 )  # fmt: skip
-from strategies.base import DomainStrategy, Federation, Params
+from strategies.base import DomainStrategy
+from strategies.rounds import Federation
 
 TARGET_RATIO = 1.5
 TARGET_MODELS = 2.0

@@ -9,8 +9,8 @@ from typing import Any
 from datasets.errors import FedShiftError
 from fedshift_app.logs import FORMAT, JsonLine
 from fedshift_app.scores import mean
-from strategies.base import RoundResult
 from strategies.limits import MOST_NAME, plain
+from strategies.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

@@ -17,9 +17,9 @@ from fedshift_app.keeping import Shelf
 from fedshift_app.node import DEPLOYMENT
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
-from strategies.base import RoundResult
 from strategies.evaluation import ClientScores
 from strategies.roster import Node
+from strategies.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

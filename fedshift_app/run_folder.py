@@ -26,9 +26,10 @@ from fedshift_app.run_config import RunConfig
 from fedshift_app.scores import client_models, mean, mean_client_models
 from fedshift_records import encode
 from strategies.averaging import Arrays
-from strategies.base import RoundResult, decode
 from strategies.roster import Node
+from strategies.rounds import RoundResult
 from strategies.schedule import LAST_ROUNDS
+from strategies.updates import decode
 
 #: Environment variable: the file where ``fedshift run`` wants to be told what became of the run.
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"

@@ -25,9 +25,10 @@ from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, Ru
 from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_records import encode
 from strategies.averaging import Arrays
-from strategies.base import DomainStrategy, Federation, RoundResult
+from strategies.base import DomainStrategy
 from strategies.memory import NodeMemory
 from strategies.roster import Node
+from strategies.rounds import Federation, RoundResult
 from strategies.schedule import LAST_ROUNDS
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else

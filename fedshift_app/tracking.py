@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from datasets.errors import ConfigError
 from fedshift_app.scores import mean
-from strategies.base import RoundResult
+from strategies.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

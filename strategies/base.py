@@ -11,18 +11,16 @@ A method subclasses :class:`DomainStrategy` and overrides ``weights`` (how node 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-import fedshift_records
 from datasets.errors import FederationError
 from datasets.seeding import generator
-from fedshift_records import RecordError, encode
+from fedshift_records import encode
 from fedshift_wire import (
     ARRAYS,
     CONFIG,
@@ -30,7 +28,6 @@ from fedshift_wire import (
     DRAWN,
     ENGINE,
     KNOWLEDGE,
-    LOCAL,
     LOCAL_DOMAINS,
     METRICS,
     NODE_INDEX,
@@ -42,121 +39,17 @@ from fedshift_wire import (
     Params,
 )  # fmt: skip
 from strategies import clock
-from strategies.averaging import Arrays, RunningAverage, shares
+from strategies.averaging import Arrays, shares
 from strategies.clock import Clock
 from strategies.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
-from strategies.limits import Refused, check_contribution, check_numbers, training_numbers
+from strategies.limits import Refused, check_contribution
 from strategies.memory import NodeMemory
 from strategies.roster import Node, Roster
-from strategies.schedule import EvaluateConfig
+from strategies.rounds import Federation, RoundResult
 from strategies.sending import in_waves, longest_first
+from strategies.updates import Update, average, mean_losses, num_bytes, read_update
 
 log = logging.getLogger("fedshift")
-
-
-@dataclass(frozen=True)
-class Federation:
-    """What a strategy must know of the run.
-
-    Attributes:
-        domains: The domains to evaluate, in their order.
-        num_classes: C.
-        feature_dim: D.
-        seed: The run's seed.
-        participation: Share of the nodes that train in a round, above 0, at most 1.
-        personal: Nodes keep parts of the model to themselves, so each scores its own.
-        min_nodes: Nodes that must be there before each round.
-        node_timeout: Seconds to wait for nodes and for their answer to the first question.
-        engine: ``simulation`` or ``deployment``.
-        run_json: The resolved configuration, for the nodes.
-        rounds: Rounds of the run.
-        evaluate: Which of them are scored.
-        validation: Nodes keep a validation part, on which the global model is scored as well.
-        own_tests: Each node has a test set of its own for every domain, so all answer and their parts add up.
-        profile: Whether to measure where the time of each round goes.
-        eval_batch: Images per batch where nodes score test images.
-        scores_images_alone: A test set may be divided: the score of an image depends on no other image.
-        queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
-        max_value: The largest absolute value of a floating-point number that a node may send.
-    """
-
-    domains: tuple[str, ...]
-    num_classes: int
-    feature_dim: int
-    seed: int
-    participation: float
-    personal: bool
-    min_nodes: int
-    node_timeout: float
-    engine: str
-    run_json: str
-    rounds: int = 1
-    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    validation: bool = False
-    own_tests: bool = False
-    profile: bool = False
-    eval_batch: int = 64
-    scores_images_alone: bool = True
-    queues: bool = False
-    max_value: float = 1e6
-
-
-@dataclass(frozen=True)
-class Update:
-    """A node's usable reply after local training."""
-
-    node: Node
-    record: ArrayRecord
-    knowledge: Arrays
-    num_examples: int
-    metrics: dict[str, float]
-
-    def arrays(self) -> Arrays:
-        """Return the shared weights: read-only views of the record's bytes."""
-        return self._arrays
-
-    @cached_property
-    def _arrays(self) -> Arrays:
-        return decode(self.record)
-
-
-@dataclass
-class RoundResult:
-    """One full round, as written to ``metrics.jsonl``.
-
-    Attributes:
-        accuracy: Top-1 accuracy in percent by domain; None where no node could tell; empty in a round
-            in which the global model was not scored.
-        test_loss: Mean cross-entropy by domain.
-        evaluated_share: Share of the test images behind both; 1 for all.
-        losses: Training loss and its named terms, averaged over nodes by number of examples.
-        nodes: Indices of the nodes whose weights were averaged.
-        left_out: Why a node was left out, one line each.
-        bytes_down: Array bytes sent for training (weights and knowledge); evaluation is not counted.
-        bytes_up: Array bytes received for training.
-        validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
-        clients: What the nodes' own models scored, in a round that asks for it.
-        others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
-        profile: Where the time went (``strategies.clock``), in a run that measures it.
-        started_anew: Which nodes had lost what they kept to themselves, one line each.
-    """
-
-    server_round: int
-    accuracy: dict[str, float | None] = field(default_factory=dict)
-    test_loss: dict[str, float | None] = field(default_factory=dict)
-    losses: dict[str, float] = field(default_factory=dict)
-    nodes: list[int] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    bytes_down: int = 0
-    bytes_up: int = 0
-    seconds: float = 0.0
-    validation: dict[str, float | None] = field(default_factory=dict)
-    clients: ClientScores | None = None
-    others: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    profile: dict[str, Any] = field(default_factory=dict)
-    evaluated_share: float = 1.0
-    started_anew: list[str] = field(default_factory=list)
-
 
 Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
 
@@ -240,7 +133,7 @@ class DomainStrategy(FedAvg):
             self._message(MessageType.TRAIN, node, arrays, server_round, self._local_domains(node, server_round))
             for node in longest_first(work)
         ]
-        self._result.bytes_down = sum(_num_bytes(message.content) for message in messages)
+        self._result.bytes_down = sum(num_bytes(message.content) for message in messages)
         self._clock.lap(clock.MESSAGES)
         return self._in_order(messages, work)
 
@@ -266,10 +159,10 @@ class DomainStrategy(FedAvg):
         weights = self.weights(updates)
         self.merge_knowledge(updates)
         self._result.nodes = [update.node.index for update in updates]
-        self._result.losses = _mean_losses(updates)
+        self._result.losses = mean_losses(updates)
         if self._scores_clients(server_round):
             self._result.clients = self._client_scores(updates, server_round)
-        self._global = _average(updates, weights)
+        self._global = average(updates, weights)
         self._clock.lap(clock.AVERAGING)
         return self._global, MetricRecord(dict(self._result.losses))
 
@@ -401,21 +294,10 @@ class DomainStrategy(FedAvg):
         return updates, sorted(problems, key=lambda problem: problem[0].index)
 
     def _read(self, node: Node, reply: Message) -> Update:
-        if reply.has_error():
-            raise Refused(reply.error.reason)
-        record, knowledge = (_array_record(reply.content, name) for name in (ARRAYS, KNOWLEDGE))
-        metrics = reply.content.metric_records.get(METRICS)
-        if record is None or knowledge is None:
-            raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
-        if metrics is None:
-            raise Refused(f"the reply lacks the record {METRICS!r}")
-        num_examples, named = training_numbers(metrics, node.num_examples)
-        contributed = decode(knowledge)
-        update = Update(node, record, contributed, num_examples, named)
-        _check_like(update, self._global, self.federation.max_value)
-        self.check_knowledge(contributed)
-        check_contribution(contributed, node.class_counts, self.federation.max_value)
-        self._result.bytes_up += _num_bytes(reply.content)
+        update = read_update(node, reply, self._global, self.federation.max_value)
+        self.check_knowledge(update.knowledge)
+        check_contribution(update.knowledge, node.class_counts, self.federation.max_value)
+        self._result.bytes_up += num_bytes(reply.content)
         del reply.content[ARRAYS]
         return update
 
@@ -443,28 +325,6 @@ class DomainStrategy(FedAvg):
         self._result.left_out.append(f"{node}: {reason}")
 
 
-def decode(record: ArrayRecord) -> Arrays:
-    """Return the arrays of a record by name: read-only views of its bytes.
-
-    Raises:
-        Refused: If one is not what it claims to be.
-    """
-    try:
-        return fedshift_records.decode(record)
-    except RecordError as error:
-        raise Refused(str(error)) from None
-
-
-def _average(updates: list[Update], weights: list[float]) -> ArrayRecord:
-    """Return the weighted average of the updates, in their order; the list is emptied on the way."""
-    if len(weights) != len(updates):
-        raise ValueError(f"{len(weights)} weights for {len(updates)} updates")
-    average = RunningAverage()
-    for weight in weights:
-        average.add(updates.pop(0).arrays(), weight)
-    return average.record()
-
-
 def _asked_of(parts: list[Part]) -> dict[str, list[str] | list[int] | bool]:
     """Return the parts that a node is to score, as it is told of them."""
     return {
@@ -481,42 +341,3 @@ def _by_reason(problems: list[tuple[Node, str]]) -> str:
     for node, reason in problems:
         nodes.setdefault(reason, []).append(str(node))
     return "; ".join(f"{', '.join(who)}: {reason}" for reason, who in nodes.items())
-
-
-def _check_like(update: Update, model: ArrayRecord, max_value: float) -> None:
-    """Refuse weights whose names, shapes, types differ from the model's, or that are not finite or too large."""
-    if list(update.record) != list(model):
-        strange = sorted(set(update.record) ^ set(model)) or ["another order"]
-        raise Refused(f"weights do not match the model: {', '.join(strange[:3])}")
-    arrays = update.arrays()
-    for name, wanted in model.items():
-        array, told = arrays[name], update.record[name]  # which agree
-        if array.shape != tuple(wanted.shape) or told.dtype != wanted.dtype:
-            raise Refused(
-                f"{name} has shape {array.shape} and type {array.dtype}, "
-                f"expected {tuple(wanted.shape)} and {wanted.dtype}"
-            )
-        check_numbers(name, array, max_value)
-
-
-def _mean_losses(updates: list[Update]) -> dict[str, float]:
-    """Average each loss over the nodes that report it, by number of examples."""
-    told = {name for update in updates for name in update.metrics}
-    names = sorted(name for name in told if not name.startswith(LOCAL))
-    means = {}
-    for name in names:
-        having = [update for update in updates if name in update.metrics]
-        share = shares([update.num_examples for update in having])
-        means[name] = float(sum(s * u.metrics[name] for s, u in zip(share, having, strict=True)))
-    return means
-
-
-def _num_bytes(content: RecordDict) -> int:
-    records = (_array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
-    return sum(len(array.data) for record in records if record is not None for array in record.values())
-
-
-def _array_record(content: RecordDict, name: str) -> ArrayRecord | None:
-    # Not by `array_records`: what that returns is a cycle, which holds all records until Python looks for cycles.
-    record = content.get(name)
-    return record if isinstance(record, ArrayRecord) else None

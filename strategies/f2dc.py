@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_wire import Params
-from strategies.base import DomainStrategy, Update
+from strategies.base import DomainStrategy
+from strategies.updates import Update
 
 FloatArray = NDArray[np.float64]
 

@@ -10,7 +10,8 @@ What is averaged holds no BatchNorm: the nodes never send it. Deviations: none.
 from typing import Literal
 
 from fedshift_wire import Params
-from strategies.base import DomainStrategy, Update
+from strategies.base import DomainStrategy
+from strategies.updates import Update
 
 
 class FedBNServerParams(Params):

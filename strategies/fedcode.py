@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fedshift_wire import Params
 from strategies.averaging import Arrays, RunningAverage
-from strategies.base import DomainStrategy, Update
+from strategies.base import DomainStrategy
 from strategies.prototypes import (
     FloatArray,
     Partition,
@@ -31,6 +31,7 @@ from strategies.prototypes import (
     stack_prototypes,
 )
 from strategies.roster import Node
+from strategies.updates import Update
 
 HEAD = ("head-weight", "head-bias")
 

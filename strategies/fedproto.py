@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_wire import Params
-from strategies.base import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import (
     FloatArray,
@@ -25,6 +24,7 @@ from strategies.prototypes import (
     one_per_class,
     stack_prototypes,
 )
+from strategies.updates import Update
 
 
 class FedProtoServerParams(Params):

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedshift_wire import Params
-from strategies.base import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import (
     FloatArray,
@@ -27,6 +26,7 @@ from strategies.prototypes import (
     mean_prototypes,
     stack_prototypes,
 )
+from strategies.updates import Update
 
 SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
 

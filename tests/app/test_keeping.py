@@ -17,8 +17,8 @@ from fedshift_app.flower_internals import make_context
 from fedshift_app.holdings import Place
 from fedshift_app.keeping import Shelf
 from fedshift_wire import RESUMED_AFTER, RUN_ID
-from strategies.base import Update
 from strategies.fedcode import FedCodeStrategy
+from strategies.updates import Update
 
 
 @pytest.fixture(autouse=True)

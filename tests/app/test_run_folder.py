@@ -34,8 +34,8 @@ from fedshift_app.run_folder import (
     weights_hash,
 )
 from strategies.averaging import Arrays
-from strategies.base import RoundResult
 from strategies.roster import Node
+from strategies.rounds import RoundResult
 
 CONFIG = resolve({"seed": 3, "rounds": 4})
 

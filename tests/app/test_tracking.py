@@ -11,7 +11,7 @@ from support import InlineRun, Run
 from datasets.errors import ConfigError
 from fedshift_app import durable, resuming, runner, tracking
 from fedshift_app.config import from_json, resolve
-from strategies.base import RoundResult
+from strategies.rounds import RoundResult
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -17,8 +17,8 @@ from clients.models import MODELS, Blueprint, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire import DOMAINS, SERVER_ROUND, Params
-from strategies.base import Federation
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy
+from strategies.rounds import Federation
 
 Float = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from fedshift_app.inline import InlineGrid
 from fedshift_records import decode, encode
 from fedshift_wire import Params
-from strategies.base import DomainStrategy, Federation
+from strategies.base import DomainStrategy
+from strategies.rounds import Federation
 
 FEDERATION = Federation(
     domains=("a",), num_classes=2, feature_dim=2, seed=0, participation=1.0, personal=False, min_nodes=1,

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from strategies.base import Federation, Update
 from strategies.f2dc import F2DCServerParams, F2DCStrategy, discrepancy, domain_aware
 from strategies.roster import Node
+from strategies.rounds import Federation
+from strategies.updates import Update
 
 Counts = NDArray[np.float64]
 

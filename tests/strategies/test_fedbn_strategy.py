@@ -5,9 +5,10 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from pydantic import ValidationError
 
-from strategies.base import Federation, Update
 from strategies.fedbn import FedBNServerParams, FedBNStrategy
 from strategies.roster import Node
+from strategies.rounds import Federation
+from strategies.updates import Update
 
 FEDERATION = Federation(
     domains=("a", "b"), num_classes=2, feature_dim=2, seed=0, participation=1.0, personal=True, min_nodes=1,

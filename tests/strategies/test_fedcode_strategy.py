@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from strategies.base import Federation, Update
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
 from strategies.prototypes import Refused
 from strategies.roster import Node
+from strategies.rounds import Federation
+from strategies.updates import Update
 
 Array = NDArray[Any]
 C, D = 3, 2

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedshift_wire import Params
-from strategies.base import Federation, Update
 from strategies.fedseproto import FedSeProtoStrategy
 from strategies.prototypes import Refused
 from strategies.roster import Node
+from strategies.rounds import Federation
+from strategies.updates import Update
 
 Array = NDArray[Any]
 C, D = 3, 2

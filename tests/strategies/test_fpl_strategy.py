@@ -8,10 +8,11 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_wire import Params
-from strategies.base import Federation, Update
 from strategies.fpl import FPLStrategy
 from strategies.prototypes import Refused
 from strategies.roster import Node
+from strategies.rounds import Federation
+from strategies.updates import Update
 
 Array = NDArray[Any]
 C, D = 3, 2

@@ -1,0 +1,92 @@
+"""What a strategy is told of the run, and what it tells of a round."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from strategies.evaluation import ClientScores
+from strategies.schedule import EvaluateConfig
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What a strategy must know of the run.
+
+    Attributes:
+        domains: The domains to evaluate, in their order.
+        num_classes: C.
+        feature_dim: D.
+        seed: The run's seed.
+        participation: Share of the nodes that train in a round, above 0, at most 1.
+        personal: Nodes keep parts of the model to themselves, so each scores its own.
+        min_nodes: Nodes that must be there before each round.
+        node_timeout: Seconds to wait for nodes and for their answer to the first question.
+        engine: ``simulation`` or ``deployment``.
+        run_json: The resolved configuration, for the nodes.
+        rounds: Rounds of the run.
+        evaluate: Which of them are scored.
+        validation: Nodes keep a validation part, on which the global model is scored as well.
+        own_tests: Each node has a test set of its own for every domain, so all answer and their parts add up.
+        profile: Whether to measure where the time of each round goes.
+        eval_batch: Images per batch where nodes score test images.
+        scores_images_alone: A test set may be divided: the score of an image depends on no other image.
+        queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
+        max_value: The largest absolute value of a floating-point number that a node may send.
+    """
+
+    domains: tuple[str, ...]
+    num_classes: int
+    feature_dim: int
+    seed: int
+    participation: float
+    personal: bool
+    min_nodes: int
+    node_timeout: float
+    engine: str
+    run_json: str
+    rounds: int = 1
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    validation: bool = False
+    own_tests: bool = False
+    profile: bool = False
+    eval_batch: int = 64
+    scores_images_alone: bool = True
+    queues: bool = False
+    max_value: float = 1e6
+
+
+@dataclass
+class RoundResult:
+    """One full round, as written to ``metrics.jsonl``.
+
+    Attributes:
+        accuracy: Top-1 accuracy in percent by domain; None where no node could tell; empty in a round
+            in which the global model was not scored.
+        test_loss: Mean cross-entropy by domain.
+        evaluated_share: Share of the test images behind both; 1 for all.
+        losses: Training loss and its named terms, averaged over nodes by number of examples.
+        nodes: Indices of the nodes whose weights were averaged.
+        left_out: Why a node was left out, one line each.
+        bytes_down: Array bytes sent for training (weights and knowledge); evaluation is not counted.
+        bytes_up: Array bytes received for training.
+        validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
+        clients: What the nodes' own models scored, in a round that asks for it.
+        others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
+        profile: Where the time went (``strategies.clock``), in a run that measures it.
+        started_anew: Which nodes had lost what they kept to themselves, one line each.
+    """
+
+    server_round: int
+    accuracy: dict[str, float | None] = field(default_factory=dict)
+    test_loss: dict[str, float | None] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
+    nodes: list[int] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    validation: dict[str, float | None] = field(default_factory=dict)
+    clients: ClientScores | None = None
+    others: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
+    evaluated_share: float = 1.0
+    started_anew: list[str] = field(default_factory=list)

@@ -1,0 +1,114 @@
+"""What a node sends after local training: read, checked and averaged."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from flwr.app import ArrayRecord, Message, RecordDict
+
+import fedshift_records
+from fedshift_records import RecordError
+from fedshift_wire import ARRAYS, KNOWLEDGE, LOCAL, METRICS
+from strategies.averaging import Arrays, RunningAverage, shares
+from strategies.limits import Refused, check_numbers, training_numbers
+from strategies.roster import Node
+
+
+@dataclass(frozen=True)
+class Update:
+    """A node's usable reply after local training."""
+
+    node: Node
+    record: ArrayRecord
+    knowledge: Arrays
+    num_examples: int
+    metrics: dict[str, float]
+
+    def arrays(self) -> Arrays:
+        """Return the shared weights: read-only views of the record's bytes."""
+        return self._arrays
+
+    @cached_property
+    def _arrays(self) -> Arrays:
+        return decode(self.record)
+
+
+def decode(record: ArrayRecord) -> Arrays:
+    """Return the arrays of a record by name: read-only views of its bytes.
+
+    Raises:
+        Refused: If one is not what it claims to be.
+    """
+    try:
+        return fedshift_records.decode(record)
+    except RecordError as error:
+        raise Refused(str(error)) from None
+
+
+def read_update(node: Node, reply: Message, model: ArrayRecord, max_value: float) -> Update:
+    """Return what a node replied, if its weights are the model's by name, shape, dtype and size; the reply is kept.
+
+    Raises:
+        Refused: If they are not, or the reply is an error or lacks a record.
+    """
+    if reply.has_error():
+        raise Refused(reply.error.reason)
+    record, knowledge = (_array_record(reply.content, name) for name in (ARRAYS, KNOWLEDGE))
+    metrics = reply.content.metric_records.get(METRICS)
+    if record is None or knowledge is None:
+        raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
+    if metrics is None:
+        raise Refused(f"the reply lacks the record {METRICS!r}")
+    num_examples, named = training_numbers(metrics, node.num_examples)
+    update = Update(node, record, decode(knowledge), num_examples, named)
+    _check_like(update, model, max_value)
+    return update
+
+
+def average(updates: list[Update], weights: list[float]) -> ArrayRecord:
+    """Return the weighted average of the updates, in their order; the list is emptied on the way."""
+    if len(weights) != len(updates):
+        raise ValueError(f"{len(weights)} weights for {len(updates)} updates")
+    sums = RunningAverage()
+    for weight in weights:
+        sums.add(updates.pop(0).arrays(), weight)
+    return sums.record()
+
+
+def mean_losses(updates: list[Update]) -> dict[str, float]:
+    """Average each loss over the nodes that report it, by number of examples."""
+    told = {name for update in updates for name in update.metrics}
+    names = sorted(name for name in told if not name.startswith(LOCAL))
+    means = {}
+    for name in names:
+        having = [update for update in updates if name in update.metrics]
+        share = shares([update.num_examples for update in having])
+        means[name] = float(sum(s * u.metrics[name] for s, u in zip(share, having, strict=True)))
+    return means
+
+
+def num_bytes(content: RecordDict) -> int:
+    """Return the bytes of the weights and the knowledge in a message."""
+    records = (_array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
+    return sum(len(array.data) for record in records if record is not None for array in record.values())
+
+
+def _check_like(update: Update, model: ArrayRecord, max_value: float) -> None:
+    """Refuse weights whose names, shapes, types differ from the model's, or that are not finite or too large."""
+    if list(update.record) != list(model):
+        strange = sorted(set(update.record) ^ set(model)) or ["another order"]
+        raise Refused(f"weights do not match the model: {', '.join(strange[:3])}")
+    arrays = update.arrays()
+    for name, wanted in model.items():
+        array, told = arrays[name], update.record[name]  # which agree
+        if array.shape != tuple(wanted.shape) or told.dtype != wanted.dtype:
+            raise Refused(
+                f"{name} has shape {array.shape} and type {array.dtype}, "
+                f"expected {tuple(wanted.shape)} and {wanted.dtype}"
+            )
+        check_numbers(name, array, max_value)
+
+
+def _array_record(content: RecordDict, name: str) -> ArrayRecord | None:
+    # Not by `array_records`: what that returns is a cycle, which holds all records until Python looks for cycles.
+    record = content.get(name)
+    return record if isinstance(record, ArrayRecord) else None
