@@ -1,6 +1,6 @@
 """What the running statistics of BatchNorm cost a finished run, by method and domain.
 
-    python benchmarks/batchnorm.py runs/sweep-pacs-small-* [--data-dir DIR]
+    python benchmarks/batchnorm.py runs/sweep-pacs-small-* [--data-dir DIR] [--images 1000]
 
 Every node takes the last weights of its run and is scored on the test images of its domain three times: with the
 running means and variances that the run ended with; with such of the training images of all nodes, mixed; and with such
@@ -8,6 +8,7 @@ of its own training images. They are taken in one pass, without labels, and noth
 ``model.bn=average`` a run ends with averages of what the nodes' statistics were while they trained.
 
 Numbers are top-1 accuracy in percent, means over the nodes of a domain, then over runs; AVG is the mean over domains.
+With ``--images`` at most so many test images of a domain are looked at, the same for all runs: chosen at random, once.
 Methods that adapt to the test images are left out. The last line is one JSON object.
 """
 
@@ -59,8 +60,8 @@ def take_statistics(client: DomainClient, images: ImageSet) -> int:
     return len(norms)
 
 
-def score(folder: Path, data_dir: Path | None) -> tuple[str, Scores]:
-    """Return the method of a run and its accuracies.
+def score(folder: Path, data_dir: Path | None, most: int | None = None) -> tuple[str, Scores]:
+    """Return the method of a run and its accuracies, on at most so many test images of a domain.
 
     Raises:
         FedShiftError: If the run has no checkpoint or no BatchNorm, adapts to test images, or its images are not here.
@@ -78,6 +79,7 @@ def score(folder: Path, data_dir: Path | None) -> tuple[str, Scores]:
     for node in nodes:
         client = seeing.client_of(record, config, node.domain, node)
         weights, test = seeing.shared_weights(client, record.checkpoint.weights), client.test_set(node.domain)
+        test = test.select(np.sort(np.random.default_rng(0).permutation(len(test))[:most]))
         client.evaluate(weights, {DOMAINS: []})  # which loads them, and the node's private parts
         for name, images in {"run": None, "all": mixed, "own": client.train_set}.items():
             if images is not None and not take_statistics(client, images):
@@ -94,7 +96,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders that hold some")
     parser.add_argument("--data-dir", type=Path, help="where the images are now")
+    parser.add_argument("--images", type=int, help="the most test images of a domain to look at (default: all)")
     given = parser.parse_args()
+    if given.images is not None and given.images < 1:
+        parser.error(f"--images {given.images}: at least 1")
     torch.set_num_threads(1)  # as a simulated node has
     by_method: dict[str, list[Scores]] = {}
     try:
@@ -103,7 +108,7 @@ def main() -> None:
         parser.error(str(error))
     for run in finished:
         try:
-            method, scores = score(run.place, given.data_dir)
+            method, scores = score(run.place, given.data_dir, given.images)
         except FedShiftError as error:
             print(f"left out {run.name}: {error}", file=sys.stderr)
         else:

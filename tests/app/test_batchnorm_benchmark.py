@@ -36,6 +36,9 @@ def test_a_run_scored_again_with_its_own_statistics_is_the_run(
     assert all(set(found) == set(scores["run"]) for found in scores.values())
     assert scores["all"] != scores["run"]
     assert scores["own"] != scores["all"]
+    assert batchnorm.score(run.folder, None, 10**6) == (method, scores)
+    for found in batchnorm.score(run.folder, None, 10)[1].values():
+        assert all(value == pytest.approx(10 * round(value / 10)) for value in found.values())
 
 
 def test_the_statistics_are_the_means_over_batches(batchnorm: ModuleType, run_inline: InlineRun) -> None:
