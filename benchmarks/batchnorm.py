@@ -9,7 +9,7 @@ of its own training images. They are taken in one pass, without labels, and noth
 
 Numbers are top-1 accuracy in percent, means over the nodes of a domain, then over runs; AVG is the mean over domains.
 With ``--images`` at most so many test images of a domain are looked at, the same for all runs: chosen at random, once.
-Methods that adapt to the test images are left out. The last line is one JSON object.
+Methods that adapt to the test images, or train before they are scored, are left out. The last line is one JSON object.
 """
 
 import argparse
@@ -34,6 +34,8 @@ from fedshift_wire import DOMAINS
 
 #: Whose images the statistics are of, and what the printed table calls them.
 STATISTICS = {"run": "of the run", "all": "of all nodes' images", "own": "of the node's images"}
+#: Methods that train a copy before it is scored, which takes statistics of its own.
+TRAIN_FIRST = ("fedavg-ft",)
 #: Accuracy by domain, by the statistics.
 Scores = dict[str, dict[str, float]]
 
@@ -64,13 +66,16 @@ def score(folder: Path, data_dir: Path | None, most: int | None = None) -> tuple
     """Return the method of a run and its accuracies, on at most so many test images of a domain.
 
     Raises:
-        FedShiftError: If the run has no checkpoint or no BatchNorm, adapts to test images, or its images are not here.
+        FedShiftError: If the run has no checkpoint or no BatchNorm, adapts or trains first, or its images are not here.
     """
     record = reading.read(folder)
     if record.checkpoint is None or record.deployed:
         raise FedShiftError("there is no checkpoint, or the images are on the nodes")
-    if not registry.get(record.config.method["name"]).client_class().scores_images_alone:
+    method = str(record.config.method["name"])
+    if not registry.get(method).client_class().scores_images_alone:
         raise FedShiftError("the method adapts to the test images")
+    if method in TRAIN_FIRST:
+        raise FedShiftError("the method trains before it is scored")
     config, nodes = seeing.with_data(record.config, data_dir), record.checkpoint.nodes
     held = [seeing.client_of(record, config, node.domain, node).train_set for node in nodes]
     everything = ImageSet(np.concatenate([images.x for images in held]), np.concatenate([images.y for images in held]))
@@ -85,7 +90,7 @@ def score(folder: Path, data_dir: Path | None, most: int | None = None) -> tuple
             if images is not None and not take_statistics(client, images):
                 raise FedShiftError(f"{config.model.name} has no BatchNorm")
             found[name].setdefault(node.domain, []).append(100 * client.score_test(test).correct / len(test))
-    return str(config.method["name"]), {
+    return method, {
         name: {domain: statistics.fmean(scores) for domain, scores in by_domain.items()}
         for name, by_domain in found.items()
     }

@@ -70,6 +70,7 @@ def test_the_statistics_are_the_means_over_batches(batchnorm: ModuleType, run_in
     [
         ("fedavg", "model.name=cnn", "cnn has no BatchNorm"),
         ("fedicon", "model.name=cnn_bn method.classifier_rounds=1", "adapts to the test images"),
+        ("fedavg-ft", "model.name=cnn_bn", "trains before it is scored"),
     ],
 )
 def test_runs_that_cannot_be_scored(
