@@ -51,6 +51,7 @@ def take_statistics(client: DomainClient, images: ImageSet) -> int:
     """
     client.model.eval()
     norms = [module for module in client.model.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over all batches
@@ -59,6 +60,8 @@ def take_statistics(client: DomainClient, images: ImageSet) -> int:
         for x, _ in client.plain_batches(images):
             client.forward(x)
     client.model.eval()
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum  # the clients of a process train one and the same model
     return len(norms)
 
 

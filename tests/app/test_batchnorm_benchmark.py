@@ -63,6 +63,7 @@ def test_the_statistics_are_the_means_over_batches(batchnorm: ModuleType, run_in
     for name, value in client.model.state_dict().items():
         assert "running" in name or "num_batches" in name or torch.equal(value, before[name]), name
     assert not client.model.training
+    assert first.momentum == 0.1
 
 
 @pytest.mark.parametrize(
