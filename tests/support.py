@@ -1,9 +1,11 @@
 """What several tests import: the folder of a run, and a grid to listen on."""
 
+import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from flwr.app import Message
@@ -43,3 +45,13 @@ class ListeningGrid(inline.InlineGrid):
 
 
 InlineRun = Callable[..., Run]
+
+
+def load_benchmark(name: str) -> ModuleType:
+    """Return a script of ``benchmarks/``, which is no package, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

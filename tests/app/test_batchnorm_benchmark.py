@@ -1,13 +1,12 @@
 """``benchmarks/batchnorm.py`` changes BatchNorm's statistics and nothing else."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from support import ROOT, InlineRun
+from support import InlineRun, load_benchmark
 
 from datasets.errors import FedShiftError
 from fedshift_app.report import reading, seeing
@@ -17,12 +16,7 @@ QUICK = "rounds=2 train.epochs=1 allocation.share=0.1"
 
 @pytest.fixture(scope="module")
 def batchnorm() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("batchnorm", ROOT / "benchmarks" / "batchnorm.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("batchnorm")
 
 
 @pytest.mark.parametrize("bn", ["average", "local"])

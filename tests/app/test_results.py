@@ -6,17 +6,16 @@ import shlex
 from pathlib import Path
 
 import pytest
+from support import ROOT, load_benchmark
 from typer.testing import CliRunner
 
 from fedshift_app import cli
 
-ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = load_benchmark("results_page")
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 KEPT = sorted((ROOT / "docs" / "results").glob("*/*.json"))
-#: Commands as the page prints them, each with the text up to the next one.
-SHOWN = re.findall(
-    r"^    fedshift (compare docs/results/[^\n]*--markdown)$(.*?)(?=^    fedshift compare|\Z)", PAGE, re.M | re.S
-)
+#: Commands as the page prints them, each with the table below it.
+SHOWN = SCRIPT.SHOWN.findall(PAGE)
 
 
 @pytest.mark.parametrize(("command", "below"), SHOWN, ids=[command for command, _ in SHOWN])
@@ -25,8 +24,14 @@ def test_a_table_is_what_its_command_prints(command: str, below: str, monkeypatc
     printed = CliRunner().invoke(cli.app, shlex.split(command))
     assert printed.exit_code == 0, printed.output
     assert "Warning" not in printed.stdout
-    table = printed.stdout.strip()
-    assert table.startswith("**") and table in below
+    assert printed.stdout.strip() == below.strip() != ""
+
+
+def test_a_page_without_its_tables_gets_them_and_keeps_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCRIPT, "printed", {command: below.strip() for command, below in SHOWN}.__getitem__)
+    bare = SCRIPT.SHOWN.sub(lambda found: f"    fedshift {found[1]}\n\n", PAGE)
+    assert not any(below in bare for _, below in SHOWN)
+    assert SCRIPT.refreshed(bare) == SCRIPT.refreshed(PAGE) == PAGE
 
 
 def test_every_committed_run_is_in_a_table() -> None:

@@ -1,0 +1,51 @@
+"""Print the tables of docs/results.md again from the committed runs, in place.
+
+    python benchmarks/results_page.py [PAGE]
+
+Below each command ``fedshift compare docs/results/... --markdown`` of the page stands what it prints: from the table's
+heading, in bold, to its last remark. The rest of the page is left as it is. A new table needs its command alone, with a
+blank line below.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "results.md"
+#: A command and what it printed the last time, its heading, its rows and its remarks.
+SHOWN = re.compile(
+    r"^    fedshift (compare docs/results/[^\n]*--markdown)\n\n"
+    r"(\*\*[^\n]*\*\*\n\n(?:\|[^\n]*\n)+\n(?:- [^\n]*\n)+\n?)?",
+    re.M,
+)
+
+
+def printed(command: str) -> str:
+    """Return what ``fedshift COMMAND`` prints. Raises SystemExit with its message if it fails."""
+    arguments = [sys.executable, "-m", "fedshift_app.cli", *shlex.split(command)]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"fedshift {command}:\n{done.stderr}")
+    return done.stdout.strip()
+
+
+def refreshed(page: str) -> str:
+    """Return the page with each table as its command prints it now."""
+    return SHOWN.sub(lambda found: f"    fedshift {found[1]}\n\n{printed(found[1])}\n\n", page).rstrip("\n") + "\n"
+
+
+def main() -> None:
+    """Write the page anew."""
+    page = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
+    text = page.read_text(encoding="utf-8")
+    new = refreshed(text)
+    if new != text:
+        page.write_text(new, encoding="utf-8")
+    print(f"{page.name}: {len(SHOWN.findall(text))} tables, {'written anew' if new != text else 'nothing new'}")
+
+
+if __name__ == "__main__":
+    main()
