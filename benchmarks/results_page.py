@@ -1,10 +1,9 @@
 """Print the tables of docs/results.md again from the committed runs, in place.
 
-    python benchmarks/results_page.py [PAGE]
+    python benchmarks/results_page.py
 
 Below each command ``fedshift compare docs/results/... --markdown`` of the page stands what it prints: from the table's
-heading, in bold, to its last remark. The rest of the page is left as it is. A new table needs its command alone, with a
-blank line below.
+heading, in bold, to its last remark. The rest of the page is left as it is. A new table needs its command alone.
 """
 
 import re
@@ -15,9 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"
-#: A command and what it printed the last time, its heading, its rows and its remarks.
+#: A command, and the heading, the rows and the remarks that it printed the last time; nothing if they do not follow.
 SHOWN = re.compile(
-    r"^    fedshift (compare docs/results/[^\n]*--markdown)\n\n"
+    r"^    fedshift (compare docs/results/[^\n]*--markdown)\n+"
     r"(\*\*[^\n]*\*\*\n\n(?:\|[^\n]*\n)+\n(?:- [^\n]*\n)+\n?)?",
     re.M,
 )
@@ -39,12 +38,11 @@ def refreshed(page: str) -> str:
 
 def main() -> None:
     """Write the page anew."""
-    page = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
-    text = page.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     new = refreshed(text)
     if new != text:
-        page.write_text(new, encoding="utf-8")
-    print(f"{page.name}: {len(SHOWN.findall(text))} tables, {'written anew' if new != text else 'nothing new'}")
+        PAGE.write_text(new, encoding="utf-8")
+    print(f"{PAGE.name}: {len(SHOWN.findall(text))} tables, {'written anew' if new != text else 'nothing new'}")
 
 
 if __name__ == "__main__":
