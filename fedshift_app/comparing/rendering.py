@@ -19,13 +19,19 @@ _STYLE = """
   :root { --bg: #14181d; --fg: #e4e8ec; --muted: #9ba6b2; --line: #333b45; --warn: #ff8f4f }
 }
 body { margin: 0; background: var(--bg); color: var(--fg); font: 16px/1.5 system-ui, sans-serif }
-main { max-width: 72rem; margin: 0 auto; padding: 1rem }
+main { max-width: 82rem; margin: 0 auto; padding: 1rem }
 h1 { font-size: 1.3rem; overflow-wrap: anywhere }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
-th:first-child, td:first-child { text-align: left }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--bg) }
 tr.aside td { color: var(--muted) }
+tr.aside td:first-child { padding-left: 1.5rem }
+@media (max-width: 40rem) {
+  th, td { padding: .25rem .4rem }
+  th:first-child, td:first-child { white-space: normal; min-width: 5.5rem; overflow-wrap: anywhere }
+  tr.aside td:first-child { padding-left: .9rem }
+}
 ul { padding-left: 1.2rem; color: var(--muted); font-size: .9rem; overflow-wrap: anywhere }
 .warn { border-left: 4px solid var(--warn); padding-left: .7rem; overflow-wrap: anywhere }
 """

@@ -47,7 +47,7 @@ pre { background: var(--card); padding: .8rem; overflow-x: auto; white-space: pr
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
 th { white-space: normal }
-th:first-child, td:first-child { text-align: left }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--bg) }
 table.words th { text-align: left }
 table.words td { text-align: left; white-space: normal; overflow-wrap: anywhere }
 tr.sum td { font-weight: 600 }
