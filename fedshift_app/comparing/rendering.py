@@ -25,12 +25,11 @@ h1 { font-size: 1.3rem; overflow-wrap: anywhere }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--bg) }
+td:first-child { white-space: pre }
 tr.aside td { color: var(--muted) }
-tr.aside td:first-child { padding-left: 1.5rem }
 @media (max-width: 40rem) {
   th, td { padding: .25rem .4rem }
-  th:first-child, td:first-child { white-space: normal; min-width: 5.5rem; overflow-wrap: anywhere }
-  tr.aside td:first-child { padding-left: .9rem }
+  th:first-child, td:first-child { white-space: pre-wrap; min-width: 7.5rem; overflow-wrap: anywhere }
 }
 ul { padding-left: 1.2rem; color: var(--muted); font-size: .9rem; overflow-wrap: anywhere }
 .warn { border-left: 4px solid var(--warn); padding-left: .7rem; overflow-wrap: anywhere }
