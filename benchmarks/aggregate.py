@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 
 from clients import models
 from fedshift_app.inline import InlineGrid
-from fedshift_records import decode, encode
-from fedshift_wire import (
+from fedshift_wire.names import (
     ARRAYS,
     CLASS_COUNTS,
     CONFIG,
@@ -50,6 +49,7 @@ from fedshift_wire import (
     SHARED_TEST,
     Params,
 )  # fmt: skip
+from fedshift_wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.rounds import Federation
 

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clients.base import DomainClient
 from datasets.base import ImageSet
-from datasets.errors import FedShiftError
 from fedshift_app import registry
 from fedshift_app.comparing import runs as comparing
 from fedshift_app.report import reading, seeing
-from fedshift_wire import DOMAINS
+from fedshift_wire.errors import FedShiftError
+from fedshift_wire.names import DOMAINS
 
 #: Whose images the statistics are of, and what the printed table calls them.
 STATISTICS = {"run": "of the run", "all": "of all nodes' images", "own": "of the node's images"}

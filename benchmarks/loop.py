@@ -46,7 +46,7 @@ from clients.models import Blueprint, SplitModel
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import digits
 from datasets.base import ImageSet, Source
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 #: Times faster than the plain loop, by what the processor has for bfloat16. The middle one is ours: its arithmetic
 #: is twice as fast as float32's, so that no loop can be much more than twice as fast.

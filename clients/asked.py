@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from datasets.base import ImageSet
-from datasets.seeding import generator
-from fedshift_wire import DOMAINS, DRAWN, STARTS, STOPS
+from fedshift_wire.names import DOMAINS, DRAWN, STARTS, STOPS
+from fedshift_wire.seeding import generator
 
 
 def asked_images(

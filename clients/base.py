@@ -28,8 +28,7 @@ from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.stopwatch import Stopwatch
 from clients.workbench import Workbench
 from datasets.base import ImageSet
-from datasets.seeding import torch_seed
-from fedshift_wire import (
+from fedshift_wire.names import (
     CORRECT,
     COUNT,
     LOCAL_CORRECT,
@@ -47,6 +46,7 @@ from fedshift_wire import (
     VALIDATION_COUNT,
     Params,
 )  # fmt: skip
+from fedshift_wire.seeding import torch_seed
 
 #: Arrays by name, as they travel or are kept on the node.
 Arrays = dict[str, NDArray[Any]]

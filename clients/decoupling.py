@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from clients.batches import Batch
 from clients.losses import f2dc as terms
 from clients.models import Blueprint, ResNetEncoder, SplitModel, initialised
-from datasets.errors import ConfigError
-from datasets.seeding import torch_seed
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
+from fedshift_wire.seeding import torch_seed
 
 PART = "decoupling."  # so start the state-dict names of all modules
 TestFeature = Literal["fused", "f_plus", "f_minus", "f_star"]

@@ -11,8 +11,8 @@ Eq. 9 are the plugin ``clients.decoupling``, which other methods can carry too (
 from clients.base import DomainClient
 from clients.decoupling import Decoupling, DecouplingParams
 from clients.plugin import Plugin
-from datasets.errors import ConfigError
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
 
 
 class F2DCClient(DomainClient):

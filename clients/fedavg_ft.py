@@ -17,7 +17,7 @@ from clients.base import Arrays, DomainClient, Scores
 from clients.models import SplitModel
 from clients.settings import ModelConfig
 from datasets.base import ImageSet
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 BEFORE = "before-fine-tuning"  # the global model itself, among ``Scores.others``
 

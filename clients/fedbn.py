@@ -11,8 +11,8 @@ a Sequential (the shortcuts of a residual network).
 from clients.base import DomainClient
 from clients.models import SplitModel, batchnorm_names
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.errors import ConfigError
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
 
 #: The networks with BatchNorm.
 ABLE = ("cnn_bn", "resnet10", "resnet18")

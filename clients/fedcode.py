@@ -25,7 +25,7 @@ from clients.losses import fedcode as terms
 from clients.models import Blueprint, SplitModel
 from clients.settings import ModelConfig
 from datasets.base import ImageSet
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 STYLE = "style_encoder"  # the model's private encoder of style
 HEAD = "classifier"

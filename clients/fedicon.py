@@ -33,8 +33,8 @@ from clients.losses import fedicon as terms
 from clients.models import Blueprint, SplitModel, initialised, set_training
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from datasets.errors import ConfigError
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
 
 BEFORE = "before-adaptation"  # correct predictions without TTA, beside those with it (A10)
 PROJECTION = "projection"  # the model's part that makes z of features, if there is one

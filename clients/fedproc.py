@@ -17,7 +17,7 @@ from clients import losses
 from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.prototypes import contribution
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 
 class FedProcParams(Params):

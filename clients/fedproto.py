@@ -22,8 +22,8 @@ from clients.losses import fedproto as terms_of_fedproto
 from clients.models import SplitModel
 from clients.prototypes import ProtoSource, PrototypeClient, by_class
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.errors import ConfigError
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
 
 
 class FedProtoParams(Params):

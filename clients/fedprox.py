@@ -16,7 +16,7 @@ from torch import Tensor
 from clients.base import DomainClient
 from clients.batches import Batch
 from clients.losses import fedprox as terms_of_fedprox
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 
 class FedProxParams(Params):

@@ -28,8 +28,8 @@ from clients.losses import fedseproto as eq
 from clients.models import Blueprint, SplitModel
 from clients.prototypes import by_class, contribution
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.errors import ConfigError
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
 
 PRIVATE = ("domain.", "decoder.")  # F^d and G never travel
 LOG_VARIANCE = 10.0  # largest size of log sigma^2

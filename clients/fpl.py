@@ -17,7 +17,7 @@ from clients import losses
 from clients.batches import Batch
 from clients.losses import fpl as terms_of_fpl
 from clients.prototypes import ProtoSource, PrototypeClient
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 
 class FPLParams(Params):

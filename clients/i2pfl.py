@@ -24,8 +24,8 @@ from clients import losses
 from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.losses import i2pfl as terms_of_i2pfl
-from datasets.seeding import generator
-from fedshift_wire import Params
+from fedshift_wire.names import Params
+from fedshift_wire.seeding import generator
 
 AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)
 AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from clients.base import DomainClient
 from clients.models import SplitModel
 from clients.settings import ModelConfig
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 
 class LocalClient(DomainClient):

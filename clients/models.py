@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.settings import ModelConfig
-from datasets.seeding import torch_seed
+from fedshift_wire.seeding import torch_seed
 
 M = TypeVar("M", bound=nn.Module)
 

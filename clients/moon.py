@@ -25,7 +25,7 @@ from clients.base import Arrays, DomainClient
 from clients.batches import Batch
 from clients.losses import moon as terms_of_moon
 from clients.models import Blueprint, SplitModel, initialised
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
 PROJECTED = 256  # width of the projection, as in the paper

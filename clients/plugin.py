@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clients.batches import Batch
 from clients.models import Blueprint, SplitModel
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 
 class Plugin(Protocol):

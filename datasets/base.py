@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.errors import DataError
+from fedshift_wire.errors import DataError
 
 if TYPE_CHECKING:
     from datasets.listing import Found

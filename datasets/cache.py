@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from datasets import files
 from datasets.base import ImageSet
 from datasets.decode import Progress, decode_into, no_progress
-from datasets.errors import DataError
 from datasets.listing import Arrays, Found, Listing
+from fedshift_wire.errors import DataError
 
 FORMAT = 1
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: where parts are kept

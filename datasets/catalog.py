@@ -8,8 +8,8 @@ from pathlib import Path
 from datasets import cache, cifar, digits, domainnet, files, handwritten, office, pacs, trees, vlcs
 from datasets.base import Dataset, ImageSet, Source, Split, checked
 from datasets.decode import Progress, no_progress
-from datasets.errors import ConfigError
 from datasets.listing import Arrays, Found, Listing
+from fedshift_wire.errors import ConfigError
 
 _D = digits
 _DIGIT5 = f"{_D.TITLE}; MNIST-M among them"

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from datasets import files, trees
 from datasets.base import ImageSet, Source, Split
-from datasets.errors import DataError
 from datasets.listing import Arrays
+from fedshift_wire.errors import DataError
 
 NAME = "cifar10"
 TITLE = "CIFAR-10 with the later test set CIFAR-10.1, 10 classes, 32x32"

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from datasets import files
-from datasets.errors import DataError
 from datasets.listing import Item, Listing
+from fedshift_wire.errors import DataError
 
 #: Called with the number of images that have just been finished.
 Progress = Callable[[int], None]

@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 
 from datasets import files, trees
 from datasets.base import SPLITS, ImageSet, Source, Split
-from datasets.errors import DataError
 from datasets.listing import Arrays, Found
+from fedshift_wire.errors import DataError
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
 CLASSES = tuple("0123456789")

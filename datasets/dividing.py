@@ -6,7 +6,7 @@ Images are indices (n,), int64, into the N images of the domain; ``labels`` (N,)
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.errors import DataError
+from fedshift_wire.errors import DataError
 
 Indices = NDArray[np.int64]
 

@@ -32,8 +32,8 @@ import numpy as np
 
 from datasets import files, trees
 from datasets.base import Source, Split
-from datasets.errors import DataError
 from datasets.listing import Item, Listing
+from fedshift_wire.errors import DataError
 
 NAME, NAME10 = "domainnet", "domainnet10"
 TITLE = "DomainNet: clipart, infographics, paintings, quick drawings, photos and sketches, 345 classes"

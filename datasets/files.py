@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from datasets.base import ImageSet, Split, checked
-from datasets.errors import DataError
+from fedshift_wire.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _CHUNK = 1 << 24  # values that one resize call takes in or gives out

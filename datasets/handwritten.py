@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
 from datasets.base import SPLITS, ImageSet, Source, Split
-from datasets.errors import DataError
 from datasets.files import read_domain
 from datasets.listing import Arrays, Found
-from datasets.seeding import generator
 from datasets.trees import find_plain
+from fedshift_wire.errors import DataError
+from fedshift_wire.seeding import generator
 
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]

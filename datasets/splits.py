@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from datasets import dividing
 from datasets.base import SPLITS, Split
 from datasets.dividing import Indices
-from datasets.errors import ConfigError, DataError
-from datasets.seeding import generator
+from fedshift_wire.errors import ConfigError, DataError
+from fedshift_wire.seeding import generator
 
 #: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
 RANDOM = "random"

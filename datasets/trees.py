@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from datasets import files
 from datasets.base import Source, Split
-from datasets.errors import DataError
 from datasets.listing import Arrays, Found, Item, Listing
+from fedshift_wire.errors import DataError
 
 #: How compressed files begin.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}

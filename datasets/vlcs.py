@@ -28,8 +28,8 @@ import numpy as np
 
 from datasets import trees
 from datasets.base import Source, Split
-from datasets.errors import DataError
 from datasets.listing import Listing
+from fedshift_wire.errors import DataError
 
 NAME = "vlcs"
 TITLE = "VLCS: photographs of Caltech-101, LabelMe, PASCAL VOC and SUN09, 5 classes"

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import ConfigError
 from fedshift_app import config as configuration
+from fedshift_wire.errors import ConfigError
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
 LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client", "report")

@@ -13,13 +13,13 @@ import typer
 
 from datasets import catalog
 from datasets.base import SPLITS, Source, Split
-from datasets.errors import ConfigError, FedShiftError
 from datasets.splits import domain_parts
 from fedshift_app import config as configuration
 from fedshift_app import exit_codes, registry
 from fedshift_app.arguments import parse_arguments
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import COMMAND
+from fedshift_wire.errors import ConfigError, FedShiftError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

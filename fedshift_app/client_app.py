@@ -14,12 +14,11 @@ from flwr.clientapp import ClientApp
 from clients.base import DomainClient
 from clients.stopwatch import MESSAGES
 from datasets import catalog
-from datasets.errors import FedShiftError
 from fedshift_app import console, holdings, keeping, node, noising
 from fedshift_app.keeping import Shelf
 from fedshift_app.run_config import RunConfig
-from fedshift_records import decode, encode
-from fedshift_wire import (
+from fedshift_wire.errors import FedShiftError
+from fedshift_wire.names import (
     ARRAYS,
     CLASS_COUNTS,
     CONFIG,
@@ -46,6 +45,7 @@ from fedshift_wire import (
     UNHELD_TEST,
     VALIDATION,
 )  # fmt: skip
+from fedshift_wire.records import decode, encode
 from strategies.limits import largest, plain
 
 log = logging.getLogger("fedshift")

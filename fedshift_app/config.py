@@ -16,11 +16,11 @@ import yaml
 from pydantic import ValidationError
 
 from datasets import catalog
-from datasets.errors import ConfigError
 from fedshift_app import registry
 from fedshift_app.privacy import check_method
 from fedshift_app.run_config import DatasetConfig, RunConfig, check_dataset, check_together, explain
 from fedshift_app.tracking import check_tracker
+from fedshift_wire.errors import ConfigError
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

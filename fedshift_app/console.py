@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from datasets.errors import FedShiftError
 from fedshift_app.logs import FORMAT, JsonLine
 from fedshift_app.scores import mean
+from fedshift_wire.errors import FedShiftError
 from strategies.limits import MOST_NAME, plain
 from strategies.rounds import RoundResult
 

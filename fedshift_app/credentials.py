@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from datasets.errors import ConfigError
+from fedshift_wire.errors import ConfigError
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 365

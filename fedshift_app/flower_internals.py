@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import InMemoryGrid
 
-from datasets.errors import FedShiftError
+from fedshift_wire.errors import FedShiftError
 
 
 def is_simulation_grid(grid: Any) -> bool:

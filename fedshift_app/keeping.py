@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from clients.base import Arrays
-from datasets.errors import FedShiftError
 from fedshift_app import durable
 from fedshift_app.checkpoints import KEEP
 from fedshift_app.holdings import Place
-from fedshift_wire import KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
+from fedshift_wire.errors import FedShiftError
+from fedshift_wire.names import KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from datasets.errors import FedShiftError
 from fedshift_app.privacy import PrivacyConfig
-from fedshift_wire import ARRAYS, KNOWLEDGE, LOSS, METRICS
+from fedshift_wire.errors import FedShiftError
+from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOSS, METRICS
 
 Work = Callable[[Message, Context], RecordDict]
 

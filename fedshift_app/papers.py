@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from datasets.errors import ConfigError
 from fedshift_app import config as configuration
 from fedshift_app import registry
+from fedshift_wire.errors import ConfigError
 
 FOLDER = "papers"
 #: What a printed row of plain ``fedavg`` stands for: a method without the modules that any model can carry.

@@ -15,10 +15,10 @@ from datasets.base import ImageSet, Split
 from datasets.corruption_sheet import corruption_sheet
 from datasets.corruptions import CORRUPTIONS
 from datasets.decode import Progress as Report
-from datasets.errors import ConfigError
 from datasets.preview import contact_sheet
 from fedshift_app import config as configuration
 from fedshift_app.run_config import DatasetConfig
+from fedshift_wire.errors import ConfigError
 
 
 def prepare(name: str, arguments: list[str]) -> None:

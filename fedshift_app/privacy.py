@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
-from datasets.errors import ConfigError
 from fedshift_app import registry
+from fedshift_wire.errors import ConfigError
 from strategies.schedule import EvaluateConfig
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from datasets.errors import FedShiftError
+from fedshift_wire.errors import FedShiftError
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0

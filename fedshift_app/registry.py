@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from datasets.errors import ConfigError
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
 
 NO_PLUGIN = "none"
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import ConfigError, FederationError, FedShiftError
 from fedshift_app import checkpoints, keeping
 from fedshift_app import config as configuration
 from fedshift_app.checkpoints import Checkpoint, Damaged
@@ -17,6 +16,7 @@ from fedshift_app.keeping import Shelf
 from fedshift_app.node import DEPLOYMENT
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
+from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from strategies.evaluation import ClientScores
 from strategies.roster import Node
 from strategies.rounds import RoundResult

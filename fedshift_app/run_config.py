@@ -10,12 +10,12 @@ from clients.settings import ONLY_32, ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
 from datasets.base import Source
 from datasets.corruptions import CORRUPTIONS
-from datasets.errors import ConfigError
 from datasets.splits import Allocation
 from fedshift_app import registry
 from fedshift_app.privacy import PrivacyConfig
 from fedshift_app.tracking import TrackerName
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
 from strategies.schedule import EvaluateConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.

@@ -18,13 +18,13 @@ from typing import Any
 import yaml
 from flwr.app import ArrayRecord
 
-from datasets.errors import ConfigError
 from fedshift_app import __version__, checkpoints, durable, tracking
 from fedshift_app.checkpoints import Checkpoint
 from fedshift_app.durable import Lock, write_atomically
 from fedshift_app.run_config import RunConfig
 from fedshift_app.scores import client_models, mean, mean_client_models
-from fedshift_records import encode
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.records import encode
 from strategies.averaging import Arrays
 from strategies.roster import Node
 from strategies.rounds import RoundResult

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import ConfigError, FederationError
 from fedshift_app import inline, processes, status
 from fedshift_app.credentials import Credentials
 from fedshift_app.flower_internals import make_context, path_with_flower
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import STATUS_FILE
+from fedshift_wire.errors import ConfigError, FederationError
 
 APP = Path(__file__).resolve().parent.parent  # the folder with pyproject.toml, which `flwr run` takes
 CONNECTION = "fedshift"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.errors import ConfigError
+from fedshift_wire.errors import ConfigError
 from strategies.evaluation import ClientScores
 from strategies.roster import Node
 from strategies.schedule import LAST_ROUNDS

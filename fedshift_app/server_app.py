@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from datasets import catalog
-from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
 from fedshift_app import console, exit_codes, keeping, logs, node, privacy, profiling, registry, resuming
 from fedshift_app.checkpoints import Checkpoint
@@ -23,7 +22,8 @@ from fedshift_app.inline import InlineGrid
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
-from fedshift_records import encode
+from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.records import encode
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy
 from strategies.memory import NodeMemory

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from datasets.errors import FederationError
 from fedshift_app import processes
+from fedshift_wire.errors import FederationError
 from strategies.limits import plain
 
 TIMEOUT_SECONDS = 60

@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import ConfigError
 from fedshift_app import console, durable, exit_codes
 from fedshift_app.logs import utc
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
 from fedshift_app.scores import mean
+from fedshift_wire.errors import ConfigError
 from strategies.limits import plain
 from strategies.roster import Listener, Node
 from strategies.rounds import RoundResult

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import config as configuration
 from fedshift_app import registry, runner
 from fedshift_app.arguments import parse_arguments
 from fedshift_app.resuming import FREE
 from fedshift_app.run_config import RunConfig
+from fedshift_wire.errors import ConfigError, FedShiftError
 
 METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import typer
 
-from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import checkpoints, sweep_grid
 from fedshift_app import config as configuration
 from fedshift_app.run_folder import RESULTS_FILE
 from fedshift_app.sweep_grid import Point
 from fedshift_app.sweep_progress import Timed
+from fedshift_wire.errors import ConfigError, FedShiftError
 
 SWEEP_FILE = "sweep.json"
 

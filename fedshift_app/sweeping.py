@@ -19,7 +19,6 @@ from typing import Any
 
 import typer
 
-from datasets.errors import ConfigError, FederationError, FedShiftError
 from fedshift_app import console, exit_codes, processes, resuming, runner, sweep_grid
 from fedshift_app.arguments import parse_arguments
 from fedshift_app.durable import InUse, Lock, write_atomically
@@ -28,6 +27,7 @@ from fedshift_app.run_folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FIL
 from fedshift_app.sweep_grid import Asked, CheckData, Point
 from fedshift_app.sweep_progress import Bar, time_left
 from fedshift_app.sweep_records import SWEEP_FILE, Record, progress, read_records, read_run
+from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 MARK = "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder
 RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in that of every process of one run: folder and key

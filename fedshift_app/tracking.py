@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from datasets.errors import ConfigError
 from fedshift_app.scores import mean
+from fedshift_wire.errors import ConfigError
 from strategies.rounds import RoundResult
 
 log = logging.getLogger("fedshift")

@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_records import Draft, encode_array
+from fedshift_wire.records import Draft, encode_array
 from strategies.limits import BLOCK
 
 Arrays = dict[str, NDArray[Any]]

@@ -18,10 +18,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from datasets.errors import FederationError
-from datasets.seeding import generator
-from fedshift_records import encode
-from fedshift_wire import (
+from fedshift_wire.errors import FederationError
+from fedshift_wire.names import (
     ARRAYS,
     CONFIG,
     DOMAINS,
@@ -38,6 +36,8 @@ from fedshift_wire import (
     VALIDATION,
     Params,
 )  # fmt: skip
+from fedshift_wire.records import encode
+from fedshift_wire.seeding import generator
 from strategies import clock
 from strategies.averaging import Arrays, shares
 from strategies.clock import Clock

@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import Message, MetricRecord
 
-from fedshift_wire import (
+from fedshift_wire.names import (
     CORRECT,
     COUNT,
     LOCAL_CORRECT,

@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from datasets.errors import ConfigError
-from fedshift_wire import Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import Params
 from strategies.averaging import Arrays
 from strategies.base import DomainStrategy
 from strategies.roster import Node

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire import KEPT, LOCAL, LOSS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
+from fedshift_wire.names import KEPT, LOCAL, LOSS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
 
 MOST_TEXT = 500  # characters of a node's message that are shown
 MOST_NAME = 80  # characters of a name that a node gives to anything

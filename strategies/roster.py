@@ -13,8 +13,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from datasets.errors import FederationError
-from fedshift_wire import (
+from fedshift_wire.errors import FederationError
+from fedshift_wire.names import (
     ARRAYS,
     CLASS_COUNTS,
     CONFIG,

@@ -5,9 +5,9 @@ from functools import cached_property
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
-import fedshift_records
-from fedshift_records import RecordError
-from fedshift_wire import ARRAYS, KNOWLEDGE, LOCAL, METRICS
+import fedshift_wire.records
+from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, METRICS
+from fedshift_wire.records import RecordError
 from strategies.averaging import Arrays, RunningAverage, shares
 from strategies.limits import Refused, check_numbers, training_numbers
 from strategies.roster import Node
@@ -39,7 +39,7 @@ def decode(record: ArrayRecord) -> Arrays:
         Refused: If one is not what it claims to be.
     """
     try:
-        return fedshift_records.decode(record)
+        return fedshift_wire.records.decode(record)
     except RecordError as error:
         raise Refused(str(error)) from None
 

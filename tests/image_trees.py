@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from datasets.base import Source, Split
-from datasets.errors import DataError
 from datasets.listing import Listing
+from fedshift_wire.errors import DataError
 
 SPLITS: tuple[Split, Split] = ("train", "test")
 #: The real images, which are no part of the project.

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import ConfigError
 from fedshift_app import config as configuration
 from fedshift_app.comparing import runs
 from fedshift_app.durable import write_atomically
 from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
+from fedshift_wire.errors import ConfigError
 
 #: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
 _TOLD = ("resolved", "engine", "git", "versions", "started")

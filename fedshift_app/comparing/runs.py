@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from datasets.errors import ConfigError
 from fedshift_app import config as configuration
 from fedshift_app.resuming import FREE, flat
 from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
+from fedshift_wire.errors import ConfigError
 
 #: Settings that make rows of a table. A method can carry modules, and is another method with them.
 ROW_SECTIONS = ("method.", "modules.")

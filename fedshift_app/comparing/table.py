@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import ConfigError
 from fedshift_app import papers, registry
 from fedshift_app.comparing import grouping
 from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
 from fedshift_app.registry import NO_PLUGIN
+from fedshift_wire.errors import ConfigError
 from strategies.schedule import LAST_ROUNDS
 
 AVG, STD = "AVG", "STD"

@@ -4,8 +4,8 @@ import logging
 import warnings
 from pathlib import Path
 
-from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import console
+from fedshift_wire.errors import ConfigError, FedShiftError
 
 log = logging.getLogger("fedshift")
 

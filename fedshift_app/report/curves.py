@@ -17,7 +17,7 @@ from fedshift_app.report.drawing import (
     shown_rounds,
 )  # fmt: skip
 from fedshift_app.scores import mean
-from fedshift_wire import LOSS_TERM
+from fedshift_wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]
 MARKED_ROUNDS = 15  # up to here each round has a marker

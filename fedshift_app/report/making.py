@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import ConfigError
 from fedshift_app.durable import write_atomically
 from fedshift_app.report import drawing, page, reading, seeing, showing, told
 from fedshift_app.run_folder import finite
+from fedshift_wire.errors import ConfigError
 
 REPORT_FILE, NUMBERS_FILE = "report.html", "report.json"
 

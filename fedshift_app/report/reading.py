@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import ConfigError
 from fedshift_app import checkpoints, resuming, run_folder
 from fedshift_app import config as configuration
 from fedshift_app.checkpoints import Checkpoint, Damaged
 from fedshift_app.node import DEPLOYMENT
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_wire.errors import ConfigError
 from strategies.roster import Node
 
 log = logging.getLogger("fedshift")

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from clients.base import Arrays, DomainClient
 from datasets.base import ImageSet, Source
-from datasets.errors import DataError, FedShiftError
-from datasets.seeding import generator
 from fedshift_app import checkpoints, keeping, node, registry
 from fedshift_app.holdings import Place
 from fedshift_app.keeping import Shelf
@@ -25,7 +23,9 @@ from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
 from fedshift_app.run_config import RunConfig
-from fedshift_wire import DOMAINS, DRAWN, SERVER_ROUND
+from fedshift_wire.errors import DataError, FedShiftError
+from fedshift_wire.names import DOMAINS, DRAWN, SERVER_ROUND
+from fedshift_wire.seeding import generator
 from strategies.roster import Node
 
 EXAMPLES = 4  # images of each domain for Grad-CAM

@@ -8,8 +8,8 @@ import pytest
 import torch
 from support import InlineRun, load_benchmark
 
-from datasets.errors import FedShiftError
 from fedshift_app.report import reading, seeing
+from fedshift_wire.errors import FedShiftError
 
 QUICK = "rounds=2 train.epochs=1 allocation.share=0.1"
 

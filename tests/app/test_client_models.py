@@ -18,7 +18,7 @@ from datasets.base import ImageSet
 from fedshift_app import node
 from fedshift_app.flower_internals import make_context
 from fedshift_app.scores import mean
-from fedshift_wire import (
+from fedshift_wire.names import (
     CORRECT,
     DOMAINS,
     LOCAL_CORRECT,

@@ -16,11 +16,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.errors import ConfigError
 from fedshift_app import cli
 from fedshift_app.comparing import compare, keep
 from fedshift_app.comparing.seeds import paired, spread
 from fedshift_app.config import resolve
+from fedshift_wire.errors import ConfigError
 
 MakeRun = Callable[..., Path]
 SCAN_STREET = "dataset.domains=[scan,street]"

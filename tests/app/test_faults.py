@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
 from clients.base import DomainClient
-from datasets.errors import ConfigError, FederationError
 from fedshift_app.config import resolve
 from fedshift_app.flower_internals import make_context
 from fedshift_app.node import Place, place
+from fedshift_wire.errors import ConfigError, FederationError
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 Change = Callable[[Message, Message], Message | None]

@@ -9,14 +9,14 @@ from flwr.app import Message, RecordDict
 from support import InlineRun, ListeningGrid, Run
 
 from datasets.base import Source
-from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import exporting, keeping, node, server_app
 from fedshift_app.config import resolve
 from fedshift_app.exporting import NodeFolder
 from fedshift_app.flower_internals import make_context
 from fedshift_app.holdings import Place
 from fedshift_app.keeping import Shelf
-from fedshift_wire import RESUMED_AFTER, RUN_ID
+from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.names import RESUMED_AFTER, RUN_ID
 from strategies.fedcode import FedCodeStrategy
 from strategies.updates import Update
 

@@ -7,10 +7,10 @@ import yaml
 from support import ROOT
 
 from datasets import catalog
-from datasets.errors import ConfigError
 from fedshift_app import papers, registry
 from fedshift_app.config import CONF, names, read_yaml
 from fedshift_app.papers import Table
+from fedshift_wire.errors import ConfigError
 
 TABLES = papers.all_tables()
 #: What the project adds to the printed facts.

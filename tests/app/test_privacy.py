@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
 from clients.base import DomainClient
-from datasets.errors import ConfigError, FederationError
 from fedshift_app import registry
 from fedshift_app.config import resolve
 from fedshift_app.privacy import PrivacyConfig
-from fedshift_records import decode
+from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_wire.records import decode
 from strategies.averaging import Arrays
 
 SHORT = "train.epochs=1 allocation.share=0.1"

@@ -5,9 +5,9 @@ import json
 import pytest
 from support import InlineRun
 
-from datasets.errors import ConfigError
 from fedshift_app import config, profiling
 from fedshift_app.arguments import parse_arguments
+from fedshift_wire.errors import ConfigError
 
 SMALL = "allocation.share=0.05 train.epochs=1"
 

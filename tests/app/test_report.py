@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from support import ROOT, InlineRun, Run
 
 from datasets import catalog
-from datasets.errors import ConfigError, FedShiftError
 from fedshift_app import cli, exporting, registry, runner
 from fedshift_app.arguments import parse_arguments
 from fedshift_app.config import resolve
 from fedshift_app.report import analysis, command, drawing, making, maps, reading, seeing
 from fedshift_app.report.seeing import View
+from fedshift_wire.errors import ConfigError, FedShiftError
 from strategies.roster import Node
 
 QUICK = "train.epochs=1 allocation.share=0.1"

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from datasets.errors import ConfigError
 from fedshift_app.config import resolve
 from fedshift_app.durable import write_atomically
 from fedshift_app.run_folder import (
@@ -33,6 +32,7 @@ from fedshift_app.run_folder import (
     summary,
     weights_hash,
 )
+from fedshift_wire.errors import ConfigError
 from strategies.averaging import Arrays
 from strategies.roster import Node
 from strategies.rounds import RoundResult

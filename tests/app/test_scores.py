@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.errors import ConfigError
 from fedshift_app.scores import (
     Matrix,
     ata_by_domain,
@@ -21,6 +20,7 @@ from fedshift_app.scores import (
     mean_client_models,
     over_seeds,
 )
+from fedshift_wire.errors import ConfigError
 from strategies.evaluation import ClientScores
 from strategies.roster import Node
 

@@ -12,9 +12,9 @@ from flwr.superlink import main as flower
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.errors import FedShiftError
 from fedshift_app import flower_internals, superlink
 from fedshift_app.run_folder import COMMAND
+from fedshift_wire.errors import FedShiftError
 
 REMOTE, LOCAL = ("192.0.2.7", 40000), ("127.0.0.1", 40000)
 

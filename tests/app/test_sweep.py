@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedshift_app
-from datasets.errors import ConfigError, DataError, FederationError
 from fedshift_app import cli, processes, runner, sweep_grid, sweep_progress, sweeping
 from fedshift_app.config import resolve
 from fedshift_app.durable import Lock
@@ -26,6 +25,7 @@ from fedshift_app.resuming import FREE
 from fedshift_app.run_folder import versions
 from fedshift_app.sweep_grid import Point
 from fedshift_app.sweep_progress import Timed, time_left
+from fedshift_wire.errors import ConfigError, DataError, FederationError
 
 QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.share=0.05")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support import InlineRun, Run
 
-from datasets.errors import ConfigError
 from fedshift_app import durable, resuming, runner, tracking
 from fedshift_app.config import from_json, resolve
+from fedshift_wire.errors import ConfigError
 from strategies.rounds import RoundResult
 
 pytest.importorskip("tensorboard")

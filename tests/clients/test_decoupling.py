@@ -15,8 +15,8 @@ from clients.decoupling import DecoupledModel, Decoupling, DecouplingParams, con
 from clients.models import Blueprint, SplitModel, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from datasets.errors import ConfigError
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import SERVER_ROUND, Params
 
 Float = NDArray[np.float64]
 C, SEED = 4, 5

@@ -14,8 +14,8 @@ from clients.f2dc import F2DCClient
 from clients.models import Blueprint, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from datasets.errors import ConfigError
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import SERVER_ROUND, Params
 
 C, N, SEED = 4, 18, 11
 OFF: dict[str, Any] = {"use_dfd_loss": False, "use_dfc_loss": False}

@@ -15,7 +15,7 @@ from clients.fedavg_ft import BEFORE, FedAvgFTClient, FedAvgFTParams
 from clients.models import Blueprint, SplitModel, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire import (
+from fedshift_wire.names import (
     CORRECT,
     DOMAINS,
     LOCAL_CORRECT,

@@ -13,9 +13,9 @@ from clients.fedbn import ABLE, FedBNClient
 from clients.models import MODELS, batchnorm_names, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from datasets.errors import ConfigError
 from fedshift_app import config
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import SERVER_ROUND, Params
 
 C, N = 4, 12
 TRAIN = TrainConfig(epochs=1, batch_size=4, lr=0.05, precision="float32")

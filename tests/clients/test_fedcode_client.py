@@ -16,7 +16,7 @@ from clients.fedcode import SAIN, FedCodeClient, FedCodeParams, with_sain
 from clients.models import MODELS, Blueprint, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire import DOMAINS, SERVER_ROUND, Params
+from fedshift_wire.names import DOMAINS, SERVER_ROUND, Params
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy
 from strategies.rounds import Federation
 

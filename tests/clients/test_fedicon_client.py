@@ -21,9 +21,9 @@ from clients.models import Blueprint, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from datasets.corruptions import corrupt, random_corruption
-from datasets.errors import ConfigError
-from datasets.seeding import torch_seed
-from fedshift_wire import LOCAL_DOMAINS, SERVER_ROUND, Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import LOCAL_DOMAINS, SERVER_ROUND, Params
+from fedshift_wire.seeding import torch_seed
 
 SEED, INDEX, ROUND = 11, 3, 2
 C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's

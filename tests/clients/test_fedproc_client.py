@@ -14,7 +14,7 @@ from clients.fedproc import FedProcClient, FedProcParams
 from clients.models import build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND, Params
 from strategies.prototypes import check_prototypes
 
 SEED, INDEX, ROUND = 11, 3, 2

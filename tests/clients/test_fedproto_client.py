@@ -15,8 +15,8 @@ from clients.models import batchnorm_names, build
 from clients.prototypes import EpochMeans
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from datasets.errors import ConfigError
-from fedshift_wire import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND, Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND, Params
 from strategies.prototypes import check_prototypes
 
 Float = NDArray[np.float64]

@@ -15,7 +15,7 @@ from clients.fedprox import FedProxClient, FedProxParams
 from clients.models import Blueprint, SplitModel, batchnorm_names, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND, Params
 
 C, N = 4, 12
 

@@ -16,9 +16,9 @@ from clients.fedseproto import Decoder, FedSeProtoClient, FedSeProtoParams, Side
 from clients.models import Blueprint, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from datasets.errors import ConfigError
-from datasets.seeding import torch_seed
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import SERVER_ROUND, Params
+from fedshift_wire.seeding import torch_seed
 from strategies.prototypes import check_prototypes
 
 Float = NDArray[np.float64]

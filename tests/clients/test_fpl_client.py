@@ -15,7 +15,7 @@ from clients.fpl import FPLClient, FPLParams
 from clients.models import SplitModel, build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND, Params
 from strategies.prototypes import check_prototypes
 
 Float = NDArray[np.float64]

@@ -15,8 +15,8 @@ from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLPa
 from clients.models import build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from datasets.seeding import generator, torch_seed
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND, Params
+from fedshift_wire.seeding import generator, torch_seed
 from strategies.prototypes import check_prototypes
 
 Float = NDArray[np.float64]

@@ -12,7 +12,7 @@ from clients.local import LocalClient
 from clients.models import build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND, Params
+from fedshift_wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND, Params
 
 C, N = 4, 12
 

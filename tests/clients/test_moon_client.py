@@ -15,7 +15,7 @@ from clients.models import Blueprint, SplitModel, build
 from clients.moon import PREVIOUS, PROJECTED, MoonClient, MoonParams, ProjectedClassifier
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire import DOMAINS, SERVER_ROUND, Params
+from fedshift_wire.names import DOMAINS, SERVER_ROUND, Params
 
 C, N = 4, 12
 Float = NDArray[np.float64]

@@ -18,7 +18,7 @@ from clients.batches import Batch
 from clients.models import build
 from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND, Params
 
 CPU = torch.device("cpu")
 #: What FedICON trains with, and each of its parts alone.

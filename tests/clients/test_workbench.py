@@ -14,7 +14,7 @@ from clients.workbench import DeviceImages, Workbench
 from datasets.base import ImageSet
 from fedshift_app import config, node
 from fedshift_app.flower_internals import make_context
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 MODEL, TRAIN, IMAGES = ModelConfig(name="cnn"), TrainConfig(epochs=2, batch_size=8, lr=0.05), ImageConfig(flip=True)

@@ -13,8 +13,8 @@ from PIL import Image
 
 from datasets import cache, catalog, trees
 from datasets.base import ImageSet, Source
-from datasets.errors import DataError
 from datasets.listing import Arrays, Listing
+from fedshift_wire.errors import DataError
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 8)

@@ -6,8 +6,8 @@ import pytest
 from datasets.base import ImageSet
 from datasets.corruption_sheet import corruption_sheet
 from datasets.corruptions import corrupt
-from datasets.errors import ConfigError
 from datasets.preview import PAD
+from fedshift_wire.errors import ConfigError
 
 
 def some_images(count: int) -> ImageSet:

@@ -18,7 +18,7 @@ from datasets.base import ImageSet, Source, Split
 from datasets.catalog import DATASETS
 from datasets.digits import DOMAINS
 from datasets.digits import load as load_digits
-from datasets.errors import DataError
+from fedshift_wire.errors import DataError
 
 REAL = image_trees.REAL / "digits"
 

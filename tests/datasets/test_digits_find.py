@@ -11,8 +11,8 @@ from datasets import files
 from datasets.base import ImageSet, Source, Split
 from datasets.digits import COUNTS, find
 from datasets.digits import load as load_digits
-from datasets.errors import DataError
 from datasets.listing import Arrays, Listing
+from fedshift_wire.errors import DataError
 
 
 def load(root: Path, domain: str, split: Split = "train") -> ImageSet:

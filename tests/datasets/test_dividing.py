@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from datasets import dividing
-from datasets.errors import DataError
-from datasets.seeding import generator
 from datasets.splits import Allocation, Parts, mixed_test, node_parts
+from fedshift_wire.errors import DataError
+from fedshift_wire.seeding import generator
 
 seeds = st.integers(0, 2**31)
 #: How many images a domain has of each class.

@@ -16,7 +16,7 @@ from PIL import Image
 
 from datasets import files
 from datasets.base import ImageSet
-from datasets.errors import DataError
+from fedshift_wire.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")
 

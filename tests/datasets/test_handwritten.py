@@ -11,9 +11,9 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from datasets import handwritten
 from datasets.base import SPLITS, Source, Split, checked
 from datasets.catalog import DATASETS
-from datasets.errors import DataError
 from datasets.handwritten import CLASSES, DOMAINS, RENDERERS, SIZE, load, source_indices, upsample
-from datasets.seeding import generator
+from fedshift_wire.errors import DataError
+from fedshift_wire.seeding import generator
 
 PARTS = [(domain, split) for domain in DOMAINS for split in SPLITS]
 LABELS: NDArray[np.int64] = load_digits().target.astype(np.int64)

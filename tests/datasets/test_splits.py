@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from datasets.errors import ConfigError, DataError
 from datasets.splits import Allocation, node_parts
+from fedshift_wire.errors import ConfigError, DataError
 
 DOMAINS = ("a", "b", "c")
 

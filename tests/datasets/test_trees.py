@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from image_trees import fill, write_tar
 
 from datasets import trees
-from datasets.errors import DataError
 from datasets.listing import Item, Listing
+from fedshift_wire.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")
 NAMES = [f"art/{name}/{number}.jpg" for name in ("owl", "dog", "cat") for number in (2, 10, 1)]

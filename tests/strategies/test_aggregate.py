@@ -9,8 +9,8 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from fedshift_app.inline import InlineGrid
-from fedshift_records import decode, encode
-from fedshift_wire import Params
+from fedshift_wire.names import Params
+from fedshift_wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.rounds import Federation
 

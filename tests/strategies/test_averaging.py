@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedshift_records import decode, encode
+from fedshift_wire.records import decode, encode
 from strategies import averaging
 from strategies.averaging import RunningAverage, shares
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from datasets.errors import ConfigError
+from fedshift_wire.errors import ConfigError
 from strategies.fedicon import FedICONServerParams, FedICONStrategy
 from strategies.prototypes import Refused
 from strategies.roster import Node

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 from strategies.fedproc import FedProcStrategy, contrast_share
 from strategies.prototypes import Refused
 from strategies.roster import Node

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedshift_wire import Params
+from fedshift_wire.names import Params
 from strategies.fedseproto import FedSeProtoStrategy
 from strategies.prototypes import Refused
 from strategies.roster import Node

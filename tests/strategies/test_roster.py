@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from datasets.errors import FederationError
 from fedshift_app.flower_internals import identify_process
+from fedshift_wire.errors import FederationError
 from strategies.roster import Roster
 
 DOMAINS = ("scan", "texture", "street")

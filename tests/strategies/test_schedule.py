@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.errors import ConfigError
 from fedshift_app.config import resolve
+from fedshift_wire.errors import ConfigError
 from strategies.schedule import LAST_ROUNDS, EvaluateConfig
 
 

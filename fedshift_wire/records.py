@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from datasets.errors import FedShiftError
+from fedshift_wire.errors import FedShiftError
 
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
 KINDS = "biufc"  # of dtypes that travel: booleans and numbers

@@ -1,0 +1,1 @@
+"""The ground floor that server and node stand on: names on the wire, records, errors, seeding, bounds. No torch."""
