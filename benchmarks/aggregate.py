@@ -51,7 +51,7 @@ from fedshift_wire.names import (
 )  # fmt: skip
 from fedshift_wire.records import decode, encode
 from strategies.base import DomainStrategy
-from strategies.rounds import Federation
+from strategies.federation.rounds import Federation
 
 TARGET_RATIO = 1.5
 TARGET_MODELS = 2.0

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app import durable
-from strategies.averaging import Arrays
-from strategies.roster import Node
+from strategies.federation.averaging import Arrays
+from strategies.federation.roster import Node
 
 FORMAT = 1  # of the JSON file
 KEEP = 2  # of each run: where the last one is damaged, the one before serves

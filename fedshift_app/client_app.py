@@ -46,7 +46,7 @@ from fedshift_wire.names import (
     VALIDATION,
 )  # fmt: skip
 from fedshift_wire.records import decode, encode
-from strategies.limits import largest, plain
+from strategies.federation.limits import largest, plain
 
 log = logging.getLogger("fedshift")
 

@@ -9,8 +9,8 @@ from typing import Any
 from fedshift_app.logs import FORMAT, JsonLine
 from fedshift_app.scores import mean
 from fedshift_wire.errors import FedShiftError
-from strategies.limits import MOST_NAME, plain
-from strategies.rounds import RoundResult
+from strategies.federation.limits import MOST_NAME, plain
+from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

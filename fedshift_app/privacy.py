@@ -21,7 +21,7 @@ from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
 from fedshift_app import registry
 from fedshift_wire.errors import ConfigError
-from strategies.schedule import EvaluateConfig
+from strategies.federation.schedule import EvaluateConfig
 
 
 class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

@@ -7,7 +7,7 @@ WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
 
 
 def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, Any]:
-    """Add up the reports of all rounds (``strategies.clock``).
+    """Add up the reports of all rounds (``strategies.federation.clock``).
 
     Args:
         rounds: What each round reported.

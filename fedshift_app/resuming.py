@@ -17,9 +17,9 @@ from fedshift_app.node import DEPLOYMENT
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
-from strategies.evaluation import ClientScores
-from strategies.roster import Node
-from strategies.rounds import RoundResult
+from strategies.federation.evaluation import ClientScores
+from strategies.federation.roster import Node
+from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

@@ -16,7 +16,7 @@ from fedshift_app.privacy import PrivacyConfig
 from fedshift_app.tracking import TrackerName
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params
-from strategies.schedule import EvaluateConfig
+from strategies.federation.schedule import EvaluateConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")

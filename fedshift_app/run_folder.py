@@ -25,11 +25,11 @@ from fedshift_app.run_config import RunConfig
 from fedshift_app.scores import client_models, mean, mean_client_models
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode
-from strategies.averaging import Arrays
-from strategies.roster import Node
-from strategies.rounds import RoundResult
-from strategies.schedule import LAST_ROUNDS
-from strategies.updates import decode
+from strategies.federation.averaging import Arrays
+from strategies.federation.roster import Node
+from strategies.federation.rounds import RoundResult
+from strategies.federation.schedule import LAST_ROUNDS
+from strategies.federation.updates import decode
 
 #: Environment variable: the file where ``fedshift run`` wants to be told what became of the run.
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"

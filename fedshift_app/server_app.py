@@ -24,12 +24,12 @@ from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, Ru
 from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.records import encode
-from strategies.averaging import Arrays
 from strategies.base import DomainStrategy
-from strategies.memory import NodeMemory
-from strategies.roster import Node
-from strategies.rounds import Federation, RoundResult
-from strategies.schedule import LAST_ROUNDS
+from strategies.federation.averaging import Arrays
+from strategies.federation.memory import NodeMemory
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation, RoundResult
+from strategies.federation.schedule import LAST_ROUNDS
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
 NAMED_NODES = 20  # of a domain; more are told as a number

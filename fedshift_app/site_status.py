@@ -7,7 +7,7 @@ from typing import Any
 
 from fedshift_app import processes
 from fedshift_wire.errors import FederationError
-from strategies.limits import plain
+from strategies.federation.limits import plain
 
 TIMEOUT_SECONDS = 60
 

@@ -15,9 +15,9 @@ from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
 from fedshift_app.scores import mean
 from fedshift_wire.errors import ConfigError
-from strategies.limits import plain
-from strategies.roster import Listener, Node
-from strategies.rounds import RoundResult
+from strategies.federation.limits import plain
+from strategies.federation.roster import Listener, Node
+from strategies.federation.rounds import RoundResult
 
 FILE = "status.json"
 WAITING, TRAINING, EVALUATING = "waiting", "training", "evaluating"

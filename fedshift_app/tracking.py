@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fedshift_app.scores import mean
 from fedshift_wire.errors import ConfigError
-from strategies.rounds import RoundResult
+from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

@@ -38,16 +38,16 @@ from fedshift_wire.names import (
 )  # fmt: skip
 from fedshift_wire.records import encode
 from fedshift_wire.seeding import generator
-from strategies import clock
-from strategies.averaging import Arrays, shares
-from strategies.clock import Clock
-from strategies.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
-from strategies.limits import Refused, check_contribution
-from strategies.memory import NodeMemory
-from strategies.roster import Node, Roster
-from strategies.rounds import Federation, RoundResult
-from strategies.sending import in_waves, longest_first
-from strategies.updates import Update, average, mean_losses, num_bytes, read_update
+from strategies.federation import clock
+from strategies.federation.averaging import Arrays, shares
+from strategies.federation.clock import Clock
+from strategies.federation.dispatch import in_waves, longest_first
+from strategies.federation.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
+from strategies.federation.limits import Refused, check_contribution
+from strategies.federation.memory import NodeMemory
+from strategies.federation.roster import Node, Roster
+from strategies.federation.rounds import Federation, RoundResult
+from strategies.federation.updates import Update, average, mean_losses, num_bytes, read_update
 
 log = logging.getLogger("fedshift")
 

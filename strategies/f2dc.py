@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fedshift_wire.names import Params
 from strategies.base import DomainStrategy
-from strategies.updates import Update
+from strategies.federation.updates import Update
 
 FloatArray = NDArray[np.float64]
 

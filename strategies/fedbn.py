@@ -11,7 +11,7 @@ from typing import Literal
 
 from fedshift_wire.names import Params
 from strategies.base import DomainStrategy
-from strategies.updates import Update
+from strategies.federation.updates import Update
 
 
 class FedBNServerParams(Params):

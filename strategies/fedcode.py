@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_wire.names import Params
-from strategies.averaging import Arrays, RunningAverage
 from strategies.base import DomainStrategy
+from strategies.federation.averaging import Arrays, RunningAverage
+from strategies.federation.roster import Node
+from strategies.federation.updates import Update
 from strategies.prototypes import (
     FloatArray,
     Partition,
@@ -30,8 +32,6 @@ from strategies.prototypes import (
     one_per_class,
     stack_prototypes,
 )
-from strategies.roster import Node
-from strategies.updates import Update
 
 HEAD = ("head-weight", "head-bias")
 

@@ -18,9 +18,9 @@ from pydantic import Field
 
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params
-from strategies.averaging import Arrays
 from strategies.base import DomainStrategy
-from strategies.roster import Node
+from strategies.federation.averaging import Arrays
+from strategies.federation.roster import Node
 
 PHASE = "phase"  # knowledge: ENCODER or CLASSIFIER, (1,), int64; only in runs that have both
 ENCODER, CLASSIFIER = 0, 1

@@ -11,11 +11,11 @@ Deviation: a class that no node of a round holds keeps its prototype.
 
 import numpy as np
 
-from strategies.averaging import Arrays
+from strategies.federation.averaging import Arrays
+from strategies.federation.roster import Node
+from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
-from strategies.roster import Node
-from strategies.updates import Update
 
 
 class FedProcStrategy(PrototypeStrategy):

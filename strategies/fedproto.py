@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_wire.names import Params
+from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import (
     FloatArray,
@@ -24,7 +25,6 @@ from strategies.prototypes import (
     one_per_class,
     stack_prototypes,
 )
-from strategies.updates import Update
 
 
 class FedProtoServerParams(Params):

@@ -9,9 +9,9 @@ Weights are averaged by number of images (Eq. 16), which is FedAvg's rule; where
 networks no weights travel, and the prototypes are all that is merged.
 """
 
+from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
-from strategies.updates import Update
 
 
 class FedSeProtoStrategy(PrototypeStrategy):

@@ -9,9 +9,9 @@ Symbols: p_n^k prototype of node n and class k, P^k the cluster prototypes of cl
 Deviation: a class that no node of a round holds keeps its clusters.
 """
 
+from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import cluster_prototypes, keep_absent_classes, stack_prototypes
-from strategies.updates import Update
 
 
 class FPLStrategy(PrototypeStrategy):

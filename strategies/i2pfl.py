@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedshift_wire.names import Params
+from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import (
     FloatArray,
@@ -26,7 +27,6 @@ from strategies.prototypes import (
     mean_prototypes,
     stack_prototypes,
 )
-from strategies.updates import Update
 
 SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
 

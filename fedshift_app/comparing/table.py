@@ -13,7 +13,7 @@ from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
 from fedshift_app.registry import NO_PLUGIN
 from fedshift_wire.errors import ConfigError
-from strategies.schedule import LAST_ROUNDS
+from strategies.federation.schedule import LAST_ROUNDS
 
 AVG, STD = "AVG", "STD"
 #: The measure of client models whose difference to the baseline is told.

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.averaging import Arrays
+from strategies.federation.averaging import Arrays
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -13,7 +13,7 @@ from fedshift_app.node import DEPLOYMENT
 from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
-from strategies.roster import Node
+from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 

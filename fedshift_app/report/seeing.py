@@ -26,7 +26,7 @@ from fedshift_app.run_config import RunConfig
 from fedshift_wire.errors import DataError, FedShiftError
 from fedshift_wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from fedshift_wire.seeding import generator
-from strategies.roster import Node
+from strategies.federation.roster import Node
 
 EXAMPLES = 4  # images of each domain for Grad-CAM
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedshift_app.console import duration, percent, round_line, table
-from strategies.rounds import RoundResult
+from strategies.federation.rounds import RoundResult
 
 
 def results(**changes: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedshift_app.keeping import Shelf
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.names import RESUMED_AFTER, RUN_ID
 from strategies.fedcode import FedCodeStrategy
-from strategies.updates import Update
+from strategies.federation.updates import Update
 
 
 @pytest.fixture(autouse=True)

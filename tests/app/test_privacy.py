@@ -16,7 +16,7 @@ from fedshift_app.config import resolve
 from fedshift_app.privacy import PrivacyConfig
 from fedshift_wire.errors import ConfigError, FederationError
 from fedshift_wire.records import decode
-from strategies.averaging import Arrays
+from strategies.federation.averaging import Arrays
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 PRIVATE = f"{SHORT} privacy.name=local-dp privacy.clipping_norm=0.5"

@@ -23,7 +23,7 @@ from fedshift_app.config import resolve
 from fedshift_app.report import analysis, command, drawing, making, maps, reading, seeing
 from fedshift_app.report.seeing import View
 from fedshift_wire.errors import ConfigError, FedShiftError
-from strategies.roster import Node
+from strategies.federation.roster import Node
 
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")

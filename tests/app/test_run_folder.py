@@ -33,9 +33,9 @@ from fedshift_app.run_folder import (
     weights_hash,
 )
 from fedshift_wire.errors import ConfigError
-from strategies.averaging import Arrays
-from strategies.roster import Node
-from strategies.rounds import RoundResult
+from strategies.federation.averaging import Arrays
+from strategies.federation.roster import Node
+from strategies.federation.rounds import RoundResult
 
 CONFIG = resolve({"seed": 3, "rounds": 4})
 

@@ -21,8 +21,8 @@ from fedshift_app.scores import (
     over_seeds,
 )
 from fedshift_wire.errors import ConfigError
-from strategies.evaluation import ClientScores
-from strategies.roster import Node
+from strategies.federation.evaluation import ClientScores
+from strategies.federation.roster import Node
 
 DOMAINS = ("photo", "photo", "sketch", "photo", "art", "sketch")
 NAN = math.nan

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Message, MessageType
 from support import InlineRun, ListeningGrid
 
-from strategies import evaluation
+from strategies.federation import evaluation
 
 FEW = "train.epochs=1 allocation.share=0.1 images.eval_batch=4"  # 90 test images a domain: 23 batches
 Sent = list[tuple[str, dict[str, Any]]]

@@ -20,7 +20,7 @@ from fedshift_app.config import resolve
 from fedshift_app.durable import Lock
 from fedshift_app.run_folder import LOCK_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
-from strategies.roster import Node
+from strategies.federation.roster import Node
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 

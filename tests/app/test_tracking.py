@@ -11,7 +11,7 @@ from support import InlineRun, Run
 from fedshift_app import durable, resuming, runner, tracking
 from fedshift_app.config import from_json, resolve
 from fedshift_wire.errors import ConfigError
-from strategies.rounds import RoundResult
+from strategies.federation.rounds import RoundResult
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -18,7 +18,7 @@ from clients.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import DOMAINS, SERVER_ROUND, Params
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy
-from strategies.rounds import Federation
+from strategies.federation.rounds import Federation
 
 Float = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]

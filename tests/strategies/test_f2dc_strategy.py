@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from strategies.f2dc import F2DCServerParams, F2DCStrategy, discrepancy, domain_aware
-from strategies.roster import Node
-from strategies.rounds import Federation
-from strategies.updates import Update
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation
+from strategies.federation.updates import Update
 
 Counts = NDArray[np.float64]
 

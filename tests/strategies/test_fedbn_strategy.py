@@ -6,9 +6,9 @@ from flwr.app import Array, ArrayRecord
 from pydantic import ValidationError
 
 from strategies.fedbn import FedBNServerParams, FedBNStrategy
-from strategies.roster import Node
-from strategies.rounds import Federation
-from strategies.updates import Update
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation
+from strategies.federation.updates import Update
 
 FEDERATION = Federation(
     domains=("a", "b"), num_classes=2, feature_dim=2, seed=0, participation=1.0, personal=True, min_nodes=1,

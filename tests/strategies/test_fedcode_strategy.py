@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation
+from strategies.federation.updates import Update
 from strategies.prototypes import Refused
-from strategies.roster import Node
-from strategies.rounds import Federation
-from strategies.updates import Update
 
 Array = NDArray[Any]
 C, D = 3, 2

@@ -7,10 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from fedshift_wire.errors import ConfigError
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation, RoundResult
 from strategies.fedicon import FedICONServerParams, FedICONStrategy
 from strategies.prototypes import Refused
-from strategies.roster import Node
-from strategies.rounds import Federation, RoundResult
 
 NODE = Node(100, 0, "a", (1, 1), 5, True, 0)
 

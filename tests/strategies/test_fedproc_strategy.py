@@ -8,11 +8,11 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_wire.names import Params
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation, RoundResult
+from strategies.federation.updates import Update
 from strategies.fedproc import FedProcStrategy, contrast_share
 from strategies.prototypes import Refused
-from strategies.roster import Node
-from strategies.rounds import Federation, RoundResult
-from strategies.updates import Update
 
 Array = NDArray[Any]
 C, D = 3, 2

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedshift_wire.names import Params
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation
+from strategies.federation.updates import Update
 from strategies.fedseproto import FedSeProtoStrategy
 from strategies.prototypes import Refused
-from strategies.roster import Node
-from strategies.rounds import Federation
-from strategies.updates import Update
 
 Array = NDArray[Any]
 C, D = 3, 2

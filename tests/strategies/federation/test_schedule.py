@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedshift_app.config import resolve
 from fedshift_wire.errors import ConfigError
-from strategies.schedule import LAST_ROUNDS, EvaluateConfig
+from strategies.federation.schedule import LAST_ROUNDS, EvaluateConfig
 
 
 def scored(rounds: int, **config: Any) -> list[int]:

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_wire.records import Draft, encode_array
-from strategies.limits import BLOCK
+from strategies.federation.limits import BLOCK
 
 Arrays = dict[str, NDArray[Any]]
 

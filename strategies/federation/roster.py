@@ -29,7 +29,7 @@ from fedshift_wire.names import (
     SHARED_TEST,
     UNHELD_TEST,
 )  # fmt: skip
-from strategies.limits import LARGEST_COUNT, MOST_NAME, plain, whole
+from strategies.federation.limits import LARGEST_COUNT, MOST_NAME, plain, whole
 
 log = logging.getLogger("fedshift")
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from strategies.evaluation import ClientScores
-from strategies.schedule import EvaluateConfig
+from strategies.federation.evaluation import ClientScores
+from strategies.federation.schedule import EvaluateConfig
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RoundResult:
         validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
         clients: What the nodes' own models scored, in a round that asks for it.
         others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
-        profile: Where the time went (``strategies.clock``), in a run that measures it.
+        profile: Where the time went (``strategies.federation.clock``), in a run that measures it.
         started_anew: Which nodes had lost what they kept to themselves, one line each.
     """
 

@@ -8,9 +8,9 @@ from flwr.app import ArrayRecord, Message, RecordDict
 import fedshift_wire.records
 from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, METRICS
 from fedshift_wire.records import RecordError
-from strategies.averaging import Arrays, RunningAverage, shares
-from strategies.limits import Refused, check_numbers, training_numbers
-from strategies.roster import Node
+from strategies.federation.averaging import Arrays, RunningAverage, shares
+from strategies.federation.limits import Refused, check_numbers, training_numbers
+from strategies.federation.roster import Node
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from fedshift_app.flower_internals import identify_process
-from strategies import sending
-from strategies.roster import Node
+from strategies.federation import dispatch
+from strategies.federation.roster import Node
 
 
 def messages(number: int) -> list[Message]:
@@ -15,7 +15,7 @@ def messages(number: int) -> list[Message]:
 
 def test_longest_first_then_by_index() -> None:
     nodes = [Node(9 - i, i, "scan", (size,), 0, True, i) for i, size in enumerate((3, 8, 3, 9))]
-    assert [node.index for node in sending.longest_first({node: node.num_examples for node in nodes[::-1]})] == [
+    assert [node.index for node in dispatch.longest_first({node: node.num_examples for node in nodes[::-1]})] == [
         3, 1, 0, 2,
     ]  # fmt: skip
 
@@ -28,9 +28,9 @@ def test_the_rest_is_sent_once_the_long_ones_are_queued(monkeypatch: pytest.Monk
         looks.append(len(came))
         sent[len(looks) - 1].metadata.delivered_at = "now"
 
-    monkeypatch.setattr(sending.time, "sleep", queue)
+    monkeypatch.setattr(dispatch.time, "sleep", queue)
     came: list[Message] = []
-    for message in sending.in_waves(sent, [9, 8, 2, 1]):
+    for message in dispatch.in_waves(sent, [9, 8, 2, 1]):
         came.append(message)
     assert came == sent
     assert looks == [2, 2]  # two are above the mean, and each was waited for
@@ -38,12 +38,12 @@ def test_the_rest_is_sent_once_the_long_ones_are_queued(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("work", [[], [5, 5, 5], [6, 5, 4]])
 def test_nothing_waits_where_work_is_even(work: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending.time, "sleep", lambda seconds: pytest.fail("waited"))
+    monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: pytest.fail("waited"))
     sent = messages(len(work))
-    assert list(sending.in_waves(sent, work)) == sent
+    assert list(dispatch.in_waves(sent, work)) == sent
 
 
 def test_a_message_that_is_never_queued_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "GIVE_UP_SECONDS", 0.0)
+    monkeypatch.setattr(dispatch, "GIVE_UP_SECONDS", 0.0)
     sent = messages(3)
-    assert list(sending.in_waves(sent, [9, 1, 1])) == sent
+    assert list(dispatch.in_waves(sent, [9, 1, 1])) == sent

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedshift_app.flower_internals import identify_process
 from fedshift_wire.errors import FederationError
-from strategies.roster import Roster
+from strategies.federation.roster import Roster
 
 DOMAINS = ("scan", "texture", "street")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_wire.names import KEPT, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID, STARTED_ANEW
-from strategies.roster import Node
+from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 

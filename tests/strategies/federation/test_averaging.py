@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_wire.records import decode, encode
-from strategies import averaging
-from strategies.averaging import RunningAverage, shares
+from strategies.federation import averaging
+from strategies.federation.averaging import RunningAverage, shares
 
 Arrays = dict[str, NDArray[Any]]
 

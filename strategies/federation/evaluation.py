@@ -20,8 +20,8 @@ from fedshift_wire.names import (
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
-from strategies.limits import LARGEST_COUNT, Refused
-from strategies.roster import Node
+from strategies.federation.limits import LARGEST_COUNT, Refused
+from strategies.federation.roster import Node
 
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
 #: own, whose making alone takes up to a third of a batch (ResNet-10), so that smaller ones would gain little.

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedshift_app.flower_internals import identify_process
-from strategies.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
-from strategies.roster import Node
+from strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
+from strategies.federation.roster import Node
 
 DOMAINS = ("scan", "texture")
 

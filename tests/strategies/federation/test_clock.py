@@ -2,8 +2,8 @@
 
 import pytest
 
-from strategies import clock
-from strategies.clock import Clock
+from strategies.federation import clock
+from strategies.federation.clock import Clock
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fedshift_app.inline import InlineGrid
 from fedshift_wire.names import Params
 from fedshift_wire.records import decode, encode
 from strategies.base import DomainStrategy
-from strategies.rounds import Federation
+from strategies.federation.rounds import Federation
 
 FEDERATION = Federation(
     domains=("a",), num_classes=2, feature_dim=2, seed=0, participation=1.0, personal=False, min_nodes=1,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from flwr.app import Message
 
-from strategies.roster import Node
+from strategies.federation.roster import Node
 
 #: Times the mean: where no node has so much work, the order hardly matters and nothing waits.
 UNEVEN = 1.5

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import limits
-from strategies.limits import (
+from strategies.federation import limits
+from strategies.federation.limits import (
     MOST_TEXT,
     Refused,
     check_contribution,

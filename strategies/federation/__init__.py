@@ -1,0 +1,1 @@
+"""The machinery of a round: who takes part, what travels, what is averaged, who scores what."""
