@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1  # type: ignore[import-untyped]
 
 from clients.augment import Pipeline
-from clients.settings import ImageConfig
+from clients.training.settings import ImageConfig
 from datasets import digits
 from datasets.base import Source
 

@@ -37,13 +37,14 @@ if importlib.util.find_spec("flwr") is None:
     client_module.NumPyClient = object  # type: ignore[attr-defined]
     sys.modules |= {"flwr": flower, "flwr.client": client_module}
 
-from clients import models, workbench
+from clients import models
 from clients.base import Arrays, ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.f2dc import F2DCClient
 from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
 from clients.models import Blueprint, SplitModel
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training import workbench
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import digits
 from datasets.base import ImageSet, Source
 from fedshift_wire.names import Params

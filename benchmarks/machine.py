@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from clients import precision
+from clients.training import precision
 
 #: What decides how fast bfloat16 is, from the fastest.
 AMX, AVX512, NONE = "AMX", "AVX512-BF16 without AMX", "no bfloat16"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.settings import ImageConfig
+from clients.training.settings import ImageConfig
 
 #: Values of a batch that a CPU works on at a time, so that they stay in its cache: bytes and float32.
 BYTES_IN_CACHE = 3 << 19

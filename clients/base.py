@@ -18,15 +18,16 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients import losses, models, precision, stopwatch
-from clients.arrays import view
-from clients.asked import asked_images
-from clients.batches import Batch
+from clients import losses, models
 from clients.models import Blueprint, SplitModel, batchnorm_names, set_training
 from clients.plugin import Plugin
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.stopwatch import Stopwatch
-from clients.workbench import Workbench
+from clients.training import precision, stopwatch
+from clients.training.arrays import view
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.stopwatch import Stopwatch
+from clients.training.test_parts import asked_images
+from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.names import (
     CORRECT,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clients.base import Arrays, DomainClient, Scores
 from clients.models import SplitModel
-from clients.settings import ModelConfig
+from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import Params
 

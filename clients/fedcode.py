@@ -18,12 +18,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients import losses, models, precision
+from clients import losses, models
 from clients.base import Arrays, DomainClient, Scores
-from clients.batches import Batch
 from clients.losses import fedcode as terms
 from clients.models import Blueprint, SplitModel
-from clients.settings import ModelConfig
+from clients.training import precision
+from clients.training.batches import Batch
+from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import Params
 

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from clients import losses
 from clients.base import DomainClient, Scores
-from clients.batches import Batch
 from clients.losses import fedicon as terms
 from clients.models import Blueprint, SplitModel, initialised, set_training
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from clients import losses
 from clients.base import Arrays, DomainClient
-from clients.batches import Batch
-from clients.prototypes import contribution
+from clients.training.batches import Batch
+from clients.training.prototypes import contribution
 from fedshift_wire.names import Params
 
 

@@ -17,11 +17,11 @@ from pydantic import Field
 from torch import Tensor
 
 from clients import losses
-from clients.batches import Batch
 from clients.losses import fedproto as terms_of_fedproto
 from clients.models import SplitModel
-from clients.prototypes import ProtoSource, PrototypeClient, by_class
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.prototypes import ProtoSource, PrototypeClient, by_class
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params
 

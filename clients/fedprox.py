@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient
-from clients.batches import Batch
 from clients.losses import fedprox as terms_of_fedprox
+from clients.training.batches import Batch
 from fedshift_wire.names import Params
 
 

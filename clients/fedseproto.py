@@ -21,13 +21,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients import losses, models, precision
+from clients import losses, models
 from clients.base import Arrays, DomainClient
-from clients.batches import Batch
 from clients.losses import fedseproto as eq
 from clients.models import Blueprint, SplitModel
-from clients.prototypes import by_class, contribution
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training import precision
+from clients.training.batches import Batch
+from clients.training.prototypes import by_class, contribution
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params
 

@@ -14,9 +14,9 @@ from pydantic import Field
 from torch import Tensor
 
 from clients import losses
-from clients.batches import Batch
 from clients.losses import fpl as terms_of_fpl
-from clients.prototypes import ProtoSource, PrototypeClient
+from clients.training.batches import Batch
+from clients.training.prototypes import ProtoSource, PrototypeClient
 from fedshift_wire.names import Params
 
 

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from clients import losses
 from clients.base import Arrays, DomainClient
-from clients.batches import Batch
 from clients.losses import i2pfl as terms_of_i2pfl
+from clients.training.batches import Batch
 from fedshift_wire.names import Params
 from fedshift_wire.seeding import generator
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from clients.base import DomainClient
 from clients.models import SplitModel
-from clients.settings import ModelConfig
+from clients.training.settings import ModelConfig
 from fedshift_wire.names import Params
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.settings import ModelConfig
+from clients.training.settings import ModelConfig
 from fedshift_wire.seeding import torch_seed
 
 M = TypeVar("M", bound=nn.Module)

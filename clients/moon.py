@@ -19,12 +19,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients import losses, precision
-from clients.arrays import view
+from clients import losses
 from clients.base import Arrays, DomainClient
-from clients.batches import Batch
 from clients.losses import moon as terms_of_moon
 from clients.models import Blueprint, SplitModel, initialised
+from clients.training import precision
+from clients.training.arrays import view
+from clients.training.batches import Batch
 from fedshift_wire.names import Params
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model

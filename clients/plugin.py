@@ -9,8 +9,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from clients.batches import Batch
 from clients.models import Blueprint, SplitModel
+from clients.training.batches import Batch
 from fedshift_wire.names import Params
 
 

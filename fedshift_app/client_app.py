@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient
-from clients.stopwatch import MESSAGES
+from clients.training.stopwatch import MESSAGES
 from datasets import catalog
 from fedshift_app import console, holdings, keeping, node, noising
 from fedshift_app.keeping import Shelf

@@ -8,11 +8,12 @@ from typing import Any, get_args
 import torch
 from flwr.app import Context
 
-from clients import models, precision
+from clients import models
 from clients.base import ClientSetup, DomainClient
 from clients.plugin import Plugin
-from clients.settings import ModelConfig, ModelName
-from clients.workbench import Workbench, keep_freed_memory
+from clients.training import precision
+from clients.training.settings import ModelConfig, ModelName
+from clients.training.workbench import Workbench, keep_freed_memory
 from datasets import catalog
 from datasets.base import Source
 from fedshift_app import registry

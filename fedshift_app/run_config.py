@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from clients.settings import ONLY_32, ImageConfig, ModelConfig, TrainConfig
+from clients.training.settings import ONLY_32, ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
 from datasets.base import Source
 from datasets.corruptions import CORRUPTIONS

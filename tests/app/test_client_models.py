@@ -13,7 +13,7 @@ from support import InlineRun, ListeningGrid, Run
 
 from clients.base import ClientSetup, DomainClient
 from clients.models import build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_app import node
 from fedshift_app.flower_internals import make_context

@@ -12,7 +12,7 @@ from support import InlineRun, ListeningGrid
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clients.base import DomainClient
-from clients.batches import Batch
+from clients.training.batches import Batch
 from datasets import catalog
 from fedshift_app import config, node, registry
 from fedshift_app.flower_internals import make_context

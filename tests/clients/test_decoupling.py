@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.decoupling import DecoupledModel, Decoupling, DecouplingParams, convolutions, split
 from clients.models import Blueprint, SplitModel, build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import SERVER_ROUND, Params

@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from clients.base import ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.decoupling import Decoupling, DecouplingParams
 from clients.f2dc import F2DCClient
 from clients.models import Blueprint, build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import SERVER_ROUND, Params

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.fedcode import SAIN, FedCodeClient, FedCodeParams, with_sain
 from clients.models import MODELS, Blueprint, build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import DOMAINS, SERVER_ROUND, Params
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from clients.augment import Pipeline
 from clients.base import ClientSetup, DomainClient, Scores
-from clients.batches import Batch
 from clients.fedicon import BEFORE, PROJECTION_WIDTH, FedICONClient, FedICONParams
 from clients.losses.fedicon import instance_contrast, supervised_contrast
 from clients.models import Blueprint, build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from datasets.corruptions import corrupt, random_corruption
 from fedshift_wire.errors import ConfigError

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from clients.base import ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.fedproc import FedProcClient, FedProcParams
 from clients.models import build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import SERVER_ROUND, Params
 from strategies.prototypes import check_prototypes

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from clients.base import ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.fedproto import FedProtoClient, FedProtoParams
 from clients.models import batchnorm_names, build
-from clients.prototypes import EpochMeans
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.prototypes import EpochMeans
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND, Params

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from clients.base import MODEL_PART, ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.fedseproto import Decoder, FedSeProtoClient, FedSeProtoParams, SideEncoder
 from clients.models import Blueprint, build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import SERVER_ROUND, Params

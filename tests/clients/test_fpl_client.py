@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from clients.base import ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.fpl import FPLClient, FPLParams
 from clients.models import SplitModel, build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import SERVER_ROUND, Params
 from strategies.prototypes import check_prototypes

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from clients.base import ClientSetup, DomainClient
-from clients.batches import Batch
 from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLParams
 from clients.models import build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import SERVER_ROUND, Params
 from fedshift_wire.seeding import generator, torch_seed

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from clients.models import MODELS, BasicBlock, SplitModel, batchnorm_names, build, initialised, set_training
-from clients.settings import ModelConfig
+from clients.training.settings import ModelConfig
 
 NAMES = sorted(MODELS)
 FEATURE_DIM = {"cnn": 64, "cnn_bn": 64, "cnn2": 512, "cnn3": 512, "resnet10": 512, "resnet18": 512}

@@ -13,7 +13,7 @@ from torchvision.transforms import v2  # type: ignore[import-untyped]
 from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
 
 from clients import transforms
-from clients.settings import ImageConfig
+from clients.training.settings import ImageConfig
 from clients.transforms import ColorJitter, Draws, PerSample, RandomGrayscale, RandomResizedCrop
 
 #: torchvision's counterparts of transforms.ADJUSTMENTS.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clients.augment import Pipeline
 from clients.models import SplitModel
-from clients.settings import ImageConfig, TrainConfig
+from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt

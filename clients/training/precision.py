@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from clients.settings import Precision
+from clients.training.settings import Precision
 
 
 def default_device() -> torch.device:

@@ -8,9 +8,9 @@ import torch
 
 from clients.base import ClientSetup, DomainClient
 from clients.models import build
-from clients.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.stopwatch import DATA, TRAINING, Stopwatch
-from clients.workbench import DeviceImages, Workbench
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.stopwatch import DATA, TRAINING, Stopwatch
+from clients.training.workbench import DeviceImages, Workbench
 from datasets.base import ImageSet
 from fedshift_app import config, node
 from fedshift_app.flower_internals import make_context

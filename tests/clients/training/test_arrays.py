@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.arrays import view
+from clients.training.arrays import view
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])

@@ -1,0 +1,1 @@
+"""Local training: the one loop and what it needs."""
