@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.augment import Pipeline
+from clients.images.augment import Pipeline
 from clients.models import SplitModel
 from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
-from clients.augment import Pipeline
 from clients.base import ClientSetup, DomainClient, Scores
 from clients.fedicon import BEFORE, PROJECTION_WIDTH, FedICONClient, FedICONParams
+from clients.images.augment import Pipeline
 from clients.losses.fedicon import instance_contrast, supervised_contrast
 from clients.models import Blueprint, build
 from clients.training.batches import Batch

@@ -12,9 +12,9 @@ from torch import Tensor
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
 
-from clients import transforms
+from clients.images import transforms
+from clients.images.transforms import ColorJitter, Draws, PerSample, RandomGrayscale, RandomResizedCrop
 from clients.training.settings import ImageConfig
-from clients.transforms import ColorJitter, Draws, PerSample, RandomGrayscale, RandomResizedCrop
 
 #: torchvision's counterparts of transforms.ADJUSTMENTS.
 SLOW: tuple[Callable[[Tensor, float], Tensor], ...] = (

@@ -1,7 +1,7 @@
 """Augmentation and normalisation of whole batches, on the device that holds the images.
 
 Every random number comes from the generator that is passed in, one draw per sample. Crop, flip and
-normalisation work on uint8 here; what needs real numbers (colours, stretching) is in ``clients.transforms``.
+normalisation work on uint8 here; what needs real numbers (colours, stretching) is in ``clients.images.transforms``.
 """
 
 from dataclasses import dataclass
@@ -206,9 +206,9 @@ def _part(x: Tensor, values: int) -> int:
 
 
 def _real_valued(config: ImageConfig) -> Any:
-    """Return the configured transforms of ``clients.transforms`` as one, None if there are none."""
+    """Return the configured transforms of ``clients.images.transforms`` as one, None if there are none."""
     if not config.draws_real_values:
         return None
-    from clients import transforms  # with torchvision, which takes a second to import
+    from clients.images import transforms  # with torchvision, which takes a second to import
 
     return transforms.compose(config)

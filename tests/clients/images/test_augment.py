@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.augment import random_crop, random_flip, to_float
+from clients.images.augment import random_crop, random_flip, to_float
 
 
 def images(b: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from support import ROOT
 from torch import Tensor
 
-from clients import augment, transforms
-from clients.augment import Pipeline
 from clients.base import ClientSetup, DomainClient
+from clients.images import augment, transforms
+from clients.images.augment import Pipeline
 from clients.models import build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -181,7 +181,7 @@ def test_second_view_changes_nothing_for_a_method_that_ignores_it() -> None:
 
 def test_importing_and_building_a_client_leaves_torchvision_out() -> None:
     code = (
-        "import sys, torch; from clients import base; from clients.augment import Pipeline; "
+        "import sys, torch; from clients import base; from clients.images.augment import Pipeline; "
         "from clients.training.settings import ImageConfig; cpu = torch.device('cpu'); "
         "Pipeline(ImageConfig(crop_padding=4, flip=True), cpu); assert 'torchvision' not in sys.modules; "
         "Pipeline(ImageConfig(grayscale=0.2), cpu); assert 'torchvision' in sys.modules"

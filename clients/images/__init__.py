@@ -1,0 +1,1 @@
+"""Images on the way into a network: augmentation and normalisation of batches."""
