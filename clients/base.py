@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clients import losses, models
 from clients.models import Blueprint, SplitModel, batchnorm_names, set_training
-from clients.plugin import Plugin
+from clients.modules.base import Plugin
 from clients.training import precision, stopwatch
 from clients.training.arrays import view
 from clients.training.batches import Batch

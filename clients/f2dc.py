@@ -5,12 +5,12 @@ Guansong Pang, CVPR 2026; https://arxiv.org/abs/2603.14238 (equations 3-9).
 Reference code: mala-lab/F2DC, versions up to commit c59e322 and commit 6b0a8ed.
 
 The node trains as FedAvg's does, with cross-entropy on the fused map (Eq. 8); modules and the other terms of
-Eq. 9 are the plugin ``clients.decoupling``, which other methods can carry too (Table 3).
+Eq. 9 are the plugin ``clients.modules.f2dc``, which other methods can carry too (Table 3).
 """
 
 from clients.base import DomainClient
-from clients.decoupling import Decoupling, DecouplingParams
-from clients.plugin import Plugin
+from clients.modules.base import Plugin
+from clients.modules.f2dc import Decoupling, DecouplingParams
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params
 

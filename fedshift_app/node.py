@@ -10,7 +10,7 @@ from flwr.app import Context
 
 from clients import models
 from clients.base import ClientSetup, DomainClient
-from clients.plugin import Plugin
+from clients.modules.base import Plugin
 from clients.training import precision
 from clients.training.settings import ModelConfig, ModelName
 from clients.training.workbench import Workbench, keep_freed_memory

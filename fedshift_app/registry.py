@@ -187,7 +187,7 @@ METHODS: dict[str, Method] = {
 }
 
 #: What a configuration's section ``modules`` may name: parts that any method's model can carry.
-PLUGINS: dict[str, str] = {"f2dc": "clients.decoupling:Decoupling"}
+PLUGINS: dict[str, str] = {"f2dc": "clients.modules.f2dc:Decoupling"}
 
 
 def check_plugin(name: str) -> None:
@@ -219,7 +219,7 @@ def plugin_params(modules: Mapping[str, Any]) -> Params:
 
 
 def make_plugin(modules: Mapping[str, Any]) -> Any:
-    """Return the ``clients.plugin.Plugin`` of a section ``modules``, None for the name ``none``."""
+    """Return the ``clients.modules.base.Plugin`` of a section ``modules``, None for the name ``none``."""
     params = plugin_params(modules)
     return None if modules["name"] == NO_PLUGIN else _import(PLUGINS[modules["name"]])(params)
 

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from clients.base import ClientSetup, DomainClient
-from clients.decoupling import Decoupling, DecouplingParams
 from clients.f2dc import F2DCClient
 from clients.models import Blueprint, build
+from clients.modules.f2dc import Decoupling, DecouplingParams
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
-from clients.decoupling import DecoupledModel, Decoupling, DecouplingParams, convolutions, split
 from clients.models import Blueprint, SplitModel, build
+from clients.modules.f2dc import DecoupledModel, Decoupling, DecouplingParams, convolutions, split
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

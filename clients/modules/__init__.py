@@ -1,0 +1,1 @@
+"""Parts that sit in any network, whatever the method."""
