@@ -33,7 +33,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from clients import models
+from clients.models import networks
 from fedshift_app.inline import InlineGrid
 from fedshift_wire.names import (
     ARRAYS,
@@ -180,7 +180,7 @@ def start_marking() -> int:
 
 def measure(repeats: int, number: int) -> dict[str, Any]:
     """Time both sides in turns and mark the memory of ours."""
-    model = {name: t.numpy() for name, t in models.build("resnet10", CLASSES, 0).state_dict().items()}
+    model = {name: t.numpy() for name, t in networks.build("resnet10", CLASSES, 0).state_dict().items()}
     start = encode(model)
     model_bytes = sum(len(array.data) for array in start.values())
     nodes, strategy = make_nodes(model, number), server()

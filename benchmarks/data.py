@@ -1,7 +1,7 @@
 """Images per second of the training input path: whole batches against one PIL image at a time.
 
-Ours: uint8 images in memory (a memory-mapped array at 128 pixels), ``clients.images.augment.Pipeline`` on batches of 64.
-Theirs: torch's DataLoader over PIL images with torchvision's v1 transforms, as in the papers' code; at 128
+Ours: uint8 images in memory (a memory-mapped array at 128 pixels), ``clients.images.augment.Pipeline`` on batches
+of 64. Theirs: torch's DataLoader over PIL images with torchvision's v1 transforms, as in the papers' code; at 128
 pixels the images are opened from JPEG files. Both cut with padding 4, flip and normalise, in one thread and one
 process, in turns, and see every image once a repetition. Before timing, both must agree without augmentation.
 

@@ -37,11 +37,11 @@ if importlib.util.find_spec("flwr") is None:
     client_module.NumPyClient = object  # type: ignore[attr-defined]
     sys.modules |= {"flwr": flower, "flwr.client": client_module}
 
-from clients import models
 from clients.base import Arrays, ClientSetup, DomainClient
 from clients.f2dc import F2DCClient
 from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
-from clients.models import Blueprint, SplitModel
+from clients.models import networks
+from clients.models.networks import Blueprint, SplitModel
 from clients.training import workbench
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -190,7 +190,9 @@ def main() -> None:
         things[method] = finished(functools.partial(ours, mine), device)
         things[f"{method} plain"] = finished(functools.partial(plain, theirs, loader), device)
     times = turns.in_turns(things, given.repeats)
-    print(f"{name}, {models.MODELS[MODEL.name].__name__.strip('_')}, batch {BATCH}, {given.threads} threads, {device}")
+    print(
+        f"{name}, {networks.MODELS[MODEL.name].__name__.strip('_')}, batch {BATCH}, {given.threads} threads, {device}"
+    )
     print(f"{'ms a step':20} {'median':>8} {'lowest':>8} {'highest':>8} {'times faster':>13} {'to fedavg':>10}")
     cases = {}
     for method in CLIENTS:

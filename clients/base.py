@@ -18,8 +18,9 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients import losses, models
-from clients.models import Blueprint, SplitModel, batchnorm_names, set_training
+from clients import losses
+from clients.models import networks
+from clients.models.networks import Blueprint, SplitModel, batchnorm_names, set_training
 from clients.modules.base import Plugin
 from clients.training import precision, stopwatch
 from clients.training.arrays import view
@@ -151,7 +152,7 @@ class DomainClient(NumPyClient):
     @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
         """Build the model; what a method adds must leave the initial weights of the network as they are."""
-        return models.build(plan.config.name, plan.num_classes, plan.seed)
+        return networks.build(plan.config.name, plan.num_classes, plan.seed)
 
     @classmethod
     def plugin(cls, modules: Plugin | None, params: Params) -> Plugin | None:

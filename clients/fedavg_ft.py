@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from clients.base import Arrays, DomainClient, Scores
-from clients.models import SplitModel
+from clients.models.networks import SplitModel
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import Params

@@ -9,7 +9,7 @@ a Sequential (the shortcuts of a residual network).
 """
 
 from clients.base import DomainClient
-from clients.models import SplitModel, batchnorm_names
+from clients.models.networks import SplitModel, batchnorm_names
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params

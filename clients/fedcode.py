@@ -18,10 +18,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients import losses, models
+from clients import losses
 from clients.base import Arrays, DomainClient, Scores
 from clients.losses import fedcode as terms
-from clients.models import Blueprint, SplitModel
+from clients.models import networks
+from clients.models.networks import Blueprint, SplitModel
 from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
@@ -206,11 +207,11 @@ class FedCodeClient(DomainClient):
         model = super().build_model(plan, params)
 
         def style_encoder() -> nn.Module:
-            encoder = models.MODELS[plan.config.name](plan.num_classes).encoder
+            encoder = networks.MODELS[plan.config.name](plan.num_classes).encoder
             return with_sain(encoder) if params.use_sain else encoder
 
         if params.has_style:
-            model.add_module(STYLE, models.initialised(plan.seed, "fedcode-style", style_encoder))
+            model.add_module(STYLE, networks.initialised(plan.seed, "fedcode-style", style_encoder))
         return model
 
     @classmethod

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from clients import losses
 from clients.base import DomainClient, Scores
 from clients.losses import fedicon as terms
-from clients.models import Blueprint, SplitModel, initialised, set_training
+from clients.models.networks import Blueprint, SplitModel, initialised, set_training
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

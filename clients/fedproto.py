@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clients import losses
 from clients.losses import fedproto as terms_of_fedproto
-from clients.models import SplitModel
+from clients.models.networks import SplitModel
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient, by_class
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig

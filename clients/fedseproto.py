@@ -21,10 +21,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients import losses, models
+from clients import losses
 from clients.base import Arrays, DomainClient
 from clients.losses import fedseproto as eq
-from clients.models import Blueprint, SplitModel
+from clients.models import networks
+from clients.models.networks import Blueprint, SplitModel
 from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
@@ -179,18 +180,18 @@ class FedSeProtoClient(DomainClient):
     @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> FedSeProtoModel:
         """Build the network with FedAvg's initial weights and put F^s, F^d and G beside it."""
-        network = models.build(plan.config.name, plan.num_classes, plan.seed)
+        network = networks.build(plan.config.name, plan.num_classes, plan.seed)
         width, gaussian = network.feature_dim, cast(FedSeProtoParams, params).samples
 
         def side(name: str) -> SideEncoder:  # each from numbers of its own, so that no switch changes another part
-            return models.initialised(plan.seed, f"fedseproto-{name}", lambda: SideEncoder(width, gaussian=gaussian))
+            return networks.initialised(plan.seed, f"fedseproto-{name}", lambda: SideEncoder(width, gaussian=gaussian))
 
         semantic, domain = side("semantic"), side("domain")
         if cast(FedSeProtoParams, params).semantic_start == "identity":
             nn.init.eye_(semantic.mean.weight)
             nn.init.zeros_(semantic.mean.bias)
-        decoder = models.initialised(plan.seed, "fedseproto-decoder", lambda: Decoder(2 * width, plan.size))
-        return models.initialised(
+        decoder = networks.initialised(plan.seed, "fedseproto-decoder", lambda: Decoder(2 * width, plan.size))
+        return networks.initialised(
             plan.seed, "fedseproto-model", lambda: FedSeProtoModel(network, semantic, domain, decoder)
         )
 

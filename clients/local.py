@@ -9,7 +9,7 @@ Deviations: none. The optimiser's momentum starts anew each round, as in every f
 from typing import ClassVar
 
 from clients.base import DomainClient
-from clients.models import SplitModel
+from clients.models.networks import SplitModel
 from clients.training.settings import ModelConfig
 from fedshift_wire.names import Params
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from clients import losses
 from clients.base import Arrays, DomainClient
 from clients.losses import moon as terms_of_moon
-from clients.models import Blueprint, SplitModel, initialised
+from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training import precision
 from clients.training.arrays import view
 from clients.training.batches import Batch

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import torch
 from flwr.app import Context
 
-from clients import models
 from clients.base import ClientSetup, DomainClient
+from clients.models import networks
 from clients.modules.base import Plugin
 from clients.training import precision
 from clients.training.settings import ModelConfig, ModelName
@@ -135,15 +135,15 @@ def plugin(config: RunConfig) -> Plugin | None:
     return chosen
 
 
-def initial_model(config: RunConfig, own: ModelConfig | None = None) -> models.SplitModel:
+def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks.SplitModel:
     """Build the run's model, or a node's own, with its initial weights, which depend on the seed alone."""
     spec = catalog.get(config.dataset.name)
-    plan = models.Blueprint(
+    plan = networks.Blueprint(
         own or config.model, len(spec.classes), config.dataset.size or spec.size,
         torch_seed(config.seed, "initial-weights"),
     )  # fmt: skip
     client_class = registry.get(config.method["name"]).client_class()
-    model: models.SplitModel = client_class.build_model(plan, config.node_params())
+    model: networks.SplitModel = client_class.build_model(plan, config.node_params())
     carried = plugin(config)
     return model if carried is None else carried.wrap(model, plan)
 

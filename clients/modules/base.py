@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from clients.models import Blueprint, SplitModel
+from clients.models.networks import Blueprint, SplitModel
 from clients.training.batches import Batch
 from fedshift_wire.names import Params
 

@@ -25,7 +25,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from clients.losses import f2dc as terms
-from clients.models import Blueprint, ResNetEncoder, SplitModel, initialised
+from clients.models.networks import Blueprint, ResNetEncoder, SplitModel, initialised
 from clients.training.batches import Batch
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clients.images.augment import Pipeline
-from clients.models import SplitModel
+from clients.models.networks import SplitModel
 from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.base import DomainClient
-from clients.models import ResNetEncoder, SplitModel
+from clients.models.networks import ResNetEncoder, SplitModel
 from datasets.base import ImageSet
 from fedshift_app.report.analysis import Floats
 

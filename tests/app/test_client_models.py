@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Error, Message, MessageType, MetricRecord
 from support import InlineRun, ListeningGrid, Run
 
 from clients.base import ClientSetup, DomainClient
-from clients.models import build
+from clients.models.networks import build
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_app import node

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from clients.base import ClientSetup, DomainClient
 from clients.f2dc import F2DCClient
-from clients.models import Blueprint, build
+from clients.models.networks import Blueprint, build
 from clients.modules.f2dc import Decoupling, DecouplingParams
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
 from clients.fedavg_ft import BEFORE, FedAvgFTClient, FedAvgFTParams
-from clients.models import Blueprint, SplitModel, build
+from clients.models.networks import Blueprint, SplitModel, build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

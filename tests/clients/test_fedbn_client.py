@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.base import ClientSetup, DomainClient
 from clients.fedbn import ABLE, FedBNClient
-from clients.models import MODELS, batchnorm_names, build
+from clients.models.networks import MODELS, batchnorm_names, build
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_app import config

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
 from clients.fedcode import SAIN, FedCodeClient, FedCodeParams, with_sain
-from clients.models import MODELS, Blueprint, build
+from clients.models.networks import MODELS, Blueprint, build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

@@ -16,7 +16,7 @@ from clients.base import ClientSetup, DomainClient, Scores
 from clients.fedicon import BEFORE, PROJECTION_WIDTH, FedICONClient, FedICONParams
 from clients.images.augment import Pipeline
 from clients.losses.fedicon import instance_contrast, supervised_contrast
-from clients.models import Blueprint, build
+from clients.models.networks import Blueprint, build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

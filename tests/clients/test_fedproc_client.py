@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from clients.base import ClientSetup, DomainClient
 from clients.fedproc import FedProcClient, FedProcParams
-from clients.models import build
+from clients.models.networks import build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

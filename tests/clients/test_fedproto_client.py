@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from clients.base import ClientSetup, DomainClient
 from clients.fedproto import FedProtoClient, FedProtoParams
-from clients.models import batchnorm_names, build
+from clients.models.networks import batchnorm_names, build
 from clients.training.batches import Batch
 from clients.training.prototypes import EpochMeans
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig

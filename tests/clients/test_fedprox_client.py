@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
 from clients.fedprox import FedProxClient, FedProxParams
-from clients.models import Blueprint, SplitModel, batchnorm_names, build
+from clients.models.networks import Blueprint, SplitModel, batchnorm_names, build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clients.base import MODEL_PART, ClientSetup, DomainClient
 from clients.fedseproto import Decoder, FedSeProtoClient, FedSeProtoParams, SideEncoder
-from clients.models import Blueprint, build
+from clients.models.networks import Blueprint, build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clients.base import ClientSetup, DomainClient
 from clients.fpl import FPLClient, FPLParams
-from clients.models import SplitModel, build
+from clients.models.networks import SplitModel, build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

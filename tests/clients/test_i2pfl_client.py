@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clients.base import ClientSetup, DomainClient
 from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLParams
-from clients.models import build
+from clients.models.networks import build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

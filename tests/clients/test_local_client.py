@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from clients.base import ClientSetup, DomainClient
 from clients.local import LocalClient
-from clients.models import build
+from clients.models.networks import build
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND, Params

@@ -14,7 +14,7 @@ from torch import Tensor
 from clients.base import ClientSetup, DomainClient
 from clients.images import augment, transforms
 from clients.images.augment import Pipeline
-from clients.models import build
+from clients.models.networks import build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

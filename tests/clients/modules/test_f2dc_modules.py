@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
-from clients.models import Blueprint, SplitModel, build
+from clients.models.networks import Blueprint, SplitModel, build
 from clients.modules.f2dc import DecoupledModel, Decoupling, DecouplingParams, convolutions, split
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig

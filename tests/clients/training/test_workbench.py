@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clients.base import ClientSetup, DomainClient
-from clients.models import build
+from clients.models.networks import build
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import DATA, TRAINING, Stopwatch
 from clients.training.workbench import DeviceImages, Workbench

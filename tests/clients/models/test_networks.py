@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.models import MODELS, BasicBlock, SplitModel, batchnorm_names, build, initialised, set_training
+from clients.models.networks import MODELS, BasicBlock, SplitModel, batchnorm_names, build, initialised, set_training
 from clients.training.settings import ModelConfig
 
 NAMES = sorted(MODELS)

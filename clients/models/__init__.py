@@ -1,0 +1,1 @@
+"""Networks of the papers, each split into an encoder and a classifier."""
