@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from clients.base import DomainClient
 from datasets.base import ImageSet
-from fedshift_app import registry
 from fedshift_app.comparing import runs as comparing
+from fedshift_app.config import registry
 from fedshift_app.report import reading, seeing
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import DOMAINS

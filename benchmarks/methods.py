@@ -22,8 +22,9 @@ from typing import Any
 import machine
 import torch
 
-from fedshift_app import client_app, node, registry, runner
-from fedshift_app.config import resolve
+from fedshift_app import client_app, node, runner
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
 
 METHODS = ("fedavg", "i2pfl", "fedcode", "f2dc", "fedicon", "fedseproto", "fpl")
 #: A round's seconds over FedAvg's with the papers' ResNet-10, at most; the others have none.

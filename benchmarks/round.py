@@ -27,10 +27,10 @@ import torch
 import yaml
 from flwr.app import Context
 
-from fedshift_app import config as configuration
 from fedshift_app import node
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower_internals import make_context
-from fedshift_app.run_config import RunConfig
 
 NODES = 10
 TARGET = 0.85  # of the time alone, on two cores: two clients side by side beat one with two threads

@@ -14,10 +14,11 @@ import typer
 from datasets import catalog
 from datasets.base import SPLITS, Source, Split
 from datasets.splits import domain_parts
-from fedshift_app import config as configuration
-from fedshift_app import exit_codes, registry
-from fedshift_app.arguments import parse_arguments
-from fedshift_app.run_config import RunConfig
+from fedshift_app import exit_codes
+from fedshift_app.config import registry
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.run_folder import COMMAND
 from fedshift_wire.errors import ConfigError, FedShiftError
 

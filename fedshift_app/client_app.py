@@ -15,8 +15,8 @@ from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
 from datasets import catalog
 from fedshift_app import console, holdings, keeping, node, noising
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.keeping import Shelf
-from fedshift_app.run_config import RunConfig
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import (
     ARRAYS,

@@ -9,7 +9,7 @@ from datasets import catalog, corruptions, files
 from datasets.base import ImageSet, Source, Split
 from datasets.dividing import Indices
 from datasets.splits import Allocation, Parts, domain_parts, mixed_test, node_parts
-from fedshift_app.run_config import DatasetConfig, RunConfig, ShiftConfig
+from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_wire.errors import ConfigError
 
 

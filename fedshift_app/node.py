@@ -16,10 +16,10 @@ from clients.training.settings import ModelConfig, ModelName
 from clients.training.workbench import Workbench, keep_freed_memory
 from datasets import catalog
 from datasets.base import Source
-from fedshift_app import registry
-from fedshift_app.config import from_json
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import from_json
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.holdings import Place, dealt, own_images, test_images
-from fedshift_app.run_config import RunConfig
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import ENGINE, RUN
 from fedshift_wire.seeding import torch_seed

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from fedshift_app.privacy import PrivacyConfig
+from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOSS, METRICS
 

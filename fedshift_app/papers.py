@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_app import config as configuration
-from fedshift_app import registry
+from fedshift_app.config import registry
+from fedshift_app.config import resolving as configuration
 from fedshift_wire.errors import ConfigError
 
 FOLDER = "papers"

@@ -16,8 +16,8 @@ from datasets.corruption_sheet import corruption_sheet
 from datasets.corruptions import CORRUPTIONS
 from datasets.decode import Progress as Report
 from datasets.preview import contact_sheet
-from fedshift_app import config as configuration
-from fedshift_app.run_config import DatasetConfig
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.sections import DatasetConfig
 from fedshift_wire.errors import ConfigError
 
 

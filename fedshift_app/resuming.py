@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app import checkpoints, keeping
-from fedshift_app import config as configuration
 from fedshift_app.checkpoints import Checkpoint, Damaged
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.durable import InUse, Lock
 from fedshift_app.keeping import Shelf
 from fedshift_app.node import DEPLOYMENT
-from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from strategies.federation.evaluation import ClientScores

@@ -20,8 +20,8 @@ from flwr.app import ArrayRecord
 
 from fedshift_app import __version__, checkpoints, durable, tracking
 from fedshift_app.checkpoints import Checkpoint
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.durable import Lock, write_atomically
-from fedshift_app.run_config import RunConfig
 from fedshift_app.scores import client_models, mean, mean_client_models
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app import inline, processes, status
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.credentials import Credentials
 from fedshift_app.flower_internals import make_context, path_with_flower
-from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError
 

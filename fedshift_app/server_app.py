@@ -13,13 +13,14 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from datasets import catalog
-from fedshift_app import config as configuration
-from fedshift_app import console, exit_codes, keeping, logs, node, privacy, profiling, registry, resuming
+from fedshift_app import console, exit_codes, keeping, logs, node, profiling, resuming
 from fedshift_app.checkpoints import Checkpoint
+from fedshift_app.config import privacy, registry
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.durable import write_atomically
 from fedshift_app.flower_internals import is_simulation_grid, watch_replies
 from fedshift_app.inline import InlineGrid
-from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_wire.errors import ConfigError, FedShiftError

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app import console, durable, exit_codes
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.logs import utc
-from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
 from fedshift_app.scores import mean
 from fedshift_wire.errors import ConfigError

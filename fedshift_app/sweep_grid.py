@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_app import config as configuration
-from fedshift_app import registry, runner
-from fedshift_app.arguments import parse_arguments
+from fedshift_app import runner
+from fedshift_app.config import registry
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.resuming import FREE
-from fedshift_app.run_config import RunConfig
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 METHOD_KEYS = ("method", "method.name")

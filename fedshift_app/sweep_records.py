@@ -8,7 +8,7 @@ from typing import Any, Literal
 import typer
 
 from fedshift_app import checkpoints, sweep_grid
-from fedshift_app import config as configuration
+from fedshift_app.config import resolving as configuration
 from fedshift_app.run_folder import RESULTS_FILE
 from fedshift_app.sweep_grid import Point
 from fedshift_app.sweep_progress import Timed

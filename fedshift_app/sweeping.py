@@ -20,7 +20,7 @@ from typing import Any
 import typer
 
 from fedshift_app import console, exit_codes, processes, resuming, runner, sweep_grid
-from fedshift_app.arguments import parse_arguments
+from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.durable import InUse, Lock, write_atomically
 from fedshift_app.node import DEPLOYMENT
 from fedshift_app.run_folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions

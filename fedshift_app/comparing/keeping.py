@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import config as configuration
 from fedshift_app.comparing import runs
+from fedshift_app.config import resolving as configuration
 from fedshift_app.durable import write_atomically
 from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_app import config as configuration
+from fedshift_app.config import resolving as configuration
 from fedshift_app.resuming import FREE, flat
 from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import papers, registry
+from fedshift_app import papers
 from fedshift_app.comparing import grouping
 from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
-from fedshift_app.registry import NO_PLUGIN
+from fedshift_app.config import registry
+from fedshift_app.config.registry import NO_PLUGIN
 from fedshift_wire.errors import ConfigError
 from strategies.federation.schedule import LAST_ROUNDS
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app import checkpoints, resuming, run_folder
-from fedshift_app import config as configuration
 from fedshift_app.checkpoints import Checkpoint, Damaged
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import DEPLOYMENT
-from fedshift_app.run_config import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
 from strategies.federation.roster import Node

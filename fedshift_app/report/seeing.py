@@ -16,13 +16,14 @@ from torch import Tensor
 
 from clients.base import Arrays, DomainClient
 from datasets.base import ImageSet, Source
-from fedshift_app import checkpoints, keeping, node, registry
+from fedshift_app import checkpoints, keeping, node
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.holdings import Place
 from fedshift_app.keeping import Shelf
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
-from fedshift_app.run_config import RunConfig
 from fedshift_wire.errors import DataError, FedShiftError
 from fedshift_wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from fedshift_wire.seeding import generator

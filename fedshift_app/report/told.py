@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from fedshift_app import registry
+from fedshift_app.config import registry
 from fedshift_app.console import percent
 from fedshift_app.report import curves, drawing
 from fedshift_app.report.page import Section

@@ -11,7 +11,7 @@ from pathlib import Path
 from support import ROOT
 
 PAGE = ROOT / "docs" / "adding-a-method.md"
-REGISTRY = "fedshift_app/registry.py"
+REGISTRY = "fedshift_app/config/registry.py"
 PACKAGES = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_wire", "conf")
 
 

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 from support import InlineRun, Run
 
 from datasets import cache
-from fedshift_app import config as configuration
 from fedshift_app import exporting, keeping, processes, runner
+from fedshift_app.config import resolving as configuration
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 LIMIT = 240.0  # seconds; for a machine that does much else

@@ -16,9 +16,10 @@ from PIL import Image
 
 from datasets import catalog
 from datasets.base import Source
-from fedshift_app import cli, registry
-from fedshift_app.arguments import parse_arguments
-from fedshift_app.config import names
+from fedshift_app import cli
+from fedshift_app.config import registry
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import names
 
 DOMAINS = ("scan", "texture", "street", "sketch")
 #: A run of a second or two.

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedshift_app import cli
 from fedshift_app.comparing import compare, keep
 from fedshift_app.comparing.seeds import paired, spread
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
 from fedshift_wire.errors import ConfigError
 
 MakeRun = Callable[..., Path]

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets import catalog
-from fedshift_app import registry
-from fedshift_app.arguments import parse_arguments
-from fedshift_app.config import ASKED_BY_METHODS, CONF, FLAT_KEYS, from_json, names, parse_set, resolve
-from fedshift_app.run_config import RunConfig
+from fedshift_app.config import registry
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import ASKED_BY_METHODS, CONF, FLAT_KEYS, from_json, names, parse_set, resolve
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.run_folder import CONFIG_FILE, RunFolder
 from fedshift_wire.errors import ConfigError
 

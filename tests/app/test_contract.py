@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clients.base import DomainClient
 from clients.training.batches import Batch
 from datasets import catalog
-from fedshift_app import config, node, registry
+from fedshift_app import node
+from fedshift_app.config import registry, resolving
 from fedshift_app.flower_internals import make_context
 
 #: The settings that turn each method's own terms off, which leaves FedAvg.
@@ -172,7 +173,7 @@ def test_odd_federations_give_numbers(method: str, nodes: int, settings: str, ru
 @pytest.mark.parametrize("method", METHODS)
 def test_a_node_with_one_image_trains(method: str, model: str) -> None:
     settings = short(method, f"model.name={CNN.get(method, model) if model == 'cnn' else model}")
-    cfg = config.resolve({"experiment": "handwritten", "method": method, "rounds": 2, "set": settings})
+    cfg = resolving.resolve({"experiment": "handwritten", "method": method, "rounds": 2, "set": settings})
     where = node.place(cfg, make_context(1, {"partition-id": 0, "num-partitions": 4}, {}), node.SIMULATION)
     client = node.make_client(cfg, where, 0)
     client.train_set = client.train_set.select(np.array([3]))
@@ -238,14 +239,14 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
 
 @pytest.mark.parametrize("method", METHODS)
 def test_method_stands_in_the_docs_and_has_defaults(method: str) -> None:
-    root = Path(config.CONF).parent
-    assert (config.CONF / "methods" / f"{method}.yaml").is_file()
+    root = Path(resolving.CONF).parent
+    assert (resolving.CONF / "methods" / f"{method}.yaml").is_file()
     assert (root / "docs" / "methods" / f"{method}.md").is_file()
     assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
 
 
 def test_every_dataset_stands_in_the_docs() -> None:
-    text = (Path(config.CONF).parent / "README.md").read_text()
+    text = (Path(resolving.CONF).parent / "README.md").read_text()
     assert all(f"`{name}`" in text for name in catalog.DATASETS)
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from datasets import catalog, office, pacs
 from datasets.splits import node_parts
-from fedshift_app.config import CONF, names, resolve
-from fedshift_app.run_config import RunConfig
+from fedshift_app.config.resolving import CONF, names, resolve
+from fedshift_app.config.sections import RunConfig
 
 
 @dataclass(frozen=True)

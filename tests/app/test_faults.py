@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
 from clients.base import DomainClient
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
 from fedshift_app.flower_internals import make_context
 from fedshift_app.node import Place, place
 from fedshift_wire.errors import ConfigError, FederationError

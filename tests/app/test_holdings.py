@@ -13,10 +13,10 @@ from support import InlineRun, ListeningGrid
 from datasets import catalog
 from datasets.base import ImageSet, Source
 from fedshift_app import cli, holdings
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.exporting import export
 from fedshift_app.holdings import Own, Place, own_images
-from fedshift_app.run_config import RunConfig
 from fedshift_wire.errors import ConfigError
 
 FEW = "train.epochs=1 allocation.share=0.1"

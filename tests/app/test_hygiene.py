@@ -14,7 +14,7 @@ from support import ROOT, InlineRun, ListeningGrid
 
 from clients.base import DomainClient
 from fedshift_app import client_app, inline, node
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
 from fedshift_app.flower_internals import make_context
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode

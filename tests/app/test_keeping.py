@@ -10,7 +10,7 @@ from support import InlineRun, ListeningGrid, Run
 
 from datasets.base import Source
 from fedshift_app import exporting, keeping, node, server_app
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
 from fedshift_app.exporting import NodeFolder
 from fedshift_app.flower_internals import make_context
 from fedshift_app.holdings import Place

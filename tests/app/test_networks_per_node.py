@@ -7,9 +7,9 @@ import pytest
 from support import InlineRun
 
 from fedshift_app import node
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower_internals import make_context
-from fedshift_app.run_config import RunConfig
 from fedshift_wire.errors import ConfigError
 
 TWO = "model.name=cnn3 model.per_node=[cnn3,cnn2] train.epochs=2 allocation.share=0.1"

@@ -7,8 +7,9 @@ import yaml
 from support import ROOT
 
 from datasets import catalog
-from fedshift_app import papers, registry
-from fedshift_app.config import CONF, names, read_yaml
+from fedshift_app import papers
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import CONF, names, read_yaml
 from fedshift_app.papers import Table
 from fedshift_wire.errors import ConfigError
 

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
 from clients.base import DomainClient
-from fedshift_app import registry
-from fedshift_app.config import resolve
-from fedshift_app.privacy import PrivacyConfig
+from fedshift_app.config import registry
+from fedshift_app.config.privacy import PrivacyConfig
+from fedshift_app.config.resolving import resolve
 from fedshift_wire.errors import ConfigError, FederationError
 from fedshift_wire.records import decode
 from strategies.federation.averaging import Arrays

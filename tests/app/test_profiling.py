@@ -5,8 +5,9 @@ import json
 import pytest
 from support import InlineRun
 
-from fedshift_app import config, profiling
-from fedshift_app.arguments import parse_arguments
+from fedshift_app import profiling
+from fedshift_app.config import resolving
+from fedshift_app.config.arguments import parse_arguments
 from fedshift_wire.errors import ConfigError
 
 SMALL = "allocation.share=0.05 train.epochs=1"
@@ -57,7 +58,7 @@ def test_table_shows_every_part_by_its_share() -> None:
 
 def test_profile_is_true_or_false() -> None:
     assert parse_arguments(["profile=true"])[0]["profile"] is True
-    assert config.resolve({"profile": True}).profile
-    assert not config.resolve({}).profile
+    assert resolving.resolve({"profile": True}).profile
+    assert not resolving.resolve({}).profile
     with pytest.raises(ConfigError, match="profile: expected true or false, found '1'"):
         parse_arguments(["profile=1"])

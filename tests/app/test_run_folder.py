@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
 from fedshift_app.durable import write_atomically
 from fedshift_app.run_folder import (
     COMMIT,

@@ -11,8 +11,8 @@ import pytest
 from support import ROOT, InlineRun, Run
 
 from datasets import cache
-from fedshift_app import config as configuration
 from fedshift_app import credentials, deploying, exporting, keeping, processes, runner
+from fedshift_app.config import resolving as configuration
 from fedshift_app.credentials import Credentials
 
 #: Two nodes of 18 images.

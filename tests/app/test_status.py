@@ -16,7 +16,7 @@ from flwr.app import Message, MessageType
 from support import ROOT, InlineRun, ListeningGrid
 
 from fedshift_app import durable, exit_codes, flower_internals, inline, runner, site_status, status, watching
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
 from fedshift_app.durable import Lock
 from fedshift_app.run_folder import LOCK_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import fedshift_app
 from fedshift_app import cli, processes, runner, sweep_grid, sweep_progress, sweeping
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
 from fedshift_app.durable import Lock
 from fedshift_app.resuming import FREE
 from fedshift_app.run_folder import versions

@@ -9,7 +9,7 @@ import pytest
 from support import InlineRun, Run
 
 from fedshift_app import durable, resuming, runner, tracking
-from fedshift_app.config import from_json, resolve
+from fedshift_app.config.resolving import from_json, resolve
 from fedshift_wire.errors import ConfigError
 from strategies.federation.rounds import RoundResult
 

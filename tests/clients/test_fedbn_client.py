@@ -13,7 +13,7 @@ from clients.fedbn import ABLE, FedBNClient
 from clients.models.networks import MODELS, batchnorm_names, build
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_app import config
+from fedshift_app.config import resolving
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import SERVER_ROUND, Params
 
@@ -105,8 +105,8 @@ def test_frozen_batchnorm_is_refused() -> None:
 
 
 def test_the_default_experiment_takes_the_cnn_with_batchnorm() -> None:
-    resolved = config.resolve({"method": "fedbn"})
+    resolved = resolving.resolve({"method": "fedbn"})
     assert (resolved.model.name, resolved.model.bn) == ("cnn_bn", "local")
-    assert config.resolve({}).model.name == "cnn"
+    assert resolving.resolve({}).model.name == "cnn"
     with pytest.raises(ConfigError, match=r"model\.name=cnn;"):
-        config.resolve({"method": "fedbn", "set": "model.name=cnn"})
+        resolving.resolve({"method": "fedbn", "set": "model.name=cnn"})

@@ -12,7 +12,8 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import DATA, TRAINING, Stopwatch
 from clients.training.workbench import DeviceImages, Workbench
 from datasets.base import ImageSet
-from fedshift_app import config, node
+from fedshift_app import node
+from fedshift_app.config import resolving
 from fedshift_app.flower_internals import make_context
 from fedshift_wire.names import Params
 
@@ -80,7 +81,7 @@ def test_optimiser_and_memory_are_made_once() -> None:
 
 def test_nodes_of_one_process_share_a_model_if_they_have_the_same_network() -> None:
     def made(index: int, *settings: str) -> DomainClient:
-        cfg = config.resolve({"experiment": "handwritten", "set": "allocation.share=0.05 " + " ".join(settings)})
+        cfg = resolving.resolve({"experiment": "handwritten", "set": "allocation.share=0.05 " + " ".join(settings)})
         context = make_context(1, {"partition-id": index, "num-partitions": 4}, {})
         return node.make_client(cfg, node.place(cfg, context, node.SIMULATION), index)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift_app.config import resolve
+from fedshift_app.config.resolving import resolve
 from fedshift_wire.errors import ConfigError
 from strategies.federation.schedule import LAST_ROUNDS, EvaluateConfig
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
-from fedshift_app import registry
+from fedshift_app.config import registry
 from fedshift_wire.errors import ConfigError
 from strategies.federation.schedule import EvaluateConfig
 

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import config as configuration
+from fedshift_app.config import resolving as configuration
 from fedshift_wire.errors import ConfigError
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.

@@ -16,13 +16,13 @@ import yaml
 from pydantic import ValidationError
 
 from datasets import catalog
-from fedshift_app import registry
-from fedshift_app.privacy import check_method
-from fedshift_app.run_config import DatasetConfig, RunConfig, check_dataset, check_together, explain
+from fedshift_app.config import registry
+from fedshift_app.config.privacy import check_method
+from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explain
 from fedshift_app.tracking import check_tracker
 from fedshift_wire.errors import ConfigError
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = Path(__file__).resolve().parent.parent.parent / "conf"
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
 FLAT_KEYS: dict[str, str | int | float | bool] = {

@@ -11,8 +11,8 @@ from datasets import catalog
 from datasets.base import Source
 from datasets.corruptions import CORRUPTIONS
 from datasets.splits import Allocation
-from fedshift_app import registry
-from fedshift_app.privacy import PrivacyConfig
+from fedshift_app.config import registry
+from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.tracking import TrackerName
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params
