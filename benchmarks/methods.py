@@ -22,9 +22,10 @@ from typing import Any
 import machine
 import torch
 
-from fedshift_app import client_app, node, runner
+from fedshift_app import client_app, runner
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.node import setup
 
 METHODS = ("fedavg", "i2pfl", "fedcode", "f2dc", "fedicon", "fedseproto", "fpl")
 #: A round's seconds over FedAvg's with the papers' ResNet-10, at most; the others have none.
@@ -77,9 +78,9 @@ def measure(method: str, flat: dict[str, Any], nodes: int) -> dict[str, Any]:
 def parameters(method: str, flat: dict[str, Any]) -> dict[str, int]:
     """Return the numbers of parameters that travel and that stay on the node."""
     config = resolve(flat | {"method": method})
-    model = node.initial_model(config)
+    model = setup.initial_model(config)
     client_class = registry.get(method).client_class()
-    kept = client_class.kept_names(model, config.model, config.node_params(), node.plugin(config))
+    kept = client_class.kept_names(model, config.model, config.node_params(), setup.plugin(config))
     counts = {name: p.numel() for name, p in model.named_parameters()}
     private = sum(count for name, count in counts.items() if name in kept)
     return {"shared": sum(counts.values()) - private, "private": private}

@@ -27,10 +27,10 @@ import torch
 import yaml
 from flwr.app import Context
 
-from fedshift_app import node
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower_internals import make_context
+from fedshift_app.node import setup
 
 NODES = 10
 TARGET = 0.85  # of the time alone, on two cores: two clients side by side beat one with two threads
@@ -82,7 +82,7 @@ def alone(config: RunConfig) -> float:
     """Train the clients one after another with all cores; return the seconds."""
     started = time.perf_counter()
     for index in range(NODES):
-        client = node.make_client(config, node.place(config, context(index), node.SIMULATION), index)
+        client = setup.make_client(config, setup.place(config, context(index), setup.SIMULATION), index)
         state = client.model.state_dict()
         client.fit([state[name].numpy() for name in client.shared_names], {"server-round": 1})
     return time.perf_counter() - started

@@ -14,9 +14,10 @@ from flwr.clientapp import ClientApp
 from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
 from datasets import catalog
-from fedshift_app import console, holdings, keeping, node, noising
+from fedshift_app import console
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.keeping import Shelf
+from fedshift_app.node import holdings, noise, setup, shelves
+from fedshift_app.node.shelves import Shelf
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import (
     ARRAYS,
@@ -61,7 +62,7 @@ console.set_up_node()
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """Train on the node's images."""
-    return _answer(msg, lambda: noising.with_noise(_read_config(msg).privacy, msg, context, _train))
+    return _answer(msg, lambda: noise.with_noise(_read_config(msg).privacy, msg, context, _train))
 
 
 @app.evaluate()
@@ -138,7 +139,7 @@ def _asked(config: ConfigRecord, *keys: str) -> dict[str, Any]:
 
 
 def _introduce(msg: Message, context: Context) -> RecordDict:
-    config, where = node.open_message(msg.content.config_records[CONFIG], context)
+    config, where = setup.open_message(msg.content.config_records[CONFIG], context)
     classes = len(catalog.get(config.dataset.name).classes)
     counts = np.bincount(holdings.own_images(config, where).train.y, minlength=classes)
     metrics = MetricRecord({
@@ -153,7 +154,7 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
 
 
 def _read_config(msg: Message) -> RunConfig:
-    return node.read_config(str(msg.content.config_records[CONFIG][RUN]))
+    return setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
 
 
 @dataclass(frozen=True)
@@ -173,10 +174,10 @@ class _Called:
 
 def _called(msg: Message, context: Context) -> _Called:
     record = msg.content.config_records[CONFIG]
-    config, where = node.open_message(record, context)
-    client = node.make_client(config, where, int(str(record[NODE_INDEX])))
+    config, where = setup.open_message(record, context)
+    client = setup.make_client(config, where, int(str(record[NODE_INDEX])))
     client.knowledge = decode(msg.content.array_records[KNOWLEDGE])
-    shelf = keeping.shelf(record, where)
+    shelf = shelves.shelf(record, where)
     if MEMORY in context.state.array_records:
         kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
         memory = decode(context.state.array_records[MEMORY])

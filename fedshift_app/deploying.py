@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets import cache
-from fedshift_app import credentials, exporting, keeping, processes, runner
+from fedshift_app import credentials, exporting, processes, runner
 from fedshift_app.config import resolving as configuration
+from fedshift_app.node import shelves
 
 ROUNDS = 4  # each message starts a process of its own, so a round takes some 10 s on two cores
 
@@ -32,7 +33,7 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
         home = Path(name)
         folders = exporting.export(config, number, home / "nodes")
         # The nodes are gone afterwards, so neither their decoded images nor their private parts must stay behind.
-        own = {cache.CACHE_DIR: str(home / "cache"), keeping.STATE_DIR: str(home / "state")}
+        own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}
         environment = runner.environment(home) | own
         with processes.group(runner.empty_folder(home), environment) as flower:
             link = runner.SuperLink(processes.free_port(), make_credentials(home) if secure else None)

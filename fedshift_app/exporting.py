@@ -10,7 +10,7 @@ from datasets import catalog, files
 from datasets.base import ImageSet
 from fedshift_app import runner
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.holdings import Place, own_images, test_images, uncorrupted
+from fedshift_app.node.holdings import Place, own_images, test_images, uncorrupted
 from fedshift_wire.errors import ConfigError
 
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import checkpoints, keeping
+from fedshift_app import checkpoints
 from fedshift_app.checkpoints import Checkpoint, Damaged
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.durable import InUse, Lock
-from fedshift_app.keeping import Shelf
-from fedshift_app.node import DEPLOYMENT
+from fedshift_app.node import shelves
+from fedshift_app.node.setup import DEPLOYMENT
+from fedshift_app.node.shelves import Shelf
 from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from strategies.federation.evaluation import ClientScores
@@ -200,11 +201,11 @@ def _check_memory(past: Past, found: Checkpoint) -> None:
     resumed_after = (*past.resumed_after, found.server_round)
     for index, expected in found.memory.items():
         try:
-            kept, _ = Shelf(keeping.simulated(base, index), resumed_after).recall()
+            kept, _ = Shelf(shelves.simulated(base, index), resumed_after).recall()
         except FedShiftError as error:
             raise Damaged(str(error)) from None
         if kept < expected:
-            raise Damaged(f"{keeping.simulated(base, index)} lacks the private parts of round {expected}")
+            raise Damaged(f"{shelves.simulated(base, index)} lacks the private parts of round {expected}")
 
 
 def full_lines(path: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from datasets import catalog
-from fedshift_app import console, exit_codes, keeping, logs, node, profiling, resuming
+from fedshift_app import console, exit_codes, logs, profiling, resuming
 from fedshift_app.checkpoints import Checkpoint
 from fedshift_app.config import privacy, registry
 from fedshift_app.config import resolving as configuration
@@ -21,6 +21,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.durable import write_atomically
 from fedshift_app.flower_internals import is_simulation_grid, watch_replies
 from fedshift_app.inline import InlineGrid
+from fedshift_app.node import setup, shelves
 from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_wire.errors import ConfigError, FedShiftError
@@ -139,7 +140,7 @@ def _rounds(
 ) -> None:
     """Run all rounds that are left, and write the summary."""
     checkpoint = past.checkpoint if past is not None else None
-    kept_in = "" if folder.engine == node.DEPLOYMENT else str(folder.nodes_folder)
+    kept_in = "" if folder.engine == setup.DEPLOYMENT else str(folder.nodes_folder)
     kept = dict(checkpoint.memory) if checkpoint is not None else {}
     strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept)
     if past is not None:
@@ -156,7 +157,7 @@ def _rounds(
         found = profiling.summary((result.profile for result in folder.history), folder.writing)
         write_atomically(folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
     results = folder.finish(strategy.roster.nodes)
-    keeping.keep_last(folder.nodes_folder)
+    shelves.keep_last(folder.nodes_folder)
     console.log.info("%s", console.table(results), extra={"event": "finished", "round": config.rounds})
     if config.profile:
         console.log.info("%s", profiling.table(found))
@@ -216,20 +217,20 @@ def _command(run_config: Any) -> str:
 def _engine(grid: Grid) -> str:
     if isinstance(grid, InlineGrid):
         return "inline"
-    return node.SIMULATION if is_simulation_grid(grid) else node.DEPLOYMENT
+    return setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT
 
 
 def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     """Return the initial shared weights and what the strategy must know."""
-    model = node.initial_model(config)
+    model = setup.initial_model(config)
     client_class = registry.get(config.method["name"]).client_class()
-    carried, params = node.plugin(config), config.node_params()
+    carried, params = setup.plugin(config), config.node_params()
     private = client_class.kept_names(model, config.model, params, carried)
     shared = {name: t.numpy() for name, t in model.state_dict().items() if name not in private}
     privacy.check_shared(config.privacy, shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
-    deployed = engine == node.DEPLOYMENT
+    deployed = engine == setup.DEPLOYMENT
     federation = Federation(
         domains=config.dataset.domains,
         num_classes=len(catalog.get(config.dataset.name).classes),
@@ -240,7 +241,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         # Simulated nodes say themselves how many they are.
         min_nodes=config.federation.min_nodes if deployed else 1,
         node_timeout=config.federation.node_timeout,
-        engine=node.DEPLOYMENT if deployed else node.SIMULATION,
+        engine=setup.DEPLOYMENT if deployed else setup.SIMULATION,
         run_json=config.model_dump_json(),
         rounds=config.rounds,
         evaluate=config.evaluate,
@@ -249,7 +250,7 @@ def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         profile=config.profile,
         eval_batch=config.images.eval_batch,
         scores_images_alone=client_class.scores_images_alone,
-        queues=engine == node.SIMULATION,
+        queues=engine == setup.SIMULATION,
         max_value=config.federation.max_value,
     )
     return encode(shared), federation
@@ -264,7 +265,7 @@ def _check_widths(config: RunConfig, feature_dim: int) -> None:
     widths = {config.model.name: feature_dim}
     for name in config.model.per_node:
         own = config.model.model_copy(update={"name": name})
-        widths[name] = node.initial_model(config, own).feature_dim
+        widths[name] = setup.initial_model(config, own).feature_dim
     if config.model.per_node and len(set(widths.values())) > 1:
         told = ", ".join(f"{name} {width}" for name, width in widths.items())
         raise ConfigError(f"model.per_node: features must be equally wide on all nodes (and as in model.name): {told}")

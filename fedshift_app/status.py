@@ -179,7 +179,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def resume_command(folder: Path, engine: str) -> str:
     """Return the command that continues a run."""
-    from fedshift_app.node import DEPLOYMENT  # torch: only where a run ended early
+    from fedshift_app.node.setup import DEPLOYMENT  # torch: only where a run ended early
 
     if engine == DEPLOYMENT:
         return shlex.join(["flwr", "run", ".", "SITE", "--stream", "--run-config", f'resume="{folder}"'])

@@ -22,7 +22,7 @@ import typer
 from fedshift_app import console, exit_codes, processes, resuming, runner, sweep_grid
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.durable import InUse, Lock, write_atomically
-from fedshift_app.node import DEPLOYMENT
+from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run_folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
 from fedshift_app.sweep_grid import Asked, CheckData, Point
 from fedshift_app.sweep_progress import Bar, time_left

@@ -10,7 +10,7 @@ from fedshift_app import checkpoints, resuming, run_folder
 from fedshift_app.checkpoints import Checkpoint, Damaged
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import DEPLOYMENT
+from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run_folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
 from strategies.federation.roster import Node

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from clients.base import Arrays, DomainClient
 from datasets.base import ImageSet, Source
-from fedshift_app import checkpoints, keeping, node
+from fedshift_app import checkpoints
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.holdings import Place
-from fedshift_app.keeping import Shelf
+from fedshift_app.node import setup, shelves
+from fedshift_app.node.holdings import Place
+from fedshift_app.node.shelves import Shelf
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
@@ -146,8 +147,8 @@ def with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
 def _personal(config: RunConfig) -> bool:
     """Tell whether nodes are scored with models of their own."""
     client_class = registry.get(config.method["name"]).client_class()
-    carried, params = node.plugin(config), config.node_params()
-    own = client_class.personal(node.initial_model(config), config.model, params)
+    carried, params = setup.plugin(config), config.node_params()
+    own = client_class.personal(setup.initial_model(config), config.model, params)
     return bool(own or (carried is not None and carried.personal))
 
 
@@ -197,13 +198,13 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node) -> D
     else:
         number = int(record.told["nodes"])
         where = Place(chosen.domain, chosen.partition_id, number, config.dataset.source(), True, threads)
-    client = node.make_client(config, where, chosen.index)
+    client = setup.make_client(config, where, chosen.index)
     client.knowledge = dict(record.checkpoint.knowledge)
     if not record.deployed:
         base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
         # As a resumed run would find it: what a round left that was never finished does not count.
         resumed_after = (*record.resumed_after, record.checkpoint.server_round)
-        _, client.memory = Shelf(keeping.simulated(base, chosen.partition_id), resumed_after).recall()
+        _, client.memory = Shelf(shelves.simulated(base, chosen.partition_id), resumed_after).recall()
     return client
 
 

@@ -16,8 +16,9 @@ from safetensors.numpy import load_file
 from support import InlineRun, Run
 
 from datasets import cache
-from fedshift_app import exporting, keeping, processes, runner
+from fedshift_app import exporting, processes, runner
 from fedshift_app.config import resolving as configuration
+from fedshift_app.node import shelves
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 LIMIT = 240.0  # seconds; for a machine that does much else
@@ -221,7 +222,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     folders = exporting.export(config, len(DOMAINS), home / "nodes")
     (home / "hand").mkdir()
     (home / "hand" / "sitecustomize.py").write_text(HAND)
-    own = {cache.CACHE_DIR: str(home / "cache"), keeping.STATE_DIR: str(home / "state")}
+    own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}
     with processes.group(runner.empty_folder(home), runner.environment(home) | own) as flower:
         federation = Federation(home, flower, folders)
         federation.start_superlink()

@@ -15,8 +15,8 @@ from clients.base import ClientSetup, DomainClient
 from clients.models.networks import build
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_app import node
 from fedshift_app.flower_internals import make_context
+from fedshift_app.node import setup
 from fedshift_app.scores import mean
 from fedshift_wire.names import (
     CORRECT,
@@ -183,10 +183,10 @@ def test_a_scored_model_is_the_one_that_the_node_sends(run_inline: InlineRun) ->
     traffic = Traffic(of_node(2, MessageType.TRAIN, keep))
     run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=every", grid=traffic.make)
     ((config, asked, reply),) = [seen for seen in traffic.of(MessageType.TRAIN, 1) if seen[0]["node-index"] == 2]
-    cfg, where = node.open_message(
+    cfg, where = setup.open_message(
         asked.content.config_records["config"], make_context(1, {"partition-id": 2, "num-partitions": 4}, {})
     )
-    client = node.make_client(cfg, where, 2)
+    client = setup.make_client(cfg, where, 2)
     (arrays,) = sent
     metrics = client.evaluate([arrays[name].numpy() for name in client.shared_names], {DOMAINS: NAMES})[2]
     found = numbers(reply)

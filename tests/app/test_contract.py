@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clients.base import DomainClient
 from clients.training.batches import Batch
 from datasets import catalog
-from fedshift_app import node
 from fedshift_app.config import registry, resolving
 from fedshift_app.flower_internals import make_context
+from fedshift_app.node import setup
 
 #: The settings that turn each method's own terms off, which leaves FedAvg.
 OFF = {
@@ -174,8 +174,8 @@ def test_odd_federations_give_numbers(method: str, nodes: int, settings: str, ru
 def test_a_node_with_one_image_trains(method: str, model: str) -> None:
     settings = short(method, f"model.name={CNN.get(method, model) if model == 'cnn' else model}")
     cfg = resolving.resolve({"experiment": "handwritten", "method": method, "rounds": 2, "set": settings})
-    where = node.place(cfg, make_context(1, {"partition-id": 0, "num-partitions": 4}, {}), node.SIMULATION)
-    client = node.make_client(cfg, where, 0)
+    where = setup.place(cfg, make_context(1, {"partition-id": 0, "num-partitions": 4}, {}), setup.SIMULATION)
+    client = setup.make_client(cfg, where, 0)
     client.train_set = client.train_set.select(np.array([3]))
     state = client.model.state_dict()
     arrays, examples, metrics = client.fit([state[name].numpy() for name in client.shared_names], {"server-round": 1})
@@ -212,8 +212,8 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
     """Return the gradient of each loss term with respect to the first trained weights, over all local epochs."""
     record = message.content.config_records["config"]
     context = make_context(1, {"partition-id": 3, "num-partitions": 4}, {})
-    cfg, where = node.open_message(record, context)
-    client = node.make_client(cfg, where, 3)
+    cfg, where = setup.open_message(record, context)
+    client = setup.make_client(cfg, where, 3)
     client.knowledge = {k: a.numpy() for k, a in message.content.array_records["knowledge"].items()}
     client.memory = {k: a.numpy() for k, a in memory.items()}
     server_round = int(str(record["server-round"]))

@@ -13,9 +13,10 @@ from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from support import ROOT, InlineRun, ListeningGrid
 
 from clients.base import DomainClient
-from fedshift_app import client_app, inline, node
+from fedshift_app import client_app, inline
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower_internals import make_context
+from fedshift_app.node import setup
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode
 
@@ -137,7 +138,7 @@ def test_an_experiment_may_have_an_ordinary_name(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("domain", ["../scan", "/etc/passwd", "scan/../../x", "scan\n"])
 def test_a_domain_that_would_become_a_file_name_must_be_one_of_the_run(domain: str) -> None:
     with pytest.raises(ConfigError, match="unknown domain"):
-        node.place(resolve({}), make_context(1, {"domain": domain, "data-dir": "/data"}, {}), "deployment")
+        setup.place(resolve({}), make_context(1, {"domain": domain, "data-dir": "/data"}, {}), "deployment")
     with pytest.raises(ConfigError, match="has no domain"):
         resolve({"set": f"dataset.domains='[\"{domain.strip()}x\"]'"})
 
@@ -145,7 +146,7 @@ def test_a_domain_that_would_become_a_file_name_must_be_one_of_the_run(domain: s
 def test_a_real_node_does_not_let_the_server_say_which_of_its_files_are_read() -> None:
     given = {"domain": "scan", "data-dir": "/data", "partition-id": 0, "num-partitions": 1}
     with pytest.raises(ConfigError, match="it takes no part in a simulation"):
-        node.place(resolve({}), make_context(1, given, {}), "simulation")
+        setup.place(resolve({}), make_context(1, given, {}), "simulation")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_real_node_does_not_let_the_server_say_which_of_its_files_are_read() -
 def test_a_node_checks_the_servers_weights_against_its_model(change: dict[str, Any], reason: str) -> None:
     grid = inline.InlineGrid(client_app.app, 4)
     config = resolve({"set": SHORT})
-    weights = {name: tensor.numpy() for name, tensor in node.initial_model(config).state_dict().items()}
+    weights = {name: tensor.numpy() for name, tensor in setup.initial_model(config).state_dict().items()}
     told = {"server-round": 1, "node-index": 0, "engine": "simulation", "run": config.model_dump_json()}
     content = RecordDict({"arrays": encode(weights | change), "knowledge": encode({}), "config": ConfigRecord(told)})
     (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.TRAIN)])

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from support import InlineRun
 
-from fedshift_app import node
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower_internals import make_context
+from fedshift_app.node import setup
 from fedshift_wire.errors import ConfigError
 
 TWO = "model.name=cnn3 model.per_node=[cnn3,cnn2] train.epochs=2 allocation.share=0.1"
@@ -22,16 +22,16 @@ def config(text: str = TWO) -> RunConfig:
 def own_name(cfg: RunConfig, **given: Any) -> str:
     """Return the network of a real node that was started with this configuration."""
     started = {"domain": "scan", "data-dir": str(Path.cwd())} | given
-    return node.own_network(cfg, node.place(cfg, make_context(1, started, {}), node.DEPLOYMENT)).name
+    return setup.own_network(cfg, setup.place(cfg, make_context(1, started, {}), setup.DEPLOYMENT)).name
 
 
 def test_simulated_nodes_are_dealt_networks_in_turn() -> None:
     cfg = config()
     places = [
-        node.place(cfg, make_context(1, {"partition-id": i, "num-partitions": 4}, {}), node.SIMULATION)
+        setup.place(cfg, make_context(1, {"partition-id": i, "num-partitions": 4}, {}), setup.SIMULATION)
         for i in range(4)
     ]  # fmt: skip
-    assert [node.own_network(cfg, where).name for where in places] == ["cnn3", "cnn2", "cnn3", "cnn2"]
+    assert [setup.own_network(cfg, where).name for where in places] == ["cnn3", "cnn2", "cnn3", "cnn2"]
 
 
 def test_a_real_node_may_name_its_own() -> None:

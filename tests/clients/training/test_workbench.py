@@ -12,9 +12,9 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import DATA, TRAINING, Stopwatch
 from clients.training.workbench import DeviceImages, Workbench
 from datasets.base import ImageSet
-from fedshift_app import node
 from fedshift_app.config import resolving
 from fedshift_app.flower_internals import make_context
+from fedshift_app.node import setup
 from fedshift_wire.names import Params
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -83,7 +83,7 @@ def test_nodes_of_one_process_share_a_model_if_they_have_the_same_network() -> N
     def made(index: int, *settings: str) -> DomainClient:
         cfg = resolving.resolve({"experiment": "handwritten", "set": "allocation.share=0.05 " + " ".join(settings)})
         context = make_context(1, {"partition-id": index, "num-partitions": 4}, {})
-        return node.make_client(cfg, node.place(cfg, context, node.SIMULATION), index)
+        return setup.make_client(cfg, setup.place(cfg, context, setup.SIMULATION), index)
 
     assert made(0).model is made(1).model
     assert made(0).model is not made(0, "train.lr=0.5").model

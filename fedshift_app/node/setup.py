@@ -19,7 +19,7 @@ from datasets.base import Source
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.holdings import Place, dealt, own_images, test_images
+from fedshift_app.node.holdings import Place, dealt, own_images, test_images
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import ENGINE, RUN
 from fedshift_wire.seeding import torch_seed

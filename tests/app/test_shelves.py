@@ -9,12 +9,13 @@ from flwr.app import Message, RecordDict
 from support import InlineRun, ListeningGrid, Run
 
 from datasets.base import Source
-from fedshift_app import exporting, keeping, node, server_app
+from fedshift_app import exporting, server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.exporting import NodeFolder
 from fedshift_app.flower_internals import make_context
-from fedshift_app.holdings import Place
-from fedshift_app.keeping import Shelf
+from fedshift_app.node import setup, shelves
+from fedshift_app.node.holdings import Place
+from fedshift_app.node.shelves import Shelf
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.names import RESUMED_AFTER, RUN_ID
 from strategies.fedcode import FedCodeStrategy
@@ -23,7 +24,7 @@ from strategies.federation.updates import Update
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(keeping.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / "state"))
 
 
 RUN = "a" * 32
@@ -37,7 +38,7 @@ MEMORY = {"model/head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "mo
 
 
 def shelf(where: Place | None = None, run: str = RUN, **more: Any) -> Shelf:
-    return keeping.shelf({RUN_ID: run} | more, where or place())
+    return shelves.shelf({RUN_ID: run} | more, where or place())
 
 
 def test_what_is_remembered_comes_back_with_its_types() -> None:
@@ -64,19 +65,19 @@ def test_a_node_without_a_number_goes_by_its_folder() -> None:
 
 def test_nothing_to_remember_writes_nothing() -> None:
     shelf().remember(1, {})
-    assert not keeping.state_dir().exists()
+    assert not shelves.state_dir().exists()
 
 
 def test_only_the_last_runs_are_kept() -> None:
     for run in range(5):
         shelf(run=f"{run:032x}").remember(1, MEMORY)
-    assert len(list(keeping.state_dir().glob("*/run-*"))) == keeping.KEEP_RUNS
+    assert len(list(shelves.state_dir().glob("*/run-*"))) == shelves.KEEP_RUNS
     assert shelf(run=f"{4:032x}").recall()[0] == 1
 
 
 def test_a_damaged_file_is_an_error_that_names_it() -> None:
     shelf().remember(11, MEMORY)
-    file = next(keeping.state_dir().rglob("*.safetensors"))
+    file = next(shelves.state_dir().rglob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(FedShiftError, match=r"round-00011-0-.*its hash differs; remove it"):
         shelf().recall()
@@ -84,7 +85,7 @@ def test_a_damaged_file_is_an_error_that_names_it() -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(keeping.STATE_DIR, str(tmp_path / "file"))
+    monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / "file"))
     with pytest.raises(FedShiftError, match="cannot keep this node's private parts"):
         shelf().remember(1, MEMORY)
 
@@ -98,7 +99,7 @@ def test_the_servers_name_of_the_run_cannot_lead_elsewhere(run_id: str) -> None:
 def test_a_real_node_takes_no_part_in_a_simulation() -> None:
     context = make_context(1, {"domain": "scan", "data-dir": "/data", "partition-id": 0, "num-partitions": 4}, {})
     with pytest.raises(ConfigError, match="it takes no part in a simulation"):
-        node.place(resolve({}), context, node.SIMULATION)
+        setup.place(resolve({}), context, setup.SIMULATION)
 
 
 def test_versions_of_rounds_that_are_repeated_do_not_count() -> None:
@@ -157,10 +158,10 @@ def test_private_parts_outlive_the_supernodes_process(
     settings = "train.epochs=1 allocation.share=0.1 federation.min_nodes=4"
     cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
     folders = exporting.export(cfg, 4, tmp_path / "nodes")
-    monkeypatch.setattr(server_app, "_engine", lambda grid: node.DEPLOYMENT)
+    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
     hashes = []
     for restarts, forgets in ((False, False), (True, False), (True, True)):
-        monkeypatch.setenv(keeping.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
+        monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
         if forgets:
             monkeypatch.setattr(Shelf, "recall", lambda self: (0, {}))
         run = run_inline(
@@ -185,7 +186,7 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
     flat = {"method": "fedcode", "rounds": 3, "nodes": 4, "set": settings}
     cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
     folders = exporting.export(cfg, 4, tmp_path / "nodes")
-    monkeypatch.setattr(server_app, "_engine", lambda grid: node.DEPLOYMENT)
+    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
     make = SuperNodes(folders, restarts=False).make
     whole = run_inline(**flat, grid=make)
 
@@ -212,7 +213,7 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
     assert told(run) == told(whole)
     assert run.results["weights_sha256"] == whole.results["weights_sha256"]
     folder = interrupted(1)
-    for file in (keeping.state_dir() / "node-2").rglob("round-00002-*"):
+    for file in (shelves.state_dir() / "node-2").rglob("round-00002-*"):
         file.unlink()
     run = run_inline("", nodes=4, resume=folder)
     assert told(run) != told(whole)

@@ -22,7 +22,7 @@ from typing import Any
 from clients.base import Arrays
 from fedshift_app import durable
 from fedshift_app.checkpoints import KEEP
-from fedshift_app.holdings import Place
+from fedshift_app.node.holdings import Place
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
 
