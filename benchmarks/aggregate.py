@@ -34,7 +34,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from clients.models import networks
-from fedshift_app.inline import InlineGrid
+from fedshift_app.flower.inline import InlineGrid
 from fedshift_wire.names import (
     ARRAYS,
     CLASS_COUNTS,

@@ -29,7 +29,7 @@ from flwr.app import Context
 
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.flower_internals import make_context
+from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 
 NODES = 10

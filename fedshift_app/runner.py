@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import inline, processes, status
+from fedshift_app import processes, status
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.credentials import Credentials
-from fedshift_app.flower_internals import make_context, path_with_flower
+from fedshift_app.flower import inline
+from fedshift_app.flower.internals import make_context, path_with_flower
 from fedshift_app.run_folder import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError
 

@@ -19,8 +19,8 @@ from fedshift_app.config import privacy, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.durable import write_atomically
-from fedshift_app.flower_internals import is_simulation_grid, watch_replies
-from fedshift_app.inline import InlineGrid
+from fedshift_app.flower.inline import InlineGrid
+from fedshift_app.flower.internals import is_simulation_grid, watch_replies
 from fedshift_app.node import setup, shelves
 from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile

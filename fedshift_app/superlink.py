@@ -62,12 +62,12 @@ def serve(options: list[str]) -> None:
     Raises:
         FedShiftError: If this Flower has no place for the guard.
     """
-    from fedshift_app import flower_internals
+    from fedshift_app.flower import internals
 
     # The ServerApps that the SuperLink starts inherit its environment, and were not started by this command.
     if os.environ.get(COMMAND, "").startswith("fedshift superlink"):
         del os.environ[COMMAND]
-    flower_internals.run_superlink(options, OnlyFleet)
+    internals.run_superlink(options, OnlyFleet)
 
 
 if __name__ == "__main__":

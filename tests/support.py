@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedshift_app import inline
+from fedshift_app.flower import inline
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,7 +15,7 @@ from clients.base import DomainClient
 from clients.training.batches import Batch
 from datasets import catalog
 from fedshift_app.config import registry, resolving
-from fedshift_app.flower_internals import make_context
+from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 
 #: The settings that turn each method's own terms off, which leaves FedAvg.

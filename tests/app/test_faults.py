@@ -13,7 +13,7 @@ from support import InlineRun, ListeningGrid
 
 from clients.base import DomainClient
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower_internals import make_context
+from fedshift_app.flower.internals import make_context
 from fedshift_app.node.setup import Place, place
 from fedshift_wire.errors import ConfigError, FederationError
 

@@ -13,9 +13,10 @@ from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from support import ROOT, InlineRun, ListeningGrid
 
 from clients.base import DomainClient
-from fedshift_app import client_app, inline
+from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower_internals import make_context
+from fedshift_app.flower import inline
+from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode

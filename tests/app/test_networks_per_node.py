@@ -8,7 +8,7 @@ from support import InlineRun
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.flower_internals import make_context
+from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_wire.errors import ConfigError
 

@@ -19,8 +19,9 @@ import yaml
 from flwr.app import MessageType
 from support import ListeningGrid, Run
 
-from fedshift_app import checkpoints, durable, inline, resuming, runner
+from fedshift_app import checkpoints, durable, resuming, runner
 from fedshift_app.durable import InUse, Lock
+from fedshift_app.flower import inline
 from fedshift_wire.errors import ConfigError, FederationError
 
 SHORT = "train.epochs=1 allocation.share=0.1"

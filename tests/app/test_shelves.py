@@ -12,7 +12,7 @@ from datasets.base import Source
 from fedshift_app import exporting, server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.exporting import NodeFolder
-from fedshift_app.flower_internals import make_context
+from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup, shelves
 from fedshift_app.node.holdings import Place
 from fedshift_app.node.shelves import Shelf

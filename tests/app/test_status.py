@@ -15,9 +15,10 @@ import pytest
 from flwr.app import Message, MessageType
 from support import ROOT, InlineRun, ListeningGrid
 
-from fedshift_app import durable, exit_codes, flower_internals, inline, runner, site_status, status, watching
+from fedshift_app import durable, exit_codes, runner, site_status, status, watching
 from fedshift_app.config.resolving import resolve
 from fedshift_app.durable import Lock
+from fedshift_app.flower import inline, internals
 from fedshift_app.run_folder import LOCK_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from strategies.federation.roster import Node
@@ -201,7 +202,7 @@ def test_replies_are_heard_as_they_come() -> None:
 
     heard: list[list[int]] = []
     grid: Any = Grid()
-    flower_internals.watch_replies(grid, heard.append)
+    internals.watch_replies(grid, heard.append)
     assert [reply.metadata.src_node_id for reply in grid.pull_messages(["7", "5"])] == [7, 5]
     assert heard == [[7, 5]]
 

@@ -12,7 +12,8 @@ from flwr.superlink import main as flower
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift_app import flower_internals, superlink
+from fedshift_app import superlink
+from fedshift_app.flower import internals
 from fedshift_app.run_folder import COMMAND
 from fedshift_wire.errors import FedShiftError
 
@@ -23,7 +24,7 @@ REMOTE, LOCAL = ("192.0.2.7", 40000), ("127.0.0.1", 40000)
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return Flower's own SuperLink app with the guard in it."""
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)  # put back afterwards
-    flower_internals.guard_superlink(superlink.OnlyFleet)
+    internals.guard_superlink(superlink.OnlyFleet)
     return flower.create_app()
 
 
@@ -80,12 +81,12 @@ def test_a_flower_without_a_place_for_the_guard_is_refused(monkeypatch: pytest.M
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
     monkeypatch.setattr(flower, "_get_middleware", lambda: [])
     with pytest.raises(FedShiftError, match="open to the network"):
-        flower_internals.guard_superlink(superlink.OnlyFleet)
+        internals.guard_superlink(superlink.OnlyFleet)
 
 
 def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(flower_internals, "run_superlink", lambda options, guard: started.append(options))
+    monkeypatch.setattr(internals, "run_superlink", lambda options, guard: started.append(options))
     monkeypatch.setenv(COMMAND, "fedshift superlink --credentials x")
     superlink.serve(["--port", "1"])
     assert COMMAND not in os.environ
@@ -97,5 +98,5 @@ def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch
 
 def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    path = flower_internals.path_with_flower()
+    path = internals.path_with_flower()
     assert shutil.which("flower-superexec", path=path) and path.endswith("/nowhere")

@@ -13,7 +13,7 @@ from clients.training.stopwatch import DATA, TRAINING, Stopwatch
 from clients.training.workbench import DeviceImages, Workbench
 from datasets.base import ImageSet
 from fedshift_app.config import resolving
-from fedshift_app.flower_internals import make_context
+from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_wire.names import Params
 

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fedshift_app.inline import InlineGrid
+from fedshift_app.flower.inline import InlineGrid
 from fedshift_wire.names import Params
 from fedshift_wire.records import decode, encode
 from strategies.base import DomainStrategy

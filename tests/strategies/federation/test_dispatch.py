@@ -3,7 +3,7 @@
 import pytest
 from flwr.app import Message, RecordDict
 
-from fedshift_app.flower_internals import identify_process
+from fedshift_app.flower.internals import identify_process
 from strategies.federation import dispatch
 from strategies.federation.roster import Node
 

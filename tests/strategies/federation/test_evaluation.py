@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift_app.flower_internals import identify_process
+from fedshift_app.flower.internals import identify_process
 from strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
 from strategies.federation.roster import Node
 

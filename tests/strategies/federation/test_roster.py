@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedshift_app.flower_internals import identify_process
+from fedshift_app.flower.internals import identify_process
 from fedshift_wire.errors import FederationError
 from strategies.federation.roster import Roster
 

@@ -10,7 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedshift_app.flower_internals import identify_process, make_context
+from fedshift_app.flower.internals import identify_process, make_context
 
 
 class InlineGrid(Grid):
