@@ -14,12 +14,12 @@ import typer
 from datasets import catalog
 from datasets.base import SPLITS, Source, Split
 from datasets.splits import domain_parts
-from fedshift_app import exit_codes
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run_folder import COMMAND
+from fedshift_app.run import exit_codes
+from fedshift_app.run.folder import COMMAND
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 app = typer.Typer(
@@ -45,9 +45,10 @@ def run(
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
     """
-    from fedshift_app import resuming, run_folder, runner
+    from fedshift_app import runner
+    from fedshift_app.run import folder, resuming
 
-    os.environ[run_folder.COMMIT] = run_folder.commit(runner.APP)
+    os.environ[folder.COMMIT] = folder.commit(runner.APP)
     flat, launch = parse_arguments(arguments or [])
     config, past = resuming.resolve(flat, hold=False)
     if past is not None:

@@ -14,10 +14,10 @@ from flwr.clientapp import ClientApp
 from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
 from datasets import catalog
-from fedshift_app import console
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings, noise, setup, shelves
 from fedshift_app.node.shelves import Shelf
+from fedshift_app.run import console
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import (
     ARRAYS,

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import processes, status
+from fedshift_app import processes
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.credentials import Credentials
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context, path_with_flower
-from fedshift_app.run_folder import STATUS_FILE
+from fedshift_app.run import status
+from fedshift_app.run.folder import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError
 
 APP = Path(__file__).resolve().parent.parent  # the folder with pyproject.toml, which `flwr run` takes

@@ -13,17 +13,17 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from datasets import catalog
-from fedshift_app import console, exit_codes, logs, profiling, resuming
-from fedshift_app.checkpoints import Checkpoint
 from fedshift_app.config import privacy, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.durable import write_atomically
 from fedshift_app.flower.inline import InlineGrid
 from fedshift_app.flower.internals import is_simulation_grid, watch_replies
 from fedshift_app.node import setup, shelves
-from fedshift_app.run_folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
-from fedshift_app.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
+from fedshift_app.run import console, exit_codes, logs, profiling, resuming
+from fedshift_app.run.checkpoints import Checkpoint
+from fedshift_app.run.durable import write_atomically
+from fedshift_app.run.folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
+from fedshift_app.run.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy

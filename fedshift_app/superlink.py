@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from fedshift_app.run_folder import COMMAND
+from fedshift_app.run.folder import COMMAND
 
 # ASGI's own types, as its specification names them.
 Scope = MutableMapping[str, Any]

@@ -14,7 +14,7 @@ from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.resuming import FREE
+from fedshift_app.run.resuming import FREE
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 METHOD_KEYS = ("method", "method.name")

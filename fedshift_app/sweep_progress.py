@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from fedshift_app.console import duration
+from fedshift_app.run.console import duration
 
 
 class Timed(NamedTuple):

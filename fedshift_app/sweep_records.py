@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import typer
 
-from fedshift_app import checkpoints, sweep_grid
+from fedshift_app import sweep_grid
 from fedshift_app.config import resolving as configuration
-from fedshift_app.run_folder import RESULTS_FILE
+from fedshift_app.run import checkpoints
+from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_app.sweep_grid import Point
 from fedshift_app.sweep_progress import Timed
 from fedshift_wire.errors import ConfigError, FedShiftError

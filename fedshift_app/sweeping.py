@@ -19,11 +19,12 @@ from typing import Any
 
 import typer
 
-from fedshift_app import console, exit_codes, processes, resuming, runner, sweep_grid
+from fedshift_app import processes, runner, sweep_grid
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.durable import InUse, Lock, write_atomically
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run_folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
+from fedshift_app.run import console, exit_codes, resuming
+from fedshift_app.run.durable import InUse, Lock, write_atomically
+from fedshift_app.run.folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
 from fedshift_app.sweep_grid import Asked, CheckData, Point
 from fedshift_app.sweep_progress import Bar, time_left
 from fedshift_app.sweep_records import SWEEP_FILE, Record, progress, read_records, read_run

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import exit_codes, site_status, status
+from fedshift_app import site_status
+from fedshift_app.run import exit_codes, status
 from fedshift_wire.errors import ConfigError
 
 WATCH_SECONDS = 2.0

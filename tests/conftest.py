@@ -13,8 +13,8 @@ from support import InlineRun, Run
 from datasets import cache
 
 # server_app: it must know the real InlineGrid before a test puts its own in its place.
-from fedshift_app import runner
-from fedshift_app.flower import inline  # noqa: F401
+from fedshift_app import runner, server_app  # noqa: F401
+from fedshift_app.flower import inline
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedshift_app.comparing import runs
 from fedshift_app.config import resolving as configuration
-from fedshift_app.durable import write_atomically
-from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
+from fedshift_app.run.durable import write_atomically
+from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
 
 #: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_app.config import resolving as configuration
-from fedshift_app.resuming import FREE, flat
-from fedshift_app.run_folder import CONFIG_FILE, RESULTS_FILE
+from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
+from fedshift_app.run.resuming import FREE, flat
 from fedshift_wire.errors import ConfigError
 
 #: Settings that make rows of a table. A method can carry modules, and is another method with them.

@@ -19,7 +19,7 @@ from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explain
-from fedshift_app.tracking import check_tracker
+from fedshift_app.run.tracking import check_tracker
 from fedshift_wire.errors import ConfigError
 
 CONF = Path(__file__).resolve().parent.parent.parent / "conf"
@@ -115,7 +115,7 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     for key in given:
         if key not in FLAT_KEYS:
             raise ConfigError(f"unknown key {key!r}; there are {', '.join(FLAT_KEYS)}")
-    if given["resume"]:  # fedshift_app.resuming takes the key out
+    if given["resume"]:  # fedshift_app.run.resuming takes the key out
         raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
     overrides = parse_set(str(given["set"]))
     path = experiment_file(str(given["experiment"]) or DEFAULT_EXPERIMENT)

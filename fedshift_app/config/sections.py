@@ -13,7 +13,7 @@ from datasets.corruptions import CORRUPTIONS
 from datasets.splits import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
-from fedshift_app.tracking import TrackerName
+from fedshift_app.run.tracking import TrackerName
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import Params
 from strategies.federation.schedule import EvaluateConfig

@@ -4,7 +4,7 @@ import logging
 import warnings
 from pathlib import Path
 
-from fedshift_app import console
+from fedshift_app.run import console
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 log = logging.getLogger("fedshift")

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedshift_app.console import percent
 from fedshift_app.report.drawing import (
     GRID,
     TEXT,
@@ -16,7 +15,8 @@ from fedshift_app.report.drawing import (
     legend_above,
     shown_rounds,
 )  # fmt: skip
-from fedshift_app.scores import mean
+from fedshift_app.run.console import percent
+from fedshift_app.run.scores import mean
 from fedshift_wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]

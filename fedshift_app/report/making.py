@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.durable import write_atomically
 from fedshift_app.report import drawing, page, reading, seeing, showing, told
-from fedshift_app.run_folder import finite
+from fedshift_app.run.durable import write_atomically
+from fedshift_app.run.folder import finite
 from fedshift_wire.errors import ConfigError
 
 REPORT_FILE, NUMBERS_FILE = "report.html", "report.json"

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import checkpoints, resuming, run_folder
-from fedshift_app.checkpoints import Checkpoint, Damaged
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run_folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run import checkpoints, folder, resuming
+from fedshift_app.run.checkpoints import Checkpoint, Damaged
+from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
 from strategies.federation.roster import Node
 
@@ -106,7 +106,7 @@ def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | 
     told = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
     history = [resuming.round_result(line, (), config) for line in told]
     scored = any(result.accuracy and result.evaluated_share == 1 for result in history)
-    return run_folder.finite(run_folder.summary(history)) if scored else None
+    return folder.finite(folder.summary(history)) if scored else None
 
 
 def _checkpoint(folder: Path) -> Checkpoint | None:

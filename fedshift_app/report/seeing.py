@@ -16,7 +16,6 @@ from torch import Tensor
 
 from clients.base import Arrays, DomainClient
 from datasets.base import ImageSet, Source
-from fedshift_app import checkpoints
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, shelves
@@ -25,6 +24,7 @@ from fedshift_app.node.shelves import Shelf
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
+from fedshift_app.run import checkpoints
 from fedshift_wire.errors import DataError, FedShiftError
 from fedshift_wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from fedshift_wire.seeding import generator

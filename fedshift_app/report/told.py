@@ -6,11 +6,11 @@ from typing import Any
 import yaml
 
 from fedshift_app.config import registry
-from fedshift_app.console import percent
 from fedshift_app.report import curves, drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
-from fedshift_app.scores import mean
+from fedshift_app.run.console import percent
+from fedshift_app.run.scores import mean
 
 EVENTS = 30  # that the page names; more are a number
 

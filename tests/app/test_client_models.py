@@ -17,7 +17,7 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
-from fedshift_app.scores import mean
+from fedshift_app.run.scores import mean
 from fedshift_wire.names import (
     CORRECT,
     DOMAINS,

@@ -14,7 +14,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import ASKED_BY_METHODS, CONF, FLAT_KEYS, from_json, names, parse_set, resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run_folder import CONFIG_FILE, RunFolder
+from fedshift_app.run.folder import CONFIG_FILE, RunFolder
 from fedshift_wire.errors import ConfigError
 
 #: A small experiment as a person would write one.

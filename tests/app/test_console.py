@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedshift_app.console import duration, percent, round_line, table
+from fedshift_app.run.console import duration, percent, round_line, table
 from strategies.federation.rounds import RoundResult
 
 

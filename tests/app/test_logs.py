@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, InlineRun, ListeningGrid
 
-from fedshift_app import logs, runner
-from fedshift_app.logs import MOST_MESSAGE, JsonLine, cleaned
+from fedshift_app import runner
+from fedshift_app.run import logs
+from fedshift_app.run.logs import MOST_MESSAGE, JsonLine, cleaned
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 

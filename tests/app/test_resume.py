@@ -19,9 +19,10 @@ import yaml
 from flwr.app import MessageType
 from support import ListeningGrid, Run
 
-from fedshift_app import checkpoints, durable, resuming, runner
-from fedshift_app.durable import InUse, Lock
+from fedshift_app import runner
 from fedshift_app.flower import inline
+from fedshift_app.run import checkpoints, durable, resuming
+from fedshift_app.run.durable import InUse, Lock
 from fedshift_wire.errors import ConfigError, FederationError
 
 SHORT = "train.epochs=1 allocation.share=0.1"
@@ -317,7 +318,7 @@ def test_a_folder_in_use(interrupted: Path) -> None:
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    held = f"from fedshift_app.durable import Lock; Lock(__import__('pathlib').Path({str(tmp_path / 'lock')!r}))"
+    held = f"from fedshift_app.run.durable import Lock; Lock(__import__('pathlib').Path({str(tmp_path / 'lock')!r}))"
     code = f"import time; lock = [{held.split('; ')[1]}]; print('held', flush=True); time.sleep(60)"
     process = subprocess.Popen(
         [sys.executable, "-c", f"{held.split('; ')[0]}; {code}"], stdout=subprocess.PIPE, text=True

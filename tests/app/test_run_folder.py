@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.durable import write_atomically
-from fedshift_app.run_folder import (
+from fedshift_app.run.durable import write_atomically
+from fedshift_app.run.folder import (
     COMMIT,
     CONFIG_FILE,
     LAST_ROUNDS,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift_app.scores import (
+from fedshift_app.run.scores import (
     Matrix,
     ata_by_domain,
     client_models,

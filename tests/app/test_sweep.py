@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import fedshift_app
 from fedshift_app import cli, processes, runner, sweep_grid, sweep_progress, sweeping
 from fedshift_app.config.resolving import resolve
-from fedshift_app.durable import Lock
-from fedshift_app.resuming import FREE
-from fedshift_app.run_folder import versions
+from fedshift_app.run.durable import Lock
+from fedshift_app.run.folder import versions
+from fedshift_app.run.resuming import FREE
 from fedshift_app.sweep_grid import Point
 from fedshift_app.sweep_progress import Timed, time_left
 from fedshift_wire.errors import ConfigError, DataError, FederationError

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import console, durable, exit_codes
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.logs import utc
-from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
-from fedshift_app.scores import mean
+from fedshift_app.run import console, durable, exit_codes
+from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
+from fedshift_app.run.logs import utc
+from fedshift_app.run.scores import mean
 from fedshift_wire.errors import ConfigError
 from strategies.federation.limits import plain
 from strategies.federation.roster import Listener, Node

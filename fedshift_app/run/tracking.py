@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fedshift_app.scores import mean
+from fedshift_app.run.scores import mean
 from fedshift_wire.errors import ConfigError
 from strategies.federation.rounds import RoundResult
 

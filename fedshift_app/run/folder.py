@@ -18,11 +18,12 @@ from typing import Any
 import yaml
 from flwr.app import ArrayRecord
 
-from fedshift_app import __version__, checkpoints, durable, tracking
-from fedshift_app.checkpoints import Checkpoint
+from fedshift_app import __version__
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.durable import Lock, write_atomically
-from fedshift_app.scores import client_models, mean, mean_client_models
+from fedshift_app.run import checkpoints, durable, tracking
+from fedshift_app.run.checkpoints import Checkpoint
+from fedshift_app.run.durable import Lock, write_atomically
+from fedshift_app.run.scores import client_models, mean, mean_client_models
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode
 from strategies.federation.averaging import Arrays
@@ -45,7 +46,7 @@ VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "
 
 @dataclass(frozen=True)
 class Past:
-    """What an interrupted run left in its folder (``fedshift_app.resuming``).
+    """What an interrupted run left in its folder (``fedshift_app.run.resuming``).
 
     Attributes:
         path: The folder.

@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import checkpoints
-from fedshift_app.checkpoints import Checkpoint, Damaged
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.durable import InUse, Lock
 from fedshift_app.node import shelves
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.shelves import Shelf
-from fedshift_app.run_folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
+from fedshift_app.run import checkpoints
+from fedshift_app.run.checkpoints import Checkpoint, Damaged
+from fedshift_app.run.durable import InUse, Lock
+from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node

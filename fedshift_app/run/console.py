@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fedshift_app.logs import FORMAT, JsonLine
-from fedshift_app.scores import mean
+from fedshift_app.run.logs import FORMAT, JsonLine
+from fedshift_app.run.scores import mean
 from fedshift_wire.errors import FedShiftError
 from strategies.federation.limits import MOST_NAME, plain
 from strategies.federation.rounds import RoundResult

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import durable
+from fedshift_app.run import durable
 from strategies.federation.averaging import Arrays
 from strategies.federation.roster import Node
 
