@@ -45,10 +45,11 @@ def run(
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
     """
-    from fedshift_app import runner
-    from fedshift_app.run import folder, resuming
+    from fedshift_app.launch import runner
+    from fedshift_app.run import resuming
+    from fedshift_app.run.folder import COMMIT, commit
 
-    os.environ[folder.COMMIT] = folder.commit(runner.APP)
+    os.environ[COMMIT] = commit(runner.APP)
     flat, launch = parse_arguments(arguments or [])
     config, past = resuming.resolve(flat, hold=False)
     if past is not None:
@@ -97,7 +98,7 @@ def status(
     ] = "",
 ) -> None:
     """Tell how a run stands, by default the newest of output-dir; exits with 3 if it failed or was interrupted."""
-    from fedshift_app import watching
+    from fedshift_app.launch import watching
 
     raise SystemExit(watching.show(arguments or [], as_json=as_json, watch=watch, site=site))
 
@@ -212,7 +213,7 @@ def prepare(
 
     Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.download=true.
     """
-    from fedshift_app import preparing
+    from fedshift_app.launch import preparing
 
     preparing.prepare(catalog.get(dataset).name, arguments or [])
 
@@ -228,7 +229,7 @@ def preview(
     corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",
 ) -> None:
     """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
-    from fedshift_app import preparing
+    from fedshift_app.launch import preparing
 
     chosen = preparing.chosen_domains(dataset, domains)
     source = Source(data_dir.expanduser().resolve() if data_dir else None)
@@ -251,7 +252,7 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.")] = Path("nodes"),
 ) -> None:
     """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
-    from fedshift_app import exporting
+    from fedshift_app.launch import exporting
 
     flat, launch = parse_arguments([experiment, *(arguments or [])])
     for folder in exporting.export(configuration.resolve(flat), launch.get("nodes"), output):
@@ -264,7 +265,7 @@ def deploy_demo(
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
     """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, with TLS and node keys."""
-    from fedshift_app import deploying
+    from fedshift_app.launch import deploying
 
     flat, _ = parse_arguments(["handwritten", *(arguments or [])])
     typer.echo(f"run folder: {deploying.demo(flat, secure=not insecure)}")
@@ -285,8 +286,8 @@ def superlink(
     Runs are submitted and keys are registered from the SuperLink's own machine. Other options are
     those of `flower-superlink`, such as --database FILE.
     """
-    from fedshift_app.credentials import Credentials
-    from fedshift_app.superlink import serve
+    from fedshift_app.launch.credentials import Credentials
+    from fedshift_app.launch.superlink import serve
 
     if insecure == (folder is not None):
         raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
@@ -297,7 +298,7 @@ def superlink(
 @credentials_app.command("authority")
 def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to write to.")]) -> None:
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
-    from fedshift_app import credentials
+    from fedshift_app.launch import credentials
 
     tell_files(credentials.make_authority(folder.expanduser().resolve()))
 
@@ -311,7 +312,7 @@ def credentials_server(
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 365,
 ) -> None:
     """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
-    from fedshift_app import credentials
+    from fedshift_app.launch import credentials
 
     tell_files(credentials.make_server(folder.expanduser().resolve(), host or [], days))
 
@@ -322,7 +323,7 @@ def credentials_node(
     name: Annotated[str, typer.Argument(help="The node's name.")],
 ) -> None:
     """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
-    from fedshift_app import credentials
+    from fedshift_app.launch import credentials
 
     tell_files(credentials.make_node(folder.expanduser().resolve(), name))
 

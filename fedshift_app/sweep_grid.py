@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_app import runner
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.launch import runner
 from fedshift_app.run.resuming import FREE
 from fedshift_wire.errors import ConfigError, FedShiftError
 

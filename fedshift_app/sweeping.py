@@ -19,8 +19,9 @@ from typing import Any
 
 import typer
 
-from fedshift_app import processes, runner, sweep_grid
+from fedshift_app import sweep_grid
 from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.launch import processes, runner
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, exit_codes, resuming
 from fedshift_app.run.durable import InUse, Lock, write_atomically

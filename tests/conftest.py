@@ -12,9 +12,9 @@ from support import InlineRun, Run
 
 from datasets import cache
 
-# server_app: it must know the real InlineGrid before a test puts its own in its place.
-from fedshift_app import runner, server_app  # noqa: F401
+from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
 from fedshift_app.flower import inline
+from fedshift_app.launch import runner
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")

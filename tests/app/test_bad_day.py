@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 from support import InlineRun, Run
 
 from datasets import cache
-from fedshift_app import exporting, processes, runner
 from fedshift_app.config import resolving as configuration
+from fedshift_app.launch import exporting, processes, runner
 from fedshift_app.node import shelves
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

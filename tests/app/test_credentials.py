@@ -21,8 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedshift_app import cli, credentials, deploying, superlink
-from fedshift_app.credentials import Credentials
+from fedshift_app import cli
+from fedshift_app.launch import credentials, deploying, superlink
+from fedshift_app.launch.credentials import Credentials
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 

@@ -19,7 +19,7 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from support import ROOT, Run
 
-from fedshift_app import processes
+from fedshift_app.launch import processes
 
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 #: Two nodes, one local epoch: quick, and small enough for each engine.

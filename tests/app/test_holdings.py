@@ -15,7 +15,7 @@ from datasets.base import ImageSet, Source
 from fedshift_app import cli
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.exporting import export
+from fedshift_app.launch.exporting import export
 from fedshift_app.node import holdings
 from fedshift_app.node.holdings import Own, Place, own_images
 from fedshift_wire.errors import ConfigError

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, InlineRun, ListeningGrid
 
-from fedshift_app import runner
+from fedshift_app.launch import runner
 from fedshift_app.run import logs
 from fedshift_app.run.logs import MOST_MESSAGE, JsonLine, cleaned
 

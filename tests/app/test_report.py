@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from support import ROOT, InlineRun, Run
 
 from datasets import catalog
-from fedshift_app import cli, exporting, runner
+from fedshift_app import cli
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
+from fedshift_app.launch import exporting, runner
 from fedshift_app.report import analysis, command, drawing, making, maps, reading, seeing
 from fedshift_app.report.seeing import View
 from fedshift_wire.errors import ConfigError, FedShiftError

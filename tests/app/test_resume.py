@@ -19,8 +19,8 @@ import yaml
 from flwr.app import MessageType
 from support import ListeningGrid, Run
 
-from fedshift_app import runner
 from fedshift_app.flower import inline
+from fedshift_app.launch import runner
 from fedshift_app.run import checkpoints, durable, resuming
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_wire.errors import ConfigError, FederationError

@@ -11,9 +11,9 @@ import pytest
 from support import ROOT, InlineRun, Run
 
 from datasets import cache
-from fedshift_app import credentials, deploying, exporting, processes, runner
 from fedshift_app.config import resolving as configuration
-from fedshift_app.credentials import Credentials
+from fedshift_app.launch import credentials, deploying, exporting, processes, runner
+from fedshift_app.launch.credentials import Credentials
 from fedshift_app.node import shelves
 
 #: Two nodes of 18 images.

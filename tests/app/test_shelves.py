@@ -9,10 +9,11 @@ from flwr.app import Message, RecordDict
 from support import InlineRun, ListeningGrid, Run
 
 from datasets.base import Source
-from fedshift_app import exporting, server_app
+from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.exporting import NodeFolder
 from fedshift_app.flower.internals import make_context
+from fedshift_app.launch import exporting
+from fedshift_app.launch.exporting import NodeFolder
 from fedshift_app.node import setup, shelves
 from fedshift_app.node.holdings import Place
 from fedshift_app.node.shelves import Shelf

@@ -15,9 +15,9 @@ import pytest
 from flwr.app import Message, MessageType
 from support import ROOT, InlineRun, ListeningGrid
 
-from fedshift_app import runner, site_status, watching
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import inline, internals
+from fedshift_app.launch import runner, site_status, watching
 from fedshift_app.run import durable, exit_codes, status
 from fedshift_app.run.durable import Lock
 from fedshift_app.run.folder import LOCK_FILE, RESULTS_FILE

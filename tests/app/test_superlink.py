@@ -12,8 +12,8 @@ from flwr.superlink import main as flower
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift_app import superlink
 from fedshift_app.flower import internals
+from fedshift_app.launch import superlink
 from fedshift_app.run.folder import COMMAND
 from fedshift_wire.errors import FedShiftError
 

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedshift_app
-from fedshift_app import cli, processes, runner, sweep_grid, sweep_progress, sweeping
+from fedshift_app import cli, sweep_grid, sweep_progress, sweeping
 from fedshift_app.config.resolving import resolve
+from fedshift_app.launch import processes, runner
 from fedshift_app.run.durable import Lock
 from fedshift_app.run.folder import versions
 from fedshift_app.run.resuming import FREE

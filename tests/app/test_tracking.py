@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support import InlineRun, Run
 
-from fedshift_app import runner
 from fedshift_app.config.resolving import from_json, resolve
+from fedshift_app.launch import runner
 from fedshift_app.run import durable, resuming, tracking
 from fedshift_wire.errors import ConfigError
 from strategies.federation.rounds import RoundResult

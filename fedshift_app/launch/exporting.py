@@ -8,8 +8,8 @@ import numpy as np
 
 from datasets import catalog, files
 from datasets.base import ImageSet
-from fedshift_app import runner
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.launch import runner
 from fedshift_app.node.holdings import Place, own_images, test_images, uncorrupted
 from fedshift_wire.errors import ConfigError
 

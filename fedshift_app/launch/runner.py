@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import processes
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.credentials import Credentials
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context, path_with_flower
+from fedshift_app.launch import processes
+from fedshift_app.launch.credentials import Credentials
 from fedshift_app.run import status
 from fedshift_app.run.folder import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError
 
-APP = Path(__file__).resolve().parent.parent  # the folder with pyproject.toml, which `flwr run` takes
+APP = Path(__file__).resolve().parents[2]  # the folder with pyproject.toml, which `flwr run` takes
 CONNECTION = "fedshift"
 DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
 
@@ -111,7 +111,7 @@ def start_superlink(flower: processes.Group, link: SuperLink, *options: str) -> 
         flower.start("superlink", [processes.command("flower-superlink"), "--insecure", *options, *address])
         flower.wait_for_http("superlink", f"http://{link.address}/health")
     else:
-        guarded = [sys.executable, "-m", "fedshift_app.superlink", *link.credentials.superlink_options()]
+        guarded = [sys.executable, "-m", "fedshift_app.launch.superlink", *link.credentials.superlink_options()]
         flower.start("superlink", [*guarded, *options, *address])
         flower.wait_for_http("superlink", f"https://{link.address}/health", link.credentials.ca_certificate)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import site_status
+from fedshift_app.launch import site_status
 from fedshift_app.run import exit_codes, status
 from fedshift_wire.errors import ConfigError
 

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from fedshift_app import processes
+from fedshift_app.launch import processes
 from fedshift_wire.errors import FederationError
 from strategies.federation.limits import plain
 

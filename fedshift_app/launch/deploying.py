@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from datasets import cache
-from fedshift_app import credentials, exporting, processes, runner
 from fedshift_app.config import resolving as configuration
+from fedshift_app.launch import credentials, exporting, processes, runner
 from fedshift_app.node import shelves
 
 ROUNDS = 4  # each message starts a process of its own, so a round takes some 10 s on two cores

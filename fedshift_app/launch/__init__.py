@@ -1,0 +1,1 @@
+"""What a person starts: runs, SuperLinks, demos, exports; credentials; how things stand."""
