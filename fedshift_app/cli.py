@@ -83,7 +83,7 @@ def sweep(
     order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (side by side,
     with engine=inline).
     """
-    from fedshift_app import sweeping
+    from fedshift_app.sweep import sweeping
 
     sweeping.sweep(arguments or [], paper, check_data)
 

@@ -11,7 +11,6 @@ from image_trees import REAL
 from support import InlineRun, Run
 
 from datasets import cache
-
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner

@@ -18,21 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedshift_app
-from fedshift_app import cli, sweep_grid, sweep_progress, sweeping
+from fedshift_app import cli
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import processes, runner
 from fedshift_app.run.durable import Lock
 from fedshift_app.run.folder import versions
 from fedshift_app.run.resuming import FREE
-from fedshift_app.sweep_grid import Point
-from fedshift_app.sweep_progress import Timed, time_left
+from fedshift_app.sweep import grid, progress, sweeping
+from fedshift_app.sweep.grid import Point
+from fedshift_app.sweep.progress import Timed, time_left
 from fedshift_wire.errors import ConfigError, DataError, FederationError
 
 QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.share=0.05")
 
 
 def grid(*arguments: str) -> tuple[list[Point], list[str]]:
-    return sweep_grid.points(sweep_grid.read(["handwritten", *arguments]), lambda *_: None)
+    return grid.points(grid.read(["handwritten", *arguments]), lambda *_: None)
 
 
 def labels(*arguments: str) -> list[str]:
@@ -48,7 +49,7 @@ QUOTED = st.lists(PLAIN, min_size=1, max_size=3).map(lambda parts: f"'{','.join(
 
 @given(st.lists(PLAIN | LISTS | QUOTED, min_size=1, max_size=5, unique=True), st.sampled_from([",", ", "]))
 def test_commas_in_brackets_and_quotes_are_part_of_a_value(values: list[str], comma: str) -> None:
-    assert sweep_grid.split("key", comma.join(values)) == tuple(values)
+    assert grid.split("key", comma.join(values)) == tuple(values)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_commas_in_brackets_and_quotes_are_part_of_a_value(values: list[str], co
     ],
 )
 def test_split(text: str, values: list[str]) -> None:
-    assert sweep_grid.split("key", text) == tuple(values)
+    assert grid.split("key", text) == tuple(values)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_child_is_given_what_was_typed() -> None:
 
 def test_the_name_of_a_grid_knows_no_order_and_nothing_that_decides_no_number() -> None:
     def name(*arguments: str) -> str:
-        return sweep_grid.grid_hash([point.key for point in grid(*arguments)[0]])
+        return grid.grid_hash([point.key for point in grid(*arguments)[0]])
 
     assert name("seed=0,1", "method=fedavg,fedprox") == name("method=fedprox,fedavg", "seed=1,0", "engine=inline")
     assert name("seed=0,1") == name("seed=0,1", "profile=true", "order=method-first", "actors=1", "data-dir=x")
@@ -147,7 +148,7 @@ def test_what_may_differ_on_resume_is_not_part_of_the_identity(key: str) -> None
     value = {"dataset.data_dir": "/x", "dataset.download": "true", "profile": "true", "tracking": "tensorboard"}
     config = resolve({"set": f"{key}={value.get(key, '9.0')}"})
     assert config != resolve({})
-    assert sweep_grid.identity(config, 8) == sweep_grid.identity(resolve({}), 8) != sweep_grid.identity(config, 4)
+    assert grid.identity(config, 8) == grid.identity(resolve({}), 8) != grid.identity(config, 4)
 
 
 # --- the time left --------------------------------------------------------------------------------------------
@@ -169,9 +170,9 @@ def test_the_bar_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     from rich.console import Console
 
     screen = io.StringIO()
-    monkeypatch.setattr(sweep_progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100))
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with sweep_progress.Bar(6, 2) as bar:
+    with progress.Bar(6, 2) as bar:
         bar.show(["i2pfl seed=0"], 65.0)
         bar.advance()
     assert "3/6" in screen.getvalue()
@@ -251,15 +252,15 @@ class Played:
         self.home = home
         self.script = home / "play.py"
         self.script.write_text(SCRIPT)
-        self.check: sweep_grid.CheckData = lambda *_: None
+        self.check: grid.CheckData = lambda *_: None
 
     def fate(self, seed: int, *acts: str) -> None:
         (self.home / f"fate-{seed}").write_text("\n".join(acts))
 
     def sweep(self, *arguments: str, paper: str = "") -> None:
         given = [f"output-dir={self.home / 'runs'}", *arguments]
-        asked = sweep_grid.read(["handwritten", *arguments])
-        for point in sweep_grid.points(asked, lambda *_: None)[0]:
+        asked = grid.read(["handwritten", *arguments])
+        for point in grid.points(asked, lambda *_: None)[0]:
             told = {
                 "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
                 "run_id": "x", "versions": versions(),
@@ -426,8 +427,8 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
 
 def test_data_are_checked_once_for_all_runs_that_share_them() -> None:
     seen = []
-    asked = sweep_grid.read(["method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2"])
-    sweep_grid.points(asked, lambda config, nodes: seen.append((config.seed, nodes)))
+    asked = grid.read(["method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2"])
+    grid.points(asked, lambda config, nodes: seen.append((config.seed, nodes)))
     assert seen == [(0, 8), (1, 8)]
 
 
@@ -458,10 +459,8 @@ def test_finished_runs_of_other_sweeps_are_taken_only_if_asked_and_of_the_same_v
 
 def test_inline_runs_go_side_by_side(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     most = []
-    show = sweep_progress.Bar.show
-    monkeypatch.setattr(
-        sweep_progress.Bar, "show", lambda s, names, left: most.append(len(names)) or show(s, names, left)
-    )
+    show = progress.Bar.show
+    monkeypatch.setattr(progress.Bar, "show", lambda s, names, left: most.append(len(names)) or show(s, names, left))
     played.sweep("engine=inline", "seed=0,1,2,3", "jobs=3")
     assert max(most) == 3
     assert played.states() == ["finished"] * 4
@@ -473,16 +472,16 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_say_how_to_go_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     played.fate(1, "sleep")
-    show = sweep_progress.Bar.show
+    show = progress.Bar.show
 
-    def interrupt(bar: sweep_progress.Bar, names: list[str], left: float | None) -> None:
+    def interrupt(bar: progress.Bar, names: list[str], left: float | None) -> None:
         show(bar, names, left)
         if list((played.home / "runs").glob("*/run-1-*/config.yaml")):
             raise stop
 
     monkeypatch.setenv(sweeping.COMMAND, "fedshift sweep handwritten seed=0,1")
     with monkeypatch.context() as patch:
-        patch.setattr(sweep_progress.Bar, "show", interrupt)
+        patch.setattr(progress.Bar, "show", interrupt)
         with pytest.raises(SystemExit) as caught:
             played.sweep("seed=0,1")
     assert caught.value.code == code
@@ -546,9 +545,9 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
     wait_for(lambda: bool(rounds(0)))
     first.kill()
     first.wait()
-    show, killed = sweep_progress.Bar.show, []
+    show, killed = progress.Bar.show, []
 
-    def kill(bar: sweep_progress.Bar, names: list[str], left: float | None) -> None:
+    def kill(bar: progress.Bar, names: list[str], left: float | None) -> None:
         show(bar, names, left)
         if rounds(1) and not killed:
             (folder,) = broken.iterdir()
@@ -556,7 +555,7 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
             for process in killed:
                 process.kill()
 
-    monkeypatch.setattr(sweep_progress.Bar, "show", kill)
+    monkeypatch.setattr(progress.Bar, "show", kill)
     folder = sweep(broken)
     assert killed
     points = json.loads((folder / "sweep.json").read_text())["points"]

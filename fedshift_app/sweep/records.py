@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import typer
 
-from fedshift_app import sweep_grid
 from fedshift_app.config import resolving as configuration
 from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import RESULTS_FILE
-from fedshift_app.sweep_grid import Point
-from fedshift_app.sweep_progress import Timed
+from fedshift_app.sweep import grid
+from fedshift_app.sweep.grid import Point
+from fedshift_app.sweep.progress import Timed
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 SWEEP_FILE = "sweep.json"
@@ -98,7 +98,7 @@ def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
     """Return the key of the point and the content of a ``config.yaml``; None if it is not of a run of this version."""
     try:
         told = configuration.read_yaml(file)
-        return sweep_grid.identity(configuration.validate(told["resolved"]), int(told["nodes"])), told
+        return grid.identity(configuration.validate(told["resolved"]), int(told["nodes"])), told
     except (FedShiftError, KeyError, TypeError, ValueError) as error:
         typer.echo(f"{file} is left out: {error}", err=True)
         return None

@@ -19,16 +19,16 @@ from typing import Any
 
 import typer
 
-from fedshift_app import sweep_grid
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.launch import processes, runner
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, exit_codes, resuming
 from fedshift_app.run.durable import InUse, Lock, write_atomically
 from fedshift_app.run.folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
-from fedshift_app.sweep_grid import Asked, CheckData, Point
-from fedshift_app.sweep_progress import Bar, time_left
-from fedshift_app.sweep_records import SWEEP_FILE, Record, progress, read_records, read_run
+from fedshift_app.sweep import grid
+from fedshift_app.sweep.grid import Asked, CheckData, Point
+from fedshift_app.sweep.progress import Bar, time_left
+from fedshift_app.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 MARK = "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder
@@ -74,11 +74,11 @@ def sweep(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
         from fedshift_app import papers
 
         papers.get(paper)  # an unknown table is told now, not after the last run
-    asked = sweep_grid.read(arguments)
-    points, notes = sweep_grid.points(asked, check_data)
+    asked = grid.read(arguments)
+    points, notes = grid.points(asked, check_data)
     given, _ = parse_arguments([f"output-dir={value}" for value in asked.values.get("output-dir", ())])
     output = Path(given["output-dir"])
-    folder = output / f"sweep-{points[0].config.experiment}-{sweep_grid.grid_hash([p.key for p in points])}"
+    folder = output / f"sweep-{points[0].config.experiment}-{grid.grid_hash([p.key for p in points])}"
     for note in notes:
         typer.echo(note)
     lock = _lock(folder)

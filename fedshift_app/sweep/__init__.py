@@ -1,0 +1,1 @@
+"""A grid of runs, one after another or side by side."""
