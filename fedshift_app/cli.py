@@ -163,7 +163,7 @@ def list_experiments() -> None:
 @app.command("papers")
 def list_papers() -> None:
     """List the papers' printed tables, one line each, by the id that `fedshift compare --paper` takes."""
-    from fedshift_app import papers
+    from fedshift_app.comparing import papers
 
     for line in papers.lines():
         typer.echo(line)

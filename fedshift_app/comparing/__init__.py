@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedshift_app.comparing import rendering, table
-from fedshift_app.comparing.keeping import keep
+from fedshift_app.comparing.kept import keep
 from fedshift_app.comparing.table import Numbers
 
 __all__ = ["Comparison", "compare", "keep"]

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app import papers
-from fedshift_app.comparing import grouping
+from fedshift_app.comparing import grouping, papers
 from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread

@@ -71,7 +71,7 @@ def sweep(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
         SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
     """
     if paper:
-        from fedshift_app import papers
+        from fedshift_app.comparing import papers
 
         papers.get(paper)  # an unknown table is told now, not after the last run
     asked = grid.read(arguments)

@@ -7,10 +7,10 @@ import yaml
 from support import ROOT
 
 from datasets import catalog
-from fedshift_app import papers
+from fedshift_app.comparing import papers
+from fedshift_app.comparing.papers import Table
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import CONF, names, read_yaml
-from fedshift_app.papers import Table
 from fedshift_wire.errors import ConfigError
 
 TABLES = papers.all_tables()
