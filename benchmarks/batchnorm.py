@@ -28,7 +28,7 @@ from clients.base import DomainClient
 from datasets.base import ImageSet
 from fedshift_app.comparing import runs as comparing
 from fedshift_app.config import registry
-from fedshift_app.report import reading, seeing
+from fedshift_app.report import reading, views
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import DOMAINS
 
@@ -79,14 +79,14 @@ def score(folder: Path, data_dir: Path | None, most: int | None = None) -> tuple
         raise FedShiftError("the method adapts to the test images")
     if method in TRAIN_FIRST:
         raise FedShiftError("the method trains before it is scored")
-    config, nodes = seeing.with_data(record.config, data_dir), record.checkpoint.nodes
-    held = [seeing.client_of(record, config, node.domain, node).train_set for node in nodes]
+    config, nodes = views.with_data(record.config, data_dir), record.checkpoint.nodes
+    held = [views.client_of(record, config, node.domain, node).train_set for node in nodes]
     everything = ImageSet(np.concatenate([images.x for images in held]), np.concatenate([images.y for images in held]))
     mixed = everything.select(np.random.default_rng(config.seed).permutation(len(everything)))
     found: dict[str, dict[str, list[float]]] = {name: {} for name in STATISTICS}
     for node in nodes:
-        client = seeing.client_of(record, config, node.domain, node)
-        weights, test = seeing.shared_weights(client, record.checkpoint.weights), client.test_set(node.domain)
+        client = views.client_of(record, config, node.domain, node)
+        weights, test = views.shared_weights(client, record.checkpoint.weights), client.test_set(node.domain)
         test = test.select(np.sort(np.random.default_rng(0).permutation(len(test))[:most]))
         client.evaluate(weights, {DOMAINS: []})  # which loads them, and the node's private parts
         for name, images in {"run": None, "all": mixed, "own": client.train_set}.items():

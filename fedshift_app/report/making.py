@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.report import drawing, page, reading, seeing, showing, told
+from fedshift_app.report import drawing, facts, figures, page, reading, views
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import finite
 from fedshift_wire.errors import ConfigError
@@ -27,10 +27,10 @@ def make(folder: Path, data_dir: Path | None, limit: int | None) -> Path:
         ConfigError: If the folder is not that of a run, or cannot be written to.
     """
     record = reading.read(folder)
-    sight = seeing.look(record, data_dir, limit)
+    sight = views.look(record, data_dir, limit)
     numbers: dict[str, Any] = {"round": record.checkpoint.server_round if record.checkpoint else None}
     with drawing.style():
-        content = told.content(record) | {"seen": showing.sections(record, sight, numbers)}
+        content = facts.content(record) | {"seen": figures.sections(record, sight, numbers)}
     content["contents"] = [
         ("accuracy", "Accuracy"), ("training", "Training"), *((part.id, part.name) for part in content["seen"]),
         ("federation", "Federation"), ("configuration", "Configuration"),

@@ -19,7 +19,7 @@ from fedshift_app.report.drawing import (
     heat_map,
     legend_above,
 )  # fmt: skip
-from fedshift_app.report.seeing import View
+from fedshift_app.report.views import View
 
 NAMED = 12  # up to so many rows a heat map names each, and shows numbers
 LABELLED = 40  # up to so many rows and columns it has labels

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import InlineRun, load_benchmark
 
-from fedshift_app.report import reading, seeing
+from fedshift_app.report import reading, views
 from fedshift_wire.errors import FedShiftError
 
 QUICK = "rounds=2 train.epochs=1 allocation.share=0.1"
@@ -40,7 +40,7 @@ def test_the_statistics_are_the_means_over_batches(batchnorm: ModuleType, run_in
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     node = record.checkpoint.nodes[0]
-    client = seeing.client_of(record, record.config, node.domain, node)
+    client = views.client_of(record, record.config, node.domain, node)
     before = {name: value.clone() for name, value in client.model.state_dict().items()}
     seen: list[torch.Tensor] = []
     first = next(module for module in client.model.modules() if isinstance(module, torch.nn.BatchNorm2d))

@@ -22,8 +22,8 @@ from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import exporting, runner
-from fedshift_app.report import analysis, command, drawing, making, maps, reading, seeing
-from fedshift_app.report.seeing import View
+from fedshift_app.report import analysis, command, drawing, making, maps, reading, views
+from fedshift_app.report.views import View
 from fedshift_wire.errors import ConfigError, FedShiftError
 from strategies.federation.roster import Node
 
@@ -234,12 +234,12 @@ def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) ->
     """With one node a domain, the images scored again have the accuracy of the run's last round, of every method."""
     needs = {"fedbn": "model.name=cnn_bn", "fedicon": "method.classifier_rounds=1", "fedseproto": "train.epochs=2"}
     run = run_inline(method=method, rounds=2, nodes=4, set=f"{QUICK} {needs.get(method, '')}".strip())
-    sight = seeing.look(reading.read(run.folder), None, None)
+    sight = views.look(reading.read(run.folder), None, None)
     assert {domain: view.accuracy for domain, view in sight.views.items()} == run.results["final"]
     assert sight.personal == (run.results["evaluated"] == "personal models")
     for view in sight.views.values():
         assert view.features.shape[0] == len(view.y) == len(view.predicted) == view.total == 90
-        assert len(view.examples) == seeing.EXAMPLES
+        assert len(view.examples) == views.EXAMPLES
         assert all(heat.min() >= 0 and heat.max() <= 1 for heat in (example.heat for example in view.examples))
 
 

@@ -9,7 +9,7 @@ from fedshift_app.report import analysis, cams, maps
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
-from fedshift_app.report.seeing import Example, Sight, View
+from fedshift_app.report.views import Example, Sight, View
 from fedshift_wire.seeding import generator
 
 MATRIX_ROWS = 400  # of class means by domain; beyond, a cell would be smaller than a pixel
