@@ -32,12 +32,12 @@ from fedshift_wire.errors import ConfigError, DataError, FederationError
 QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.share=0.05")
 
 
-def grid(*arguments: str) -> tuple[list[Point], list[str]]:
+def gridded(*arguments: str) -> tuple[list[Point], list[str]]:
     return grid.points(grid.read(["handwritten", *arguments]), lambda *_: None)
 
 
 def labels(*arguments: str) -> list[str]:
-    return [point.label for point in grid(*arguments)[0]]
+    return [point.label for point in gridded(*arguments)[0]]
 
 
 # --- the grid -------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_split(text: str, values: list[str]) -> None:
 )
 def test_a_wrong_grid_is_refused(arguments: list[str], told: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        grid(*arguments)
+        gridded(*arguments)
     for part in told:
         assert part in str(caught.value)
 
@@ -103,7 +103,7 @@ def test_seeds_are_outermost_so_that_all_methods_soon_have_one() -> None:
 
 
 def test_a_parameter_that_a_method_lacks_is_left_out_and_equal_runs_are_one() -> None:
-    points, notes = grid("method=fedavg,i2pfl,fedproto", "seed=0,1", "method.tau=0.02,0.07")
+    points, notes = gridded("method=fedavg,i2pfl,fedproto", "seed=0,1", "method.tau=0.02,0.07")
     assert [point.label for point in points if "seed=0" in point.label] == [
         "fedavg seed=0", "i2pfl seed=0 method.tau=0.02", "i2pfl seed=0 method.tau=0.07", "fedproto seed=0",
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def test_a_parameter_that_a_method_lacks_is_left_out_and_equal_runs_are_one() ->
 
 
 def test_values_that_mean_the_same_are_one_run() -> None:
-    points, notes = grid("train.lr=0.1,0.10,1e-1")
+    points, notes = gridded("train.lr=0.1,0.10,1e-1")
     assert len(points) == len(notes) == 1
 
 
@@ -125,18 +125,18 @@ def test_the_method_may_be_that_of_the_experiment_or_a_dotted_key() -> None:
 
 
 def test_a_child_is_given_what_was_typed() -> None:
-    (point,) = grid("allocation.held_out=[street,sketch]", "actors=2", "data-dir=a,b", "set=train.lr=0.1")[0]
+    (point,) = gridded("allocation.held_out=[street,sketch]", "actors=2", "data-dir=a,b", "set=train.lr=0.1")[0]
     assert point.arguments == (
         "handwritten", "allocation.held_out=[street,sketch]", "actors=2", "data-dir=a,b", "set=train.lr=0.1",
         "report=false",
     )  # fmt: skip
     assert point.config.allocation.held_out == ("street", "sketch")
-    assert "report=true" in grid("report=true")[0][0].arguments
+    assert "report=true" in gridded("report=true")[0][0].arguments
 
 
 def test_the_name_of_a_grid_knows_no_order_and_nothing_that_decides_no_number() -> None:
     def name(*arguments: str) -> str:
-        return grid.grid_hash([point.key for point in grid(*arguments)[0]])
+        return grid.grid_hash([point.key for point in gridded(*arguments)[0]])
 
     assert name("seed=0,1", "method=fedavg,fedprox") == name("method=fedprox,fedavg", "seed=1,0", "engine=inline")
     assert name("seed=0,1") == name("seed=0,1", "profile=true", "order=method-first", "actors=1", "data-dir=x")
