@@ -47,8 +47,8 @@ from fedshift_wire.names import (
     NUM_TEST,
     PARTITION_ID,
     SHARED_TEST,
-    Params,
 )  # fmt: skip
+from fedshift_wire.params import Params
 from fedshift_wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.federation.rounds import Federation

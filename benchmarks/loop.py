@@ -37,7 +37,7 @@ if importlib.util.find_spec("flwr") is None:
     client_module.NumPyClient = object  # type: ignore[attr-defined]
     sys.modules |= {"flwr": flower, "flwr.client": client_module}
 
-from clients.base import Arrays, ClientSetup, DomainClient
+from clients.base import ClientSetup, DomainClient
 from clients.f2dc import F2DCClient
 from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
 from clients.models import networks
@@ -47,7 +47,8 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import digits
 from datasets.base import ImageSet, Source
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 
 #: Times faster than the plain loop, by what the processor has for bfloat16. The middle one is ours: its arithmetic
 #: is twice as fast as float32's, so that no loop can be much more than twice as fast.

@@ -46,12 +46,11 @@ from fedshift_wire.names import (
     VALIDATION,
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
-    Params,
 )  # fmt: skip
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import torch_seed
 
-#: Arrays by name, as they travel or are kept on the node.
-Arrays = dict[str, NDArray[Any]]
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
 
 

@@ -12,7 +12,7 @@ from clients.base import DomainClient
 from clients.modules.base import Plugin
 from clients.modules.f2dc import Decoupling, DecouplingParams
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 
 
 class F2DCClient(DomainClient):

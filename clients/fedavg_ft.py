@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from clients.base import Arrays, DomainClient, Scores
+from clients.base import DomainClient, Scores
 from clients.models.networks import SplitModel
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 
 BEFORE = "before-fine-tuning"  # the global model itself, among ``Scores.others``
 

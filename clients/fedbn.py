@@ -12,7 +12,7 @@ from clients.base import DomainClient
 from clients.models.networks import SplitModel, batchnorm_names
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 
 #: The networks with BatchNorm.
 ABLE = ("cnn_bn", "resnet10", "resnet18")

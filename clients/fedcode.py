@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients import losses
-from clients.base import Arrays, DomainClient, Scores
+from clients.base import DomainClient, Scores
 from clients.losses import fedcode as terms
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
@@ -27,7 +27,8 @@ from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 
 STYLE = "style_encoder"  # the model's private encoder of style
 HEAD = "classifier"

@@ -34,7 +34,7 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 
 BEFORE = "before-adaptation"  # correct predictions without TTA, beside those with it (A10)
 PROJECTION = "projection"  # the model's part that makes z of features, if there is one

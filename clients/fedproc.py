@@ -14,10 +14,11 @@ from pydantic import Field
 from torch import Tensor
 
 from clients import losses
-from clients.base import Arrays, DomainClient
+from clients.base import DomainClient
 from clients.training.batches import Batch
 from clients.training.prototypes import contribution
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 
 
 class FedProcParams(Params):

@@ -23,7 +23,7 @@ from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient, by_class
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 
 
 class FedProtoParams(Params):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients import losses
-from clients.base import Arrays, DomainClient
+from clients.base import DomainClient
 from clients.losses import fedseproto as eq
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
@@ -31,7 +31,8 @@ from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 
 PRIVATE = ("domain.", "decoder.")  # F^d and G never travel
 LOG_VARIANCE = 10.0  # largest size of log sigma^2

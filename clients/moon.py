@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients import losses
-from clients.base import Arrays, DomainClient
+from clients.base import DomainClient
 from clients.losses import moon as terms_of_moon
 from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training import precision
 from clients.training.arrays import view
 from clients.training.batches import Batch
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
 PROJECTED = 256  # width of the projection, as in the paper

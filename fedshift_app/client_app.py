@@ -18,6 +18,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings, noise, setup, shelves
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import console
+from fedshift_wire.bounds import largest, plain
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import (
     ARRAYS,
@@ -47,7 +48,6 @@ from fedshift_wire.names import (
     VALIDATION,
 )  # fmt: skip
 from fedshift_wire.records import decode, encode
-from strategies.federation.limits import largest, plain
 
 log = logging.getLogger("fedshift")
 

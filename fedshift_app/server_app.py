@@ -25,9 +25,8 @@ from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.records import encode
+from fedshift_wire.records import Arrays, encode
 from strategies.base import DomainStrategy
-from strategies.federation.averaging import Arrays
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation, RoundResult

@@ -12,8 +12,6 @@ metrics     MetricRecord                                    ``num-examples``, lo
 =========== ============ ================================== ==========================================
 """
 
-from pydantic import BaseModel, ConfigDict
-
 ARRAYS = "arrays"
 KNOWLEDGE = "knowledge"
 CONFIG = "config"
@@ -63,9 +61,3 @@ KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; el
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent
 SECONDS = "seconds/"  # + part of the node's work; only where the run measures its time
 PROCESS = "process"  # the number of the process that did it, with ``SECONDS``
-
-
-class Params(BaseModel):
-    """Base of the parameters that one side of a method declares; empty for FedAvg."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 
 from fedshift_wire.errors import FedShiftError
 
+#: Arrays by name, as they travel or are kept.
+Arrays = dict[str, NDArray[Any]]
+
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
 KINDS = "biufc"  # of dtypes that travel: booleans and numbers
 _PREFIX = b"\x93NUMPY"
@@ -93,7 +96,7 @@ def encode_array(name: str, array: NDArray[Any]) -> Array:
     return Array(str(array.dtype), array.shape, STYPE, b"".join((header.getvalue(), flat.view(np.uint8).data)))
 
 
-def decode(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+def decode(record: ArrayRecord) -> Arrays:
     """Read the arrays of a record by name: read-only views of the record's bytes, which they keep alive.
 
     Raises:

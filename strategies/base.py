@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import (
     ARRAYS,
@@ -34,16 +35,16 @@ from fedshift_wire.names import (
     STARTS,
     STOPS,
     VALIDATION,
-    Params,
 )  # fmt: skip
-from fedshift_wire.records import encode
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays, encode
 from fedshift_wire.seeding import generator
 from strategies.federation import clock
-from strategies.federation.averaging import Arrays, shares
+from strategies.federation.averaging import shares
+from strategies.federation.checks import check_contribution
 from strategies.federation.clock import Clock
 from strategies.federation.dispatch import in_waves, longest_first
 from strategies.federation.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
-from strategies.federation.limits import Refused, check_contribution
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Federation, RoundResult

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 from strategies.base import DomainStrategy
 from strategies.federation.updates import Update
 

@@ -9,7 +9,7 @@ What is averaged holds no BatchNorm: the nodes never send it. Deviations: none.
 
 from typing import Literal
 
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 from strategies.base import DomainStrategy
 from strategies.federation.updates import Update
 

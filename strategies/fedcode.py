@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.names import Params
+from fedshift_wire.bounds import Refused
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 from strategies.base import DomainStrategy
-from strategies.federation.averaging import Arrays, RunningAverage
+from strategies.federation.averaging import RunningAverage
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
 from strategies.prototypes import (
     FloatArray,
     Partition,
-    Refused,
     check_prototypes,
     finch_groups,
     mean_prototypes,

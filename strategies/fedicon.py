@@ -17,9 +17,9 @@ import numpy as np
 from pydantic import Field
 
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
 from strategies.base import DomainStrategy
-from strategies.federation.averaging import Arrays
 from strategies.federation.roster import Node
 
 PHASE = "phase"  # knowledge: ENCODER or CLASSIFIER, (1,), int64; only in runs that have both

@@ -11,7 +11,7 @@ Deviation: a class that no node of a round holds keeps its prototype.
 
 import numpy as np
 
-from strategies.federation.averaging import Arrays
+from fedshift_wire.records import Arrays
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy

@@ -1,7 +1,7 @@
 """What strategies share whose nodes contribute class prototypes (C, D) and images per class (C,)."""
 
+from fedshift_wire.records import Arrays
 from strategies.base import DomainStrategy
-from strategies.federation.averaging import Arrays
 from strategies.prototypes import check_prototypes
 
 

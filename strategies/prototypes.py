@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.federation.averaging import Arrays
-from strategies.federation.limits import Refused as Refused
+from fedshift_wire.bounds import Refused
+from fedshift_wire.records import Arrays
 
 FloatArray = NDArray[np.float32]
 Partition = Literal["last", "first"]

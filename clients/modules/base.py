@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clients.models.networks import Blueprint, SplitModel
 from clients.training.batches import Batch
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 
 
 class Plugin(Protocol):

@@ -28,7 +28,7 @@ from clients.losses import f2dc as terms
 from clients.models.networks import Blueprint, ResNetEncoder, SplitModel, initialised
 from clients.training.batches import Batch
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 from fedshift_wire.seeding import torch_seed
 
 PART = "decoupling."  # so start the state-dict names of all modules

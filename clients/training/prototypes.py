@@ -5,7 +5,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from clients.base import Arrays, DomainClient
+from clients.base import DomainClient
+from fedshift_wire.records import Arrays
 
 #: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
 #: augmented; or the features seen in the last local epoch, in training mode and augmented.

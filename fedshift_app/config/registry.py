@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 
 NO_PLUGIN = "none"
 

@@ -15,7 +15,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import TrackerName
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 from strategies.federation.schedule import EvaluateConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import Arrays, DomainClient
+from clients.base import DomainClient
 from datasets.base import ImageSet, Source
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
@@ -27,6 +27,7 @@ from fedshift_app.report.reading import Record
 from fedshift_app.run import checkpoints
 from fedshift_wire.errors import DataError, FedShiftError
 from fedshift_wire.names import DOMAINS, DRAWN, SERVER_ROUND
+from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import generator
 from strategies.federation.roster import Node
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.run import durable
-from strategies.federation.averaging import Arrays
+from fedshift_wire.records import Arrays
 from strategies.federation.roster import Node
 
 FORMAT = 1  # of the JSON file

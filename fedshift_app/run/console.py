@@ -8,8 +8,8 @@ from typing import Any
 
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.scores import mean
+from fedshift_wire.bounds import MOST_NAME, plain
 from fedshift_wire.errors import FedShiftError
-from strategies.federation.limits import MOST_NAME, plain
 from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from strategies.federation.averaging import Arrays
+from fedshift_wire.records import Arrays
 
 PART = ".part"  # ends the name of a file that is being written
 

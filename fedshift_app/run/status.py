@@ -14,8 +14,8 @@ from fedshift_app.run import console, durable, exit_codes
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
+from fedshift_wire.bounds import plain
 from fedshift_wire.errors import ConfigError
-from strategies.federation.limits import plain
 from strategies.federation.roster import Listener, Node
 from strategies.federation.rounds import RoundResult
 

@@ -7,10 +7,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_wire.records import Draft, encode_array
-from strategies.federation.limits import BLOCK
-
-Arrays = dict[str, NDArray[Any]]
+from fedshift_wire.bounds import BLOCK
+from fedshift_wire.records import Arrays, Draft, encode_array
 
 
 class RunningAverage:

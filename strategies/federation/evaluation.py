@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.app import Message, MetricRecord
 
+from fedshift_wire.bounds import LARGEST_COUNT, Refused
 from fedshift_wire.names import (
     CORRECT,
     COUNT,
@@ -20,7 +21,6 @@ from fedshift_wire.names import (
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
-from strategies.federation.limits import LARGEST_COUNT, Refused
 from strategies.federation.roster import Node
 
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its

@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedshift_wire.bounds import LARGEST_COUNT, MOST_NAME, plain, whole
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import (
     ARRAYS,
@@ -29,7 +30,6 @@ from fedshift_wire.names import (
     SHARED_TEST,
     UNHELD_TEST,
 )  # fmt: skip
-from strategies.federation.limits import LARGEST_COUNT, MOST_NAME, plain, whole
 
 log = logging.getLogger("fedshift")
 

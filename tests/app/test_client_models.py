@@ -30,8 +30,8 @@ from fedshift_wire.names import (
     VALIDATION,
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
-    Params,
 )  # fmt: skip
+from fedshift_wire.params import Params
 
 TINY = "train.epochs=1 allocation.share=0.1"
 NAMES = ["scan", "texture", "street", "sketch"]

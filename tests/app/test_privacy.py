@@ -15,8 +15,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.config.resolving import resolve
 from fedshift_wire.errors import ConfigError, FederationError
-from fedshift_wire.records import decode
-from strategies.federation.averaging import Arrays
+from fedshift_wire.records import Arrays, decode
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 PRIVATE = f"{SHORT} privacy.name=local-dp privacy.clipping_norm=0.5"

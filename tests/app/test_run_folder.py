@@ -33,7 +33,7 @@ from fedshift_app.run.folder import (
     weights_hash,
 )
 from fedshift_wire.errors import ConfigError
-from strategies.federation.averaging import Arrays
+from fedshift_wire.records import Arrays
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
 

@@ -25,8 +25,8 @@ from fedshift_wire.names import (
     SERVER_ROUND,
     VALIDATION,
     VALIDATION_CORRECT,
-    Params,
 )  # fmt: skip
+from fedshift_wire.params import Params
 
 C, N, ROUND = 4, 12, 2
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from fedshift_wire.bounds import Refused
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
-from strategies.prototypes import Refused
 
 Array = NDArray[Any]
 C, D = 3, 2

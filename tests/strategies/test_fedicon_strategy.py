@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import ConfigError
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation, RoundResult
 from strategies.fedicon import FedICONServerParams, FedICONStrategy
-from strategies.prototypes import Refused
 
 NODE = Node(100, 0, "a", (1, 1), 5, True, 0)
 

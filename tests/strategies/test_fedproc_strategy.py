@@ -7,12 +7,12 @@ import pytest
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_wire.names import Params
+from fedshift_wire.bounds import Refused
+from fedshift_wire.params import Params
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation, RoundResult
 from strategies.federation.updates import Update
 from strategies.fedproc import FedProcStrategy, contrast_share
-from strategies.prototypes import Refused
 
 Array = NDArray[Any]
 C, D = 3, 2

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from fedshift_wire.bounds import Refused
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
 from strategies.fedproto import FedProtoServerParams, FedProtoStrategy, weighted_prototypes
-from strategies.prototypes import Refused, keep_absent_classes
+from strategies.prototypes import keep_absent_classes
 
 Array = NDArray[Any]
 C, D = 3, 2

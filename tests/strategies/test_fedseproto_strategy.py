@@ -8,12 +8,12 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedshift_wire.names import Params
+from fedshift_wire.bounds import Refused
+from fedshift_wire.params import Params
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
 from strategies.fedseproto import FedSeProtoStrategy
-from strategies.prototypes import Refused
 
 Array = NDArray[Any]
 C, D = 3, 2

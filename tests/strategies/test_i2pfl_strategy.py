@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from fedshift_wire.bounds import Refused
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
 from strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
-from strategies.prototypes import Refused, cluster_prototypes, mean_prototypes
+from strategies.prototypes import cluster_prototypes, mean_prototypes
 
 Array = NDArray[Any]
 C, D = 3, 2

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from strategies.prototypes import Refused, check_prototypes, finch_groups, mean_prototypes, stack_prototypes
+from fedshift_wire.bounds import Refused
+from strategies.prototypes import check_prototypes, finch_groups, mean_prototypes, stack_prototypes
 
 C, D = 3, 4
 

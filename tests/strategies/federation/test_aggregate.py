@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from fedshift_app.flower.inline import InlineGrid
-from fedshift_wire.names import Params
+from fedshift_wire.params import Params
 from fedshift_wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.federation.rounds import Federation

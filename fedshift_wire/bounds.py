@@ -1,0 +1,64 @@
+"""Bounds of what another party says: texts, counts and numbers, before any of it is used or logged. NumPy only."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_TEXT = 500  # characters of a node's message that are shown
+MOST_NAME = 80  # characters of a name that a node gives to anything
+MOST_METRICS = 1000  # numbers of a reply
+LARGEST_COUNT = 10**9  # images, nodes
+LARGEST_INTEGER = 2**53  # in arrays: integers are averaged in float64, which is exact up to here
+BLOCK = 1 << 19  # bytes of an array that are looked at together: they stay in a core's cache
+
+
+class Refused(ValueError):  # noqa: N818 (a verdict, not a malfunction)
+    """A reply of a node that must not be used; the message says why, in one line of bounded length."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(plain(reason))
+
+
+def plain(text: str | None, most: int = MOST_TEXT) -> str:
+    """Return a text that may be logged: in one line, without control characters, at most ``most`` characters."""
+    text = text or "(no reason given)"
+    cut = text if len(text) <= most else text[: most - 3] + "..."
+    return "".join(letter if letter.isprintable() else " " for letter in cut)
+
+
+def largest(array: NDArray[Any]) -> float:
+    """Return the largest absolute value: NaN if there is one, 0 of no numbers; no copy of the array's size is made."""
+    flat, step = array.reshape(-1), max(BLOCK // array.itemsize, 1)
+    parts = (flat[i : i + step] for i in range(0, flat.size, step))
+    # np.maximum, unlike max, lets NaN through.
+    return float(np.max([[float(part.max()), -float(part.min())] for part in parts], initial=0.0))
+
+
+def check_numbers(name: str, array: NDArray[Any], max_value: float) -> None:
+    """Check that all numbers are finite and of a plausible size.
+
+    Args:
+        name: The array's name.
+        array: Booleans or real numbers of any shape.
+        max_value: The largest absolute value of a floating-point number.
+
+    Raises:
+        Refused: If one is not.
+    """
+    if array.dtype.kind == "c":
+        raise Refused(f"{name} holds complex numbers")
+    found = largest(array)
+    if not np.isfinite(found):
+        raise Refused(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
+    if array.dtype.kind == "f" and found > max_value:
+        raise Refused(f"{name} holds {found:.3g}, allowed is {max_value:g} at most (federation.max_value)")
+    if array.dtype.kind in "iu" and found > LARGEST_INTEGER:
+        raise Refused(f"{name} holds {found:.3g}, allowed is {LARGEST_INTEGER:.3g} at most")
+
+
+def whole(value: object, least: int, most: int) -> int | None:
+    """Return a whole number from ``least`` to ``most``; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        return None
+    return int(value) if value == int(value) else None
