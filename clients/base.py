@@ -1,33 +1,33 @@
-"""The one local training loop, behind Flower's NumPyClient; by itself it is FedAvg's client.
+"""The one client, behind Flower's NumPyClient; by itself it is FedAvg's.
 
 FedAvg: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, https://arxiv.org/abs/1602.05629, algorithm 1 (ClientUpdate).
 
 A method subclasses :class:`DomainClient` and overrides a few hooks: ``build_model``, ``private`` (what never
-travels), ``start_round`` and ``start_epoch``, ``loss`` (named terms), ``finish_round`` (what it contributes)
-and ``score_test`` (what happens before a test image is scored).
+travels), ``received`` (after the weights came), ``phases`` (local training in parts), ``start_round`` and
+``start_epoch``, ``loss`` (named terms), ``finish_round`` (what it contributes), ``predict`` and ``score_test``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
 from clients import losses
+from clients.adapt.base import Adaptation
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names, set_training
-from clients.modules.base import Plugin
-from clients.training import precision, stopwatch
-from clients.training.arrays import view
+from clients.modules.base import AllModules
+from clients.training import stopwatch
 from clients.training.batches import Batch
+from clients.training.phases import Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.stopwatch import Stopwatch
 from clients.training.test_parts import asked_images
+from clients.training.tools import ClientSetup, NodeTools, Scores
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.names import (
@@ -49,56 +49,16 @@ from fedshift_wire.names import (
 )  # fmt: skip
 from fedshift_wire.params import Params
 from fedshift_wire.records import Arrays
-from fedshift_wire.seeding import torch_seed
 
-MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
-
-
-@dataclass(frozen=True)
-class ClientSetup:
-    """Who a client is and how it trains.
-
-    Attributes:
-        seed: The run's seed.
-        index: The node's place in the federation; with seed and round it fixes all randomness.
-        device: Where the model computes.
-        profile: Whether the client measures where its time goes.
-    """
-
-    seed: int
-    index: int
-    device: torch.device
-    model: ModelConfig
-    train: TrainConfig
-    images: ImageConfig
-    profile: bool = False
+__all__ = ["ClientSetup", "DomainClient", "Phase", "Scores"]
 
 
-@dataclass(frozen=True)
-class Scores:
-    """How a model did on a set of images.
-
-    Attributes:
-        correct: Correct top-1 predictions.
-        loss_sum: Cross-entropy summed over the images.
-        others: Correct predictions of the same images scored in another way, by its name.
-    """
-
-    correct: int
-    loss_sum: float
-    others: Mapping[str, int] = field(default_factory=dict)
-
-
-class DomainClient(NumPyClient):
+class DomainClient(NodeTools):
     """Trains and evaluates on the images of one node.
 
     Attributes:
-        knowledge: What the server sent besides weights; set before each call of ``fit`` or ``evaluate``.
-        memory: What the node keeps between calls (private parts of the model, a method's own arrays).
         validation_set: Labelled images of the node that it does not train on, or None.
         own_test: The node's own test set where it is only a part of its domain's (simulation), else None.
-        server_round: The round of the current call, from 1.
-        watch: Where the time of the calls went, if ``setup.profile``.
     """
 
     params_model: ClassVar[type[Params]] = Params
@@ -118,29 +78,21 @@ class DomainClient(NumPyClient):
         test_set: Callable[[str], ImageSet],
         validation_set: ImageSet | None = None,
         own_test: ImageSet | None = None,
-        plugin: Plugin | None = None,
+        modules: AllModules | None = None,
+        adaptation: Adaptation | None = None,
         bench: Workbench | None = None,
     ) -> None:
         """Make a client; ``bench``, which holds the model, is that of the client before in this process."""
-        self._bench = bench or Workbench(model, setup.device, setup.train, setup.images)
-        self._bench.clear()
-        self.model = model
-        self.setup = setup
+        self._modules = modules or AllModules()
+        super().__init__(model, setup, train_set, self.kept_names(model, setup.model, params, self._modules), bench)
         self.params = params
-        self.train_set = train_set
         self.test_set = test_set
         self.validation_set = validation_set
         self.own_test = own_test
-        self.knowledge: Arrays = {}
-        self.memory: Arrays = {}
-        self.server_round = 0
-        self._plugin = plugin
+        self._adaptation = adaptation
         self._contribution: Arrays = {}
-        self.watch = Stopwatch(setup.device, on=setup.profile)
-        self._taken, self._buffer = self._bench.room(train_set.x.shape[1:])
-        self._private = self.kept_names(model, setup.model, params, plugin)
-        #: Names of the arrays that travel, in the order of the model's state dict.
-        self.shared_names = [name for name in model.state_dict() if name not in self._private]
+        self._phase = Phase(0)
+        self._trained_here = False  # the model is what local training left, not what the server sent
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -151,12 +103,7 @@ class DomainClient(NumPyClient):
     @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
         """Build the model; what a method adds must leave the initial weights of the network as they are."""
-        return networks.build(plan.config.name, plan.num_classes, plan.seed)
-
-    @classmethod
-    def plugin(cls, modules: Plugin | None, params: Params) -> Plugin | None:
-        """Return the modules that the model carries; by default those of the configuration's ``modules``."""
-        return modules
+        return networks.build(plan.config.name, plan.num_classes, plan.seed, plan.size)
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
@@ -168,13 +115,12 @@ class DomainClient(NumPyClient):
         """Tell whether each node is scored with a model of its own; by default if parts are private."""
         return bool(cls.private(model, config, params))
 
-    def epochs(self, server_round: int) -> int:
-        """Return the local epochs of a round."""
-        return self.setup.train.epochs
+    def received(self) -> None:
+        """Act on the weights that have just been put into the model, before training and before scoring alike."""
 
-    def view_count(self, server_round: int) -> int:
-        """Return how many augmented views of an image the loss needs: 1 or 2; 0 for the image as it is."""
-        return self.setup.images.views
+    def phases(self, server_round: int) -> Sequence[Phase]:
+        """Return the parts of a round's local training; by default one of ``train.epochs`` epochs."""
+        return [Phase(self.setup.train.epochs)]
 
     def start_round(self, server_round: int) -> None:
         """Prepare what the loss needs from ``self.knowledge`` and ``self.memory``."""
@@ -191,20 +137,29 @@ class DomainClient(NumPyClient):
         """Return what the node contributes besides weights, after local training."""
         return {}
 
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the logits (B, C) by which images (B, 3, H, W) are classified at test time."""
-        return self.forward(x)[1]
-
     def score_test(self, test: ImageSet) -> Scores:
-        """Score a test set; weights and buffers must be afterwards what they were before."""
-        return Scores(*self.score(test))
+        """Score a test set, adapted to it if the run says so; the model must be afterwards what it was before."""
+        adaptation = self._adaptation
+        if adaptation is None or (self._trained_here and not adaptation.after_training):
+            return Scores(*self.score(test))
+        before, _ = self.score(test)
+        own = type(adaptation).predict is not Adaptation.predict
+        correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
+        with self.kept_weights():
+            for places in adaptation.adapt(self, test.x):
+                whole = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
+                part = test if whole else test.select(places)
+                found = self.score(part, (lambda x: adaptation.predict(self, x)) if own else None)
+                correct, loss_sum = correct + found[0], loss_sum + found[1]
+                np.add.at(times, places, 1)
+        if not (times == 1).all():
+            raise RuntimeError(f"{type(adaptation).__name__} must have each test image scored once")
+        return Scores(correct, loss_sum, {adaptation.before: before})
 
     @classmethod
-    def kept_names(
-        cls, model: SplitModel, config: ModelConfig, params: Params, plugin: Plugin | None
-    ) -> frozenset[str]:
+    def kept_names(cls, model: SplitModel, config: ModelConfig, params: Params, modules: AllModules) -> frozenset[str]:
         """Return the state-dict names that never travel: the method's and those of the model's modules."""
-        return cls.private(model, config, params) | (plugin.private(model) if plugin else frozenset())
+        return cls.private(model, config, params) | modules.private(model)
 
     # --- Flower's contract -------------------------------------------------------------------------
 
@@ -222,13 +177,11 @@ class DomainClient(NumPyClient):
             if asked for, the numbers of :meth:`local_scores`.
         """
         server_round = self.server_round = int(config[SERVER_ROUND])
-        self._load(parameters)
-        self.watch.lap(stopwatch.MESSAGES)
-        if self._plugin is not None:
-            self._plugin.start_round(self.model, self.torch_rng("modules", server_round))
-        self.start_round(server_round)
+        self._take(parameters)
+        phases = self._prepare_round(server_round)
         self.watch.lap(stopwatch.PROTOTYPES)
-        terms = self._train(server_round)
+        terms = self._train(server_round, phases)
+        self._trained_here = True
         self._contribution = self.finish_round(server_round)
         self.watch.lap(stopwatch.PROTOTYPES)
         self._keep_private()
@@ -246,8 +199,7 @@ class DomainClient(NumPyClient):
             Mean cross-entropy, number of test images, and correct, count and summed loss of each domain.
         """
         self.server_round = int(config.get(SERVER_ROUND, 0))
-        self._load(parameters)
-        self.watch.lap(stopwatch.MESSAGES)
+        self._take(parameters)
         metrics: dict[str, Any] = {}
         loss, images = 0.0, 0
         for domain, test in asked_images(self.test_set, config, self.setup.seed):
@@ -260,6 +212,15 @@ class DomainClient(NumPyClient):
             metrics |= {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(self.validation_set)}
         self.watch.lap(stopwatch.EVALUATION)
         return loss / max(images, 1), images, metrics
+
+    def _take(self, parameters: list[NDArray[Any]]) -> None:
+        """Put what the server sent into the model and let the method act on it."""
+        self._trained_here = False
+        self._load(parameters)
+        if self._adaptation is not None:
+            self._adaptation.received(self)
+        self.watch.lap(stopwatch.MESSAGES)
+        self.received()
 
     def local_scores(self, domains: Sequence[str]) -> dict[str, int]:
         """Score the model as local training left it, private parts included: a client model of FedCode.
@@ -283,182 +244,71 @@ class DomainClient(NumPyClient):
         """Return what the last ``fit`` contributes besides weights."""
         return self._contribution
 
-    # --- tools for methods -------------------------------------------------------------------------
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the network under the configured precision; features (B, D) and logits (B, C) in float32."""
-        with precision.autocast(self.setup.train.precision, self.setup.device):
-            features, logits = self.model(x)
-        return features.float(), logits.float()
-
-    def tensor(self, name: str) -> Tensor | None:
-        """Return an array of ``self.knowledge`` on the device, or None if the server sent none."""
-        array = self.knowledge.get(name)
-        # A copy: nobody may change what the server sent.
-        return None if array is None else torch.from_numpy(array.copy()).to(self.setup.device)
-
-    def torch_rng(self, purpose: str, server_round: int) -> torch.Generator:
-        """Return a CPU generator for (run seed, purpose, node, round)."""
-        rng = torch.Generator()
-        rng.manual_seed(torch_seed(self.setup.seed, purpose, self.setup.index, server_round))
-        return rng
-
-    def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Return all weighted loss terms of a batch: the method's, then those of its modules."""
-        terms = self.loss(batch)
-        return terms if self._plugin is None else terms | self._plugin.terms(self.model, batch)
-
-    def class_prototypes(self) -> tuple[Tensor, Tensor]:
-        """Average the features of all training images by class, in evaluation mode, not augmented.
-
-        Returns:
-            Means (C, D) in float32, zero for a class the node does not hold, and counts (C,).
-        """
-        return self.class_means_of(lambda x: self.forward(x)[0])
-
-    def class_means_of(self, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """As :meth:`class_prototypes`, of what ``encode`` makes of images: (B, 3, H, W) to (B, D)."""
-        self.model.eval()
-        sums: Tensor | None = None
-        with torch.inference_mode():
-            for x, y in self.plain_batches(self.train_set):
-                z = encode(x).float()
-                sums = z.new_zeros(self.model.num_classes, z.shape[1]) if sums is None else sums
-                sums.index_add_(0, y, z)
-        y = torch.from_numpy(self.train_set.y)
-        counts = torch.bincount(y, minlength=self.model.num_classes).to(self.setup.device)
-        assert sums is not None  # a node without images does not take part
-        return sums / counts.clamp(min=1)[:, None], counts
-
-    def score(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
-        """Return the number of correct top-1 predictions and the summed cross-entropy.
-
-        Args:
-            images: Labelled images.
-            predict: Gives the logits; by default :meth:`predict`.
-        """
-        self.model.eval()
-        predict = predict or self.predict
-        correct = torch.zeros((), dtype=torch.int64, device=self.setup.device)
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.setup.device)
-        with torch.inference_mode():
-            for x, y in self.plain_batches(images):
-                logits = predict(x)
-                correct += (logits.argmax(dim=1) == y).sum()
-                loss_sum += losses.cross_entropy(logits, y) * len(y)
-        return int(correct), float(loss_sum)
-
-    @contextmanager
-    def kept_weights(self) -> Iterator[None]:
-        """Put all weights and buffers back afterwards to what they were before."""
-        state = self.model.state_dict()
-        kept = {name: tensor.clone() for name, tensor in state.items()}
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for name, tensor in state.items():
-                    tensor.copy_(kept[name])
-
-    def plain_batches(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented."""
-        size = self.setup.images.eval_batch
-        pixels, labels = self._bench.images.get(images)
-        for start in range(0, len(images), size):
-            x = pixels[start : start + size].to(self.setup.device)
-            yield self._bench.pipeline.plain(x, self._buffer), labels[start : start + size]
-
-    def augmented_batches(
-        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
-        second: torch.Generator, epoch: int = 0,
-    ) -> Iterator[Batch]:  # fmt: skip
-        """Yield all images once, in random order.
-
-        Args:
-            images: The images; their labels are passed on as they are.
-            batch_size: Images per batch; a last batch of one image joins the one before.
-            views: Augmented views of each image, 1 or 2; 0 for the image as it is.
-            order: CPU generator of the order.
-            first: CPU generator of the first view.
-            second: CPU generator of the second view.
-            epoch: Passed on.
-        """
-        pixels, labels = self._bench.images.get(images)
-        pipeline, device = self._bench.pipeline, self.setup.device
-        permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
-        for index in _cut(permutation, batch_size):
-            # index_select copies whole images, and into the same memory for every batch that has room there.
-            fits = len(index) <= len(self._taken) and pixels.device.type == device.type
-            taken, buffer = (self._taken[: len(index)], self._buffer) if fits else (None, None)
-            x = torch.index_select(pixels, 0, index, out=taken).to(device)
-            y = labels[index.to(device)]
-            if views == 2:
-                one, other = pipeline.two_views(x, first, second)
-                yield Batch(one, y, epoch, other)
-            else:
-                one = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
-                yield Batch(one, y, epoch)
-
     # --- the loop ----------------------------------------------------------------------------------
 
-    def _train(self, server_round: int) -> dict[str, float]:
+    def terms_of(self, batch: Batch) -> dict[str, Tensor]:
+        """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules."""
+        loss = self._phase.loss or self.loss
+        return loss(batch) | self._modules.terms(self.model, batch)
+
+    def train_ahead(self, epochs: int | None = None) -> None:
+        """Train as the node's next local round will, for whoever wants to score the outcome; nothing is sent.
+
+        Args:
+            epochs: Of each phase, in place of its own.
+        """
+        coming = self.server_round + 1
+        phases = self._prepare_round(coming)
+        self._train(coming, [phase if epochs is None else replace(phase, epochs=epochs) for phase in phases])
+
+    def _prepare_round(self, server_round: int) -> Sequence[Phase]:
+        self._modules.start_round(self.model, lambda purpose: self.torch_rng(purpose, server_round))
+        self.start_round(server_round)
+        return self.phases(server_round)
+
+    def _train(self, server_round: int, phases: Sequence[Phase]) -> dict[str, float]:
         """Run the local epochs; return the loss and each of its terms, under their names on the wire.
 
         The loss is the mean over all samples seen, a term the mean over those that had it.
         """
-        cfg = self.setup.train
+        cfg, self.steps = self.setup.train, 0
         set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
+        learned = {name: parameter.requires_grad for name, parameter in self.model.named_parameters()}
         optimizer = self._bench.optimizer()
+        rate = cfg.lr_factor(server_round, self.setup.rounds)
         order = self.torch_rng("order", server_round)
         views = self.torch_rng("augment", server_round), self.torch_rng("augment-second", server_round)
         totals: dict[str, Tensor] = {}
         seen: dict[str, int] = {}
-        epochs, view_count = self.epochs(server_round), self.view_count(server_round)
-        for epoch in range(epochs):
-            self.start_epoch(epoch)
-            for batch in self.augmented_batches(self.train_set, cfg.batch_size, view_count, order, *views, epoch):
-                self.watch.lap(stopwatch.DATA)
-                terms = self.terms(batch)
-                optimizer.zero_grad(set_to_none=True)
-                torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                for name, term in terms.items():
-                    value = term.detach() * len(batch.y)
-                    totals[name] = totals[name] + value if name in totals else value
-                    seen[name] = seen.get(name, 0) + len(batch.y)
-                self.watch.lap(stopwatch.TRAINING)
+        first = 0
+        for self._phase in phases:
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(learned[name] and self._phase.learns(name))
+            if self._phase.fresh:
+                optimizer = self._bench.optimizer()
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (cfg.lr if self._phase.lr is None else self._phase.lr)
+            view_count = self.setup.images.views if self._phase.views is None else self._phase.views
+            for epoch in range(first, first + self._phase.epochs):
+                self.start_epoch(epoch)
+                for batch in self.augmented_batches(self.train_set, cfg.batch_size, view_count, order, *views, epoch):
+                    self.watch.lap(stopwatch.DATA)
+                    terms = self.terms_of(batch)
+                    optimizer.zero_grad(set_to_none=True)
+                    torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+                    if cfg.clip is not None:
+                        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.clip)
+                    optimizer.step()
+                    self.steps += 1
+                    for name, term in terms.items():
+                        value = term.detach() * len(batch.y)
+                        totals[name] = totals[name] + value if name in totals else value
+                        seen[name] = seen.get(name, 0) + len(batch.y)
+                    self.watch.lap(stopwatch.TRAINING)
+            first += self._phase.epochs
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(learned[name])
         sums = {name: float(total) for name, total in totals.items()}
+        epochs = sum(phase.epochs for phase in phases)
         loss = sum(total / (epochs * len(self.train_set)) for total in sums.values())
         return {LOSS: loss} | {LOSS_TERM + name: total / seen[name] for name, total in sums.items()}
-
-    # --- weights in and out ------------------------------------------------------------------------
-
-    def _load(self, parameters: list[NDArray[Any]]) -> None:
-        """Put shared weights and the node's private parts (or their initial values) into the model."""
-        state = self.model.state_dict()
-        for name, array in zip(self.shared_names, parameters, strict=True):
-            state[name].copy_(view(array))
-        for name in self._private:
-            kept = self.memory.get(MODEL_PART + name)
-            state[name].copy_(self._bench.initial[name] if kept is None else view(kept))
-
-    def _shared(self) -> list[NDArray[Any]]:
-        state = self.model.state_dict()
-        # Copies: the model's memory is used again, and these are the caller's.
-        return [state[name].detach().cpu().numpy().copy() for name in self.shared_names]
-
-    def _keep_private(self) -> None:
-        state = self.model.state_dict()
-        for name in self._private:
-            self.memory[MODEL_PART + name] = state[name].detach().cpu().numpy().copy()
-
-
-def _cut(permutation: Tensor, batch_size: int) -> list[Tensor]:
-    """Cut a permutation (N,) into batches; a last batch of one sample joins the one before.
-
-    BatchNorm has no variance over one sample.
-    """
-    parts = list(torch.split(permutation, batch_size))
-    if len(parts) > 1 and len(parts[-1]) == 1:
-        parts[-2:] = [torch.cat(parts[-2:])]
-    return parts

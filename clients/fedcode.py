@@ -208,7 +208,7 @@ class FedCodeClient(DomainClient):
         model = super().build_model(plan, params)
 
         def style_encoder() -> nn.Module:
-            encoder = networks.MODELS[plan.config.name](plan.num_classes).encoder
+            encoder = networks.bare(plan.config.name, plan.num_classes, plan.size).encoder
             return with_sain(encoder) if params.use_sain else encoder
 
         if params.has_style:
@@ -234,8 +234,8 @@ class FedCodeClient(DomainClient):
         self._semantic = self.tensor("prototypes")  # G, K' x D
         self._labels = self.tensor("labels")  # the class of each, K'
         self._style = self.tensor("style-prototypes")  # P, J x D
-        own = self.knowledge.get("pseudo-label")  # none for a node that has not contributed yet
-        self._domain = None if own is None else int(own[0])  # j
+        own = self.told.get("pseudo-label")  # none for a node that has not contributed yet
+        self._domain = None if own is None else int(own)  # j
 
     def start_epoch(self, epoch: int) -> None:
         """Forget the features of the epoch before (``proto_source = last_epoch``)."""

@@ -10,34 +10,31 @@ A(x) all views of the batch but x, P(x) those of its class.
 * LIE, local invariance extraction: encoder rounds on the contrast of two views (Eq. 2).
 * GIS, global invariance sharing: the server averages the encoders (Eq. 4, ``strategies.fedicon``).
 * Classifier rounds: the linear layer on the frozen encoder; then each node makes it its own.
-* TTA, test-time adaptation: the encoder is tuned on the node's unlabelled test images (Eq. 5).
+* TTA, test-time adaptation: the encoder is tuned on the node's unlabelled test images (Eq. 5): ``adapt.name=fedicon``,
+  in ``clients.adapt.fedicon``.
 
 Deviations: (1) A(x) is the two-view batch (methods A3); (2) losses are means over anchors (A4); (3) the personal
-classifier and the adapted encoder are made anew, from the weights received, whenever a test set is scored
-(A7, A8); (4) numbers of rounds, epochs and rates that the paper does not give are parameters.
+classifier is made anew, from the weights received, whenever a test set is scored (A7); (4) numbers of rounds, epochs
+and rates that the paper does not give are parameters.
 """
 
-from collections.abc import Iterator
 from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from clients import losses
-from clients.base import DomainClient, Scores
+from clients.adapt.fedicon import PROJECTION, two_views
+from clients.base import DomainClient, Phase, Scores
 from clients.losses import fedicon as terms
-from clients.models.networks import Blueprint, SplitModel, initialised, set_training
+from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.params import Params
 
-BEFORE = "before-adaptation"  # correct predictions without TTA, beside those with it (A10)
-PROJECTION = "projection"  # the model's part that makes z of features, if there is one
 PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
 
 
@@ -46,7 +43,6 @@ class FedICONParams(Params):
 
     lie: bool = True  # Eq. 2; false: cross-entropy end to end on one view (Table 8)
     gis: bool = True  # false: no weight ever leaves a node (Table 8)
-    tta: bool = True  # adapt the encoder to the test images (Table 8)
     supervised: bool = True  # false: FedICON-us, Eq. 5 instead of Eq. 2 (Table 9)
     tau: float = Field(0.07, gt=0)  # of Eqs 2 and 5; the paper gives none, 0.07 is SupCon's
     projection: Literal["none", "mlp"] = "none"  # mlp: contrast behind a two-layer head, which travels
@@ -55,16 +51,6 @@ class FedICONParams(Params):
     classifier_training: Literal["federated_personal", "federated", "local"] = "federated_personal"
     classifier_epochs: int = Field(1, ge=1)  # local epochs of a classifier round
     personal_epochs: int = Field(5, ge=1)  # of the personal classifier, with train.lr
-    tta_mode: Literal["transductive", "online"] = "transductive"  # online: predict each batch after its step
-    tta_epochs: int = Field(1, ge=1)  # over the test set
-    tta_batch: int = Field(32, ge=2)
-    tta_lr: float = Field(0.001, gt=0)
-
-    @model_validator(mode="after")
-    def _online_sees_a_batch_once(self) -> "FedICONParams":
-        if self.tta_mode == "online" and self.tta_epochs != 1:
-            raise ValueError(f"tta_mode=online needs tta_epochs=1, found {self.tta_epochs}: each batch comes once")
-        return self
 
     @model_validator(mode="after")
     def _projection_is_trained(self) -> "FedICONParams":
@@ -83,7 +69,6 @@ class FedICONClient(DomainClient):
 
     params_model = FedICONParams
     params: FedICONParams
-    scores_images_alone = False  # the encoder is tuned on all images of the test set
 
     @classmethod
     def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
@@ -114,32 +99,24 @@ class FedICONClient(DomainClient):
 
     @classmethod
     def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
-        """Tell whether nodes classify with a classifier or an encoder of their own."""
+        """Tell whether nodes classify with a classifier of their own."""
         assert isinstance(params, FedICONParams)
-        return params.personalises or params.tta or super().personal(model, config, params)
+        return params.personalises or super().personal(model, config, params)
 
     # --- training ----------------------------------------------------------------------------------
 
     @property
     def _trains_classifier(self) -> bool:
         """Whether the server says that this is a classifier round; it says nothing where there is none."""
-        return bool(self.knowledge.get("phase", np.zeros(1))[0])
+        return self.told.get("phase") == "classifier"
 
-    def epochs(self, server_round: int) -> int:
-        """Return those of the phase."""
-        return self.params.classifier_epochs if self._trains_classifier else super().epochs(server_round)
-
-    def view_count(self, server_round: int) -> int:
-        """Return two for the contrast, one for ``lie = false``, none for the classifier (no augmentation)."""
+    def phases(self, server_round: int) -> list[Phase]:
+        """Return the one part of this round: encoder (two views), classifier (no augmentation), or both at once."""
         if self._trains_classifier:
-            return 0
-        return 2 if self.params.lie else 1
-
-    def start_round(self, server_round: int) -> None:
-        """Freeze what this phase does not train; with ``lie = false`` there is one phase for everything."""
-        both = not self.params.lie
-        self.model.requires_grad_(both or not self._trains_classifier)
-        self.model.classifier.requires_grad_(both or self._trains_classifier)
+            return [Phase(self.params.classifier_epochs, trains=("classifier.",), views=0)]
+        if not self.params.lie:
+            return [Phase(self.setup.train.epochs, views=1)]
+        return [Phase(self.setup.train.epochs, freezes=("classifier.",), views=2)]
 
     def start_epoch(self, epoch: int) -> None:
         """Keep the statistics of a frozen encoder's BatchNorm."""
@@ -150,40 +127,19 @@ class FedICONClient(DomainClient):
         """Return Eq. 2 (or Eq. 5) in encoder rounds, cross-entropy in classifier rounds and without LIE."""
         if self._trains_classifier or not self.params.lie:
             return super().loss(batch)
-        first, second = self._two_views(batch)
+        first, second = two_views(self, batch)
         if self.params.supervised:
             return {"supcon": terms.supervised_contrast(first, second, batch.y, self.params.tau)}
         return {"instance": terms.instance_contrast(first, second, self.params.tau)}
 
-    def _two_views(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return z of both views (Eq. 1), (B, D) each, in one pass."""
-        assert batch.second is not None
-        z, _ = self.forward(torch.cat((batch.x, batch.second)))  # 2B x D
-        if self.params.projection != "none":
-            z = self.model.get_submodule(PROJECTION)(z)
-        first, second = z.chunk(2)
-        return first, second
-
     # --- test phase --------------------------------------------------------------------------------
 
     def score_test(self, test: ImageSet) -> Scores:
-        """Make the classifier personal and adapt the encoder, score, and undo both (A7, A8).
-
-        Adaptation is given the images and nothing else: no label of a test image is read before it is scored (A9).
-        """
+        """Make the classifier personal, score as the base does (TTA included), and undo both (A7, A8)."""
         with self.kept_weights():
             if self.params.personalises:
                 self._personalise()
-            correct, loss_sum = self.score(test)
-            if not self.params.tta:
-                return Scores(correct, loss_sum)
-            before = {BEFORE: correct}
-            if self.params.tta_mode == "online":
-                parts = [self.score(test.select(seen)) for seen in self._adapt(test.x)]
-                return Scores(sum(part[0] for part in parts), sum(part[1] for part in parts), before)
-            for _ in self._adapt(test.x):
-                pass
-            return Scores(*self.score(test), before)
+            return super().score_test(test)
 
     def _personalise(self) -> None:
         """Train the classifier on the node's own images, not augmented, encoder frozen (section 3.1)."""
@@ -203,32 +159,6 @@ class FedICONClient(DomainClient):
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-
-    def _adapt(self, images: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
-        """Tune the encoder on images (N, H, W, 3) by Eq. 5, classifier and projection fixed.
-
-        Yields:
-            After each step the places of its images in ``images``, (at most tta_batch + 1,).
-        """
-        p = self.params
-        self.model.requires_grad_(False)
-        self.model.encoder.requires_grad_(True)
-        frozen_bn = self.setup.model.bn == "freeze"
-        set_training(self.model.encoder, freeze_batchnorm=frozen_bn)
-        tuned = [weight for weight in self.model.encoder.parameters() if weight.requires_grad]
-        optimizer = torch.optim.SGD(tuned, lr=p.tta_lr)
-        # In place of labels, which are not known here, each image carries its place.
-        unlabelled = ImageSet(images, np.arange(len(images), dtype=np.int64))
-        purposes = ("fedicon-tta-order", "fedicon-tta-first", "fedicon-tta-second")
-        order, first, second = (self.torch_rng(purpose, self.server_round) for purpose in purposes)
-        for _ in range(p.tta_epochs):
-            for batch in self.augmented_batches(unlabelled, p.tta_batch, 2, order, first, second):
-                set_training(self.model.encoder, freeze_batchnorm=frozen_bn)  # scoring in between ends it
-                loss = terms.instance_contrast(*self._two_views(batch), p.tau)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                yield batch.y.cpu().numpy()
 
 
 def _head(feature_dim: int) -> nn.Module:

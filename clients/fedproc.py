@@ -37,7 +37,7 @@ class FedProcClient(DomainClient):
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and this round's alpha."""
         self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")
-        self._alpha = None if self._prototypes is None else float(self.knowledge["alpha"][0])
+        self._alpha = None if self._prototypes is None else float(self.told["alpha"])
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         r"""Return both terms of :math:`\alpha_t\mathcal L_{gpc}+(1-\alpha_t)\mathrm{CE}`, weighted."""

@@ -32,14 +32,14 @@ class FedProxClient(DomainClient):
     params: FedProxParams
 
     def start_round(self, server_round: int) -> None:
-        """Keep w^t, which has just been loaded."""
-        shared = set(self.shared_names)
-        self._weights = [p for name, p in self.model.named_parameters() if name in shared]
-        self._received = [p.detach().clone() for p in self._weights]
+        """Set each weight beside what it was in w^t."""
+        named = [(name, p) for name, p in self.model.named_parameters() if name in self.received_weights]
+        self._weights = [p for _, p in named]
+        self._global = [self.received_weights[name] for name, _ in named]
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return cross-entropy and the proximal term (Eq. 2)."""
         terms = super().loss(batch)
         if self.params.mu > 0:
-            terms["prox"] = terms_of_fedprox.proximal(self._weights, self._received, self.params.mu)
+            terms["prox"] = terms_of_fedprox.proximal(self._weights, self._global, self.params.mu)
         return terms

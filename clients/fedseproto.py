@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients import losses
-from clients.base import DomainClient
+from clients.base import DomainClient, Phase
 from clients.losses import fedseproto as eq
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
@@ -181,7 +181,7 @@ class FedSeProtoClient(DomainClient):
     @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> FedSeProtoModel:
         """Build the network with FedAvg's initial weights and put F^s, F^d and G beside it."""
-        network = networks.build(plan.config.name, plan.num_classes, plan.seed)
+        network = networks.build(plan.config.name, plan.num_classes, plan.seed, plan.size)
         width, gaussian = network.feature_dim, cast(FedSeProtoParams, params).samples
 
         def side(name: str) -> SideEncoder:  # each from numbers of its own, so that no switch changes another part
@@ -211,30 +211,31 @@ class FedSeProtoClient(DomainClient):
         return any(not name.startswith(PRIVATE) for name in cls.private(model, config, params))
 
     def start_round(self, server_round: int) -> None:
-        """Read the global prototypes, start this round's generator and work out when phase 1 ends."""
-        p = self.params
-        in_this_round = p.schedule == "two_phase_each_round" or (
-            p.schedule == "phase1_first_round_only" and server_round == 1
-        )
-        self._phase1_epochs = p.phase1_epochs if in_this_round else 0
+        """Read the global prototypes and start this round's generator."""
         self._rng = self.torch_rng(self._noise, server_round)
         self._targets = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)  # c_g
         images, device = self.setup.images, self.setup.device
         self._std = torch.tensor(images.std, device=device).view(3, 1, 1)
         self._mean = torch.tensor(images.mean, device=device).view(3, 1, 1)
 
-    def start_epoch(self, epoch: int) -> None:
-        """Choose the phase; H learns in phase 1, and throughout if there are no phases (A4)."""
-        self._in_phase1 = epoch < self._phase1_epochs
-        self.model.classifier.requires_grad_(self._in_phase1 or self.params.schedule == "joint")
+    def phases(self, server_round: int) -> list[Phase]:
+        """Return phase 1, where this round has it, and phase 2; H learns in phase 1 only, if there are phases (A4)."""
+        p, epochs = self.params, self.setup.train.epochs
+        if p.schedule == "joint":
+            return [Phase(epochs)]
+        first = p.phase1_epochs if p.schedule == "two_phase_each_round" or server_round == 1 else 0
+        return [Phase(first, loss=self._plain_loss), Phase(epochs - first, freezes=("classifier.",))]
+
+    def _plain_loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the cross-entropy of H(F(x)), phase 1."""
+        with precision.autocast(self.setup.train.precision, self.setup.device):
+            return {"ce_base": losses.cross_entropy(self.model.classifier(self.model.encoder(batch.x)), batch.y)}
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the cross-entropy of H(F(x)) in phase 1, the weighted terms of Eq. 15 in phase 2."""
+        """Return the weighted terms of Eq. 15, phase 2."""
         p = self.params
         with precision.autocast(self.setup.train.precision, self.setup.device):
             z = self.model.encoder(batch.x)  # B x D
-            if self._in_phase1:
-                return {"ce_base": losses.cross_entropy(self.model.classifier(z), batch.y)}
             noise = self._draw_noise(len(z))
             semantic, domain = self._codes(z, noise)
             terms = {"ce": losses.cross_entropy(self.model.classifier(semantic.sample), batch.y)}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,8 @@ class Dataset:
         find: Finds one domain and split without decoding it: ``find(domain, split, source)``.
         counts: Published number of images by domain, both splits together; a domain may be left out.
         test_only: Domains that are a test set and nothing else: no node can train on them.
+        defaults: Of a data set that is not FedShift's own, what conf/datasets/NAME.yaml says of ours: ``images``, and
+            ``domains`` where a run does not have all of them.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Dataset:
     find: "Callable[[str, Split, Source], Found]"
     counts: Mapping[str, int] = field(default_factory=dict)
     test_only: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def splits(self, domain: str) -> tuple[Split, ...]:
         """Return the splits that a domain has."""

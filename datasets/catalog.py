@@ -9,13 +9,13 @@ from datasets import cache, cifar, digits, domainnet, files, handwritten, office
 from datasets.base import Dataset, ImageSet, Source, Split, checked
 from datasets.decode import Progress, no_progress
 from datasets.listing import Arrays, Found, Listing
-from fedshift_wire.errors import ConfigError
+from fedshift_wire.extensions import Registry
 
 _D = digits
 _DIGIT5 = f"{_D.TITLE}; MNIST-M among them"
 _CIFAR_TESTS = frozenset({"cifar10.1"})
 
-DATASETS: dict[str, Dataset] = {
+_OURS = {
     d.name: d
     for d in (
         Dataset("handwritten", handwritten.TITLE, handwritten.DOMAINS, handwritten.CLASSES, 32, handwritten.find),
@@ -35,15 +35,15 @@ DATASETS: dict[str, Dataset] = {
     )
 }  # fmt: skip
 
+DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, _OURS)
+
 
 def get(name: str) -> Dataset:
     """Return a data set by name.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If there is none of that name, or its package cannot be used.
     """
-    if name not in DATASETS:
-        raise ConfigError(f"unknown dataset {name!r}; there are {', '.join(DATASETS)}")
     return DATASETS[name]
 
 

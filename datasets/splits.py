@@ -1,15 +1,16 @@
 """Which node holds which domain, and which of its images it trains, validates and tests on."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
 from datasets import dividing
 from datasets.base import SPLITS, Split
 from datasets.dividing import Indices
 from fedshift_wire.errors import ConfigError, DataError
+from fedshift_wire.frozen import FrozenDict
 from fedshift_wire.seeding import generator
 
 #: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
@@ -21,10 +22,10 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     #: Nodes per domain, in the order of the domains; or "any": the domains are dealt in turn to as many
     #: nodes as there are; or {random: N}: N nodes, at least one per domain, the rest by the run's seed.
-    counts: Literal["any"] | dict[str, int] = "any"
+    counts: Literal["any"] | Annotated[dict[str, int], AfterValidator(FrozenDict)] = "any"
     #: Each node's share of its domain's training images (see ``pool``), drawn without replacement: one
     #: number, one per domain, or "equal" to divide all of them among the domain's nodes.
-    share: Literal["equal"] | float | dict[str, float] = "equal"
+    share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = "equal"
     #: Each node draws its share from the whole domain: no image twice on a node, but on several nodes.
     with_replacement: bool = False
     #: Images are swapped until every node holds each class at least once (FPL's and F2DC's code).

@@ -8,11 +8,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import datasets
+from fedshift_wire import __version__ as __version__
 
 if not getattr(datasets, "FEDSHIFT", False):
     raise ImportError(
         f"FedShift needs its own package 'datasets', but found another one at {datasets.__file__}. "
         "Hugging Face's library has the same name: uninstall it here, or put FedShift's folder first on PYTHONPATH."
     )
-
-__version__ = "0.1.0"

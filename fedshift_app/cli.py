@@ -14,13 +14,14 @@ import typer
 from datasets import catalog
 from datasets.base import SPLITS, Source, Split
 from datasets.splits import domain_parts
-from fedshift_app.config import registry
+from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
 from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.yaml_files import read_yaml
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -151,10 +152,10 @@ def list_datasets() -> None:
 @app.command("experiments")
 def list_experiments() -> None:
     """List the experiments, one line each: the nodes they need, and the table of a paper that they stand for."""
-    names = configuration.names("experiments")
+    names = files.names("experiments")
     width = max(map(len, names))
     for name in names:
-        told = configuration.read_yaml(configuration.experiment_file(name))
+        told = read_yaml(configuration.experiment_file(name))
         nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
         table = f" [{told['paper']}]" if told.get("paper") else ""
         typer.echo(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient
@@ -44,6 +44,7 @@ from fedshift_wire.names import (
     STARTED_ANEW,
     STARTS,
     STOPS,
+    TOLD,
     UNHELD_TEST,
     VALIDATION,
 )  # fmt: skip
@@ -96,7 +97,7 @@ def _train(msg: Message, context: Context) -> RecordDict:
     called = _called(msg, context)
     client = called.client
     config = msg.content.config_records[CONFIG]
-    parameters = _in_order(msg.content.array_records[ARRAYS], client)
+    parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
     weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS))
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
@@ -115,7 +116,7 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
     called = _called(msg, context)
     client = called.client
     config = msg.content.config_records[CONFIG]
-    parameters = _in_order(msg.content.array_records[ARRAYS], client)
+    parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
     _, num_examples, metrics = client.evaluate(
         parameters, _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION)
     )
@@ -177,6 +178,7 @@ def _called(msg: Message, context: Context) -> _Called:
     config, where = setup.open_message(record, context)
     client = setup.make_client(config, where, int(str(record[NODE_INDEX])))
     client.knowledge = decode(msg.content.array_records[KNOWLEDGE])
+    client.told = told(record)
     shelf = shelves.shelf(record, where)
     if MEMORY in context.state.array_records:
         kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
@@ -192,23 +194,16 @@ def _called(msg: Message, context: Context) -> _Called:
     return _Called(client, shelf, {STARTED_ANEW: 1})
 
 
-def _in_order(record: ArrayRecord, client: DomainClient) -> list[Any]:
-    """Return the shared arrays, which may only be read, in the order of the client's model.
+def told(record: ConfigRecord) -> dict[str, int | float | str]:
+    """Return what the server's method tells this node.
 
     Raises:
-        FedShiftError: If their names, shapes or types are not the model's, or a number is not finite.
+        FedShiftError: If it is no number and no word.
     """
-    if set(record) != set(client.shared_names):
-        strange = sorted(set(record) ^ set(client.shared_names))
-        raise FedShiftError(f"the server's weights do not match this node's model: {', '.join(strange[:3])}")
-    arrays, state = decode(record), client.model.state_dict()
-    for name in client.shared_names:
-        array, wanted = arrays[name], (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
-        if (array.shape, str(array.dtype)) != wanted:
-            raise FedShiftError(
-                f"the server's {name} has shape {array.shape} and type {array.dtype}, "
-                f"this node's model has {wanted[0]} and {wanted[1]}"
-            )
-        if not np.isfinite(largest(array)):
-            raise FedShiftError(f"the server's {name} holds numbers that are not finite")
-    return [arrays[name] for name in client.shared_names]
+    found: dict[str, int | float | str] = {}
+    for key, value in record.items():
+        if key.startswith(TOLD):
+            if not isinstance(value, int | float | str):
+                raise FedShiftError(f"the server tells {key.removeprefix(TOLD)} as {type(value).__name__}")
+            found[key.removeprefix(TOLD)] = value
+    return found

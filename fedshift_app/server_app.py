@@ -12,24 +12,23 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from datasets import catalog
-from fedshift_app.config import privacy, registry
+from fedshift_app.config import privacy
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import InlineGrid
 from fedshift_app.flower.internals import is_simulation_grid, watch_replies
 from fedshift_app.node import setup, shelves
-from fedshift_app.run import console, exit_codes, logs, profiling, resuming
+from fedshift_app.run import console, exit_codes, logs, profiling, resuming, starting
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
 from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.records import Arrays, encode
+from fedshift_wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation, RoundResult
+from strategies.federation.rounds import RoundResult
 from strategies.federation.schedule import LAST_ROUNDS
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
@@ -78,11 +77,9 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     engine = _engine(grid)
     if past is not None:
         resuming.check_engine(past, engine)
-    initial, federation = _prepare(config, engine)
+    initial, federation = starting.prepare(config, engine)
     progress = Progress(config.rounds)
-    strategy: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
-        federation, config.server_params(), progress
-    )
+    strategy = starting.strategy_of(config, federation, progress)
     strategy.gather(grid)
     nodes = strategy.roster.nodes
     if past is not None:
@@ -91,6 +88,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     checkpoint = past.checkpoint if past is not None else None
     if checkpoint is not None:
         initial = _restore(strategy, initial, checkpoint)
+        strategy.last_nodes = tuple(past.history[-1].nodes) if past is not None and past.history else ()
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
         Path(str(run_config.get("output-dir") or "runs")), config, engine=engine, personal=federation.personal,
@@ -172,8 +170,7 @@ def _restore(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpo
     shapes = [{name: (a.dtype, tuple(a.shape)) for name, a in record.items()} for record in (weights, initial)]
     if list(weights) != list(initial) or shapes[0] != shapes[1]:
         raise ConfigError("resume: the weights of the checkpoint are not of the model that this version builds")
-    strategy.completed = checkpoint.server_round
-    strategy.knowledge = checkpoint.knowledge
+    starting.restore(strategy, checkpoint)
     return weights
 
 
@@ -195,9 +192,10 @@ class Progress:
         self._seconds = 0.0
         self._done = 0
 
-    def __call__(self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays) -> None:
+    def __call__(self, result: RoundResult, weights: ArrayRecord) -> None:
         """Save and show one round."""
-        self.folder.add_round(result, weights, knowledge, self.strategy.memory.rounds, self.strategy.roster.nodes)
+        s = self.strategy
+        self.folder.add_round(result, weights, s.knowledge, s.state, s.memory.rounds, s.roster.nodes)
         self._seconds += result.seconds
         self._done += 1
         left = self._seconds / self._done * (self._rounds - result.server_round)
@@ -217,57 +215,6 @@ def _engine(grid: Grid) -> str:
     if isinstance(grid, InlineGrid):
         return "inline"
     return setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT
-
-
-def _prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
-    """Return the initial shared weights and what the strategy must know."""
-    model = setup.initial_model(config)
-    client_class = registry.get(config.method["name"]).client_class()
-    carried, params = setup.plugin(config), config.node_params()
-    private = client_class.kept_names(model, config.model, params, carried)
-    shared = {name: t.numpy() for name, t in model.state_dict().items() if name not in private}
-    privacy.check_shared(config.privacy, shared)
-    if client_class.equal_features:
-        _check_widths(config, model.feature_dim)
-    deployed = engine == setup.DEPLOYMENT
-    federation = Federation(
-        domains=config.dataset.domains,
-        num_classes=len(catalog.get(config.dataset.name).classes),
-        feature_dim=model.feature_dim,
-        seed=config.seed,
-        participation=config.federation.participation,
-        personal=client_class.personal(model, config.model, params) or (carried is not None and carried.personal),
-        # Simulated nodes say themselves how many they are.
-        min_nodes=config.federation.min_nodes if deployed else 1,
-        node_timeout=config.federation.node_timeout,
-        engine=setup.DEPLOYMENT if deployed else setup.SIMULATION,
-        run_json=config.model_dump_json(),
-        rounds=config.rounds,
-        evaluate=config.evaluate,
-        validation=config.allocation.validation_fraction > 0,
-        own_tests=config.shift.label_mix == "own",
-        profile=config.profile,
-        eval_batch=config.images.eval_batch,
-        scores_images_alone=client_class.scores_images_alone,
-        queues=engine == setup.SIMULATION,
-        max_value=config.federation.max_value,
-    )
-    return encode(shared), federation
-
-
-def _check_widths(config: RunConfig, feature_dim: int) -> None:
-    """Refuse networks whose prototypes do not fit together.
-
-    Raises:
-        ConfigError: With the width of each.
-    """
-    widths = {config.model.name: feature_dim}
-    for name in config.model.per_node:
-        own = config.model.model_copy(update={"name": name})
-        widths[name] = setup.initial_model(config, own).feature_dim
-    if config.model.per_node and len(set(widths.values())) > 1:
-        told = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise ConfigError(f"model.per_node: features must be equally wide on all nodes (and as in model.name): {told}")
 
 
 def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:

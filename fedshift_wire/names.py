@@ -31,6 +31,7 @@ DRAWN = "drawn"  # list of int, by domain to evaluate: score a sample of so many
 STARTS = "starts"  # list of int, by domain to evaluate: score the (drawn) images from here; absent: all
 STOPS = "stops"  # list of int: to here, without it
 LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
+TOLD = "told/"  # + name: a scalar that the method tells this node (int, float or str)
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---

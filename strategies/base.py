@@ -3,9 +3,10 @@
 FedAvg: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, https://arxiv.org/abs/1602.05629, algorithm 1.
 
-A method subclasses :class:`DomainStrategy` and overrides ``weights`` (how node weights are chosen),
-``check_knowledge`` and ``merge_knowledge`` (what the nodes contribute besides weights), or
-``knowledge_for`` (what a node is sent).
+A method subclasses :class:`DomainStrategy` and overrides a few hooks: ``start_run`` (what must be there before round
+1), ``weights`` (how nodes weigh), ``merge`` (how updates become the next weights), ``contributes`` and
+``merge_knowledge`` (what nodes contribute besides weights), ``knowledge_for`` and ``tell`` (what a node is sent).
+What must outlive a round is in ``knowledge`` (may be sent) or ``state`` (never is).
 """
 
 import logging
@@ -34,37 +35,50 @@ from fedshift_wire.names import (
     SERVER_ROUND,
     STARTS,
     STOPS,
+    TOLD,
     VALIDATION,
 )  # fmt: skip
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays, encode
+from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import generator
+from strategies.contributions import Declaration, check_contribution
 from strategies.federation import clock
 from strategies.federation.averaging import shares
-from strategies.federation.checks import check_contribution
 from strategies.federation.clock import Clock
-from strategies.federation.dispatch import in_waves, longest_first
+from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node, Roster
-from strategies.federation.rounds import Federation, RoundResult
+from strategies.federation.rounds import Ask, Federation, RoundResult
 from strategies.federation.updates import Update, average, mean_losses, num_bytes, read_update
+from strategies.weighting import by_rule
 
 log = logging.getLogger("fedshift")
 
-Observer = Callable[[RoundResult, ArrayRecord, Arrays], None]
+Observer = Callable[[RoundResult, ArrayRecord], None]
+Scalars = Mapping[str, int | float | str]
 
 
 class DomainStrategy(FedAvg):
-    """FedAvg over nodes with domains. Weights are averaged by number of training images."""
+    """FedAvg over nodes with domains. Weights are averaged by number of training images.
+
+    Attributes:
+        knowledge: What the method shares besides weights; saved after each round, sent as ``knowledge_for`` says.
+        state: What only the server keeps; saved after each round, never sent.
+        last_nodes: Indices of the nodes whose updates were used in the last round, in their order.
+    """
 
     params_model: ClassVar[type[Params]] = Params
+    #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
+    contributes: ClassVar[Declaration] = {}
 
     def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)
         self.federation = federation
         self.params = params
-        self.knowledge: Arrays = {}  # what the method shares besides weights; nothing else outlives a round
+        self.knowledge: Arrays = {}
+        self.state: Arrays = {}
+        self.last_nodes: tuple[int, ...] = ()
         self.memory = NodeMemory()
         self.completed = 0  # full rounds of the run before this process; Flower counts from 1 after them
         self.roster = Roster(
@@ -74,6 +88,7 @@ class DomainStrategy(FedAvg):
         self._result = RoundResult(0)
         self._asked: dict[int, Node] = {}
         self._global = ArrayRecord()
+        self._encoder = Encoder()
         self._evaluation: Evaluation | None = None
         self._clock = Clock(on=federation.profile, shared_processes=federation.engine == "simulation")
 
@@ -91,17 +106,55 @@ class DomainStrategy(FedAvg):
         """Return one weight per update, summing to 1; by default the share of training images."""
         return shares([update.num_examples for update in updates])
 
-    def knowledge_for(self, node: Node) -> Arrays:
-        """Return what this node is sent besides weights; by default the same for all."""
+    def start_run(self, weights: ArrayRecord) -> None:
+        """Prepare ``knowledge`` and ``state`` once, before round 1 of a run; ``weights`` are the initial ones.
+
+        A run that is resumed finds both as they were. (Flower calls its whole loop ``start``.)
+        """
+
+    def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
+        """Return the next shared weights; by default the weighted average, one update after another.
+
+        Args:
+            updates: In the order of the nodes. The list may be emptied on the way, so that weights can be let go.
+            weights: One per update, summing to 1.
+        """
+        return average(updates, weights)
+
+    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
+        """Return the arrays that this node is sent besides weights; by default ``knowledge``, the same for all.
+
+        An array that several nodes get is written once, if it is the same object.
+        """
         return self.knowledge
 
-    def check_knowledge(self, knowledge: Arrays) -> None:
-        """Raise :class:`Refused` if a node's contribution must not be used; by default it has to be empty."""
-        if knowledge:
-            raise Refused(f"unexpected knowledge {', '.join(sorted(knowledge))}")
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Return the numbers and words that this node is told: ``self.told`` of its client."""
+        return {}
+
+    def expected(self) -> Declaration:
+        """Return what nodes contribute in this run, of what ``contributes`` declares; by default all of it."""
+        return self.contributes
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Turn the nodes' contributions, in the order of their index, into ``self.knowledge``."""
+
+    # --- tools for methods -------------------------------------------------------------------------
+
+    @property
+    def server_round(self) -> int:
+        """The round that is going on, from 1; 0 before the first."""
+        return self._result.server_round
+
+    @property
+    def sent(self) -> ArrayRecord:
+        """The shared weights that nodes are sent in this round; after ``merge`` those of the next."""
+        return self._global
+
+    def node_weights(self, updates: list[Update]) -> list[float]:
+        """Return the weight of each update by the run's rule (``aggregation.weights``), else by the method's."""
+        found = by_rule(self.federation.aggregation, updates)
+        return self.weights(updates) if found is None else found
 
     # --- a round -----------------------------------------------------------------------------------
 
@@ -122,6 +175,9 @@ class DomainStrategy(FedAvg):
         self._clock.start()
         self._result = RoundResult(server_round)
         self._grid, self._global = grid, arrays
+        if server_round == 1:
+            self.start_run(arrays)
+        self._encoder = Encoder()
         try:
             present = self.roster.wait_for(grid, self.federation.min_nodes, self.federation.node_timeout)
         except FederationError as error:
@@ -157,13 +213,14 @@ class DomainStrategy(FedAvg):
             self._leave_out(node, reason)
         if not updates:
             raise FederationError(f"round {server_round}: no node delivered a usable result: {_by_reason(problems)}")
-        weights = self.weights(updates)
+        weights = self.node_weights(updates)
         self.merge_knowledge(updates)
         self._result.nodes = [update.node.index for update in updates]
+        self.last_nodes = tuple(self._result.nodes)
         self._result.losses = mean_losses(updates)
         if self._scores_clients(server_round):
             self._result.clients = self._client_scores(updates, server_round)
-        self._global = average(updates, weights)
+        self._global = self.merge(updates, weights)
         self._clock.lap(clock.AVERAGING)
         return self._global, MetricRecord(dict(self._result.losses))
 
@@ -174,6 +231,7 @@ class DomainStrategy(FedAvg):
         server_round += self.completed
         fed = self.federation
         self._evaluation = None
+        self._encoder = Encoder()  # knowledge has been merged since
         if not fed.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
             return []
         nodes = self.roster.online(grid, fed.node_timeout)
@@ -191,7 +249,7 @@ class DomainStrategy(FedAvg):
             self._clock.lap(clock.EVALUATION)
         self._result.profile = self._clock.report()
         self._result.seconds = time.perf_counter() - self._started
-        self._observer(self._result, self._global, self.knowledge)
+        self._observer(self._result, self._global)
         told = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
         return MetricRecord({f"accuracy/{domain}": value for domain, value in told.items()})
 
@@ -212,11 +270,14 @@ class DomainStrategy(FedAvg):
         server_round: int,
         asked: Mapping[str, list[str] | list[int] | bool],
     ) -> Message:
+        ask = Ask(server_round, kind == MessageType.TRAIN)
+        told = {TOLD + name: value for name, value in self.tell(node, ask).items()}
         config = ConfigRecord({
-            SERVER_ROUND: server_round, NODE_INDEX: node.index,
-            ENGINE: self.federation.engine, RUN: self.federation.run_json, **self.memory.told(node), **asked,
+            SERVER_ROUND: server_round, NODE_INDEX: node.index, ENGINE: self.federation.engine,
+            RUN: self.federation.run_json, **self.memory.told(node), **told, **asked,
         })  # fmt: skip
-        content = RecordDict({ARRAYS: arrays, KNOWLEDGE: encode(self.knowledge_for(node)), CONFIG: config})
+        knowledge = self._encoder.record(self.knowledge_for(node, ask))
+        content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
         return Message(content, node.node_id, kind)
 
     def _in_order(self, messages: list[Message], work: Mapping[Node, int]) -> Iterable[Message]:
@@ -296,8 +357,9 @@ class DomainStrategy(FedAvg):
 
     def _read(self, node: Node, reply: Message) -> Update:
         update = read_update(node, reply, self._global, self.federation.max_value)
-        self.check_knowledge(update.knowledge)
-        check_contribution(update.knowledge, node.class_counts, self.federation.max_value)
+        fed = self.federation
+        sizes = {"C": fed.num_classes, "D": fed.feature_dim}
+        check_contribution(update.knowledge, self.expected(), sizes, node.class_counts, fed.max_value)
         self._result.bytes_up += num_bytes(reply.content)
         del reply.content[ARRAYS]
         return update

@@ -11,23 +11,23 @@ Deviations: (1) the semantic encoder is averaged by share of images, without alg
 (2) G^k is the mean over the nodes that hold class k, and stays where nobody does (A5).
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.bounds import Refused
 from fedshift_wire.params import Params
 from fedshift_wire.records import Arrays
-from strategies.base import DomainStrategy
+from strategies.base import DomainStrategy, Scalars
+from strategies.contributions import Declaration, Shape
 from strategies.federation.averaging import RunningAverage
 from strategies.federation.roster import Node
+from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update
 from strategies.prototypes import (
     FloatArray,
     Partition,
-    check_prototypes,
     finch_groups,
     mean_prototypes,
     one_per_class,
@@ -35,6 +35,8 @@ from strategies.prototypes import (
 )
 
 HEAD = ("head-weight", "head-bias")
+PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",), "style-prototype": ("D",)}
+HEADS: dict[str, Shape] = {"head-weight": ("C", "D"), "head-bias": ("C",)}
 
 
 class FedCodeServerParams(Params):
@@ -55,27 +57,18 @@ class FedCodeServerParams(Params):
 class FedCodeStrategy(DomainStrategy):
     """Averages encoders as FedAvg does, semantic prototypes by class, and clusters style prototypes.
 
-    Knowledge: ``prototypes`` (K', D) and ``labels`` (K',); ``style-prototypes`` (J, D); and, of all nodes that ever
-    contributed, ``nodes`` (N,), ``node-styles`` (N, D) and ``pseudo-labels`` (N,).
+    Knowledge: ``prototypes`` (K', D) and ``labels`` (K',); ``style-prototypes`` (J, D). State, of all nodes that ever
+    contributed: ``nodes`` (N,), ``node-styles`` (N, D) and ``pseudo-labels`` (N,).
     """
 
     params_model = FedCodeServerParams
+    contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
     params: FedCodeServerParams
 
-    def check_knowledge(self, knowledge: Arrays) -> None:
-        """Refuse prototypes or a head of another shape, or with numbers that are not finite."""
-        classes, width = self.federation.num_classes, self.federation.feature_dim
-        wanted: dict[str, tuple[int, ...]] = {}
-        if self.params.contrasts:
-            check_prototypes(knowledge, classes, width, "style-prototype", *HEAD)
-            wanted["style-prototype"] = (width,)
-        if self.params.global_model == "average_heads":
-            wanted |= dict(zip(HEAD, ((classes, width), (classes,)), strict=True))
-        for name, shape in wanted.items():
-            _check_floats(name, knowledge.get(name), shape)
-        known = {*wanted, *(("prototypes", "counts") if self.params.contrasts else ())}
-        if set(knowledge) - known:
-            raise Refused(f"unexpected knowledge {', '.join(sorted(set(knowledge) - known))}")
+    def expected(self) -> Declaration:
+        """Return the prototypes if SemCL or StyCL is on, and the head if heads are averaged."""
+        heads = HEADS if self.params.global_model == "average_heads" else {}
+        return (PROTOTYPES if self.params.contrasts else {}) | heads
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Eqs 4 and 9 over the nodes of this round, and the mean of their heads."""
@@ -86,13 +79,10 @@ class FedCodeStrategy(DomainStrategy):
             merged |= self._mean_head(updates)
         self.knowledge = merged
 
-    def knowledge_for(self, node: Node) -> Arrays:
-        """Return the global prototypes and the node's own pseudo-label; none if it has not contributed yet."""
-        sent = {name: array for name, array in self.knowledge.items() if name not in _SERVER_ONLY}
-        place = np.flatnonzero(self.knowledge.get("nodes", np.zeros(0, np.int64)) == node.index)
-        if len(place):
-            sent["pseudo-label"] = self.knowledge["pseudo-labels"][place]
-        return sent
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Tell the node its own pseudo-label; nothing if it has not contributed yet."""
+        place = np.flatnonzero(self.state.get("nodes", np.zeros(0, np.int64)) == node.index)
+        return {"pseudo-label": int(self.state["pseudo-labels"][place[0]])} if len(place) else {}
 
     def _semantic(self, updates: list[Update]) -> Arrays:
         """Return G (Eq. 4); a class that nobody holds this round keeps what it had."""
@@ -105,26 +95,19 @@ class FedCodeStrategy(DomainStrategy):
         Style encoders are private, so the style prototype of a node that was not asked this round is still what
         the node would send: it is clustered with the others.
         """
-        known = dict(zip(self.knowledge.get("nodes", ()), self.knowledge.get("node-styles", ()), strict=True))
+        known = dict(zip(self.state.get("nodes", ()), self.state.get("node-styles", ()), strict=True))
         known |= {update.node.index: update.knowledge["style-prototype"] for update in updates}
         nodes = sorted(known)
         styles = np.stack([known[index] for index in nodes])  # N x D
         prototypes, pseudo = cluster_styles(styles, self.params.finch_partition)
-        return {
-            "style-prototypes": prototypes,
-            "nodes": np.array(nodes, dtype=np.int64),
-            "node-styles": styles,
-            "pseudo-labels": pseudo,
-        }
+        self.state = {"nodes": np.array(nodes, dtype=np.int64), "node-styles": styles, "pseudo-labels": pseudo}
+        return {"style-prototypes": prototypes}
 
     def _mean_head(self, updates: list[Update]) -> Arrays:
         average = RunningAverage()
-        for update, weight in zip(updates, self.weights(updates), strict=True):
+        for update, weight in zip(updates, self.node_weights(updates), strict=True):
             average.add({name: update.knowledge[name] for name in HEAD}, weight)
         return average.result()
-
-
-_SERVER_ONLY = {"nodes", "node-styles", "pseudo-labels"}
 
 
 def cluster_styles(styles: FloatArray, partition: Partition = "last") -> tuple[FloatArray, NDArray[np.int64]]:
@@ -148,12 +131,3 @@ def cluster_styles(styles: FloatArray, partition: Partition = "last") -> tuple[F
 def _held(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.bool_]]:
     prototypes, counts = stack_prototypes(contributions)
     return prototypes, counts > 0
-
-
-def _check_floats(name: str, array: NDArray[np.generic] | None, shape: tuple[int, ...]) -> None:
-    if array is None:
-        raise Refused(f"knowledge has no {name!r}")
-    if array.shape != shape or array.dtype != np.float32:
-        raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {shape} and float32")
-    if not np.isfinite(array).all():
-        raise Refused(f"{name} holds numbers that are not finite")

@@ -13,17 +13,16 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays
-from strategies.base import DomainStrategy
+from strategies.base import DomainStrategy, Scalars
 from strategies.federation.roster import Node
+from strategies.federation.rounds import Ask
 
-PHASE = "phase"  # knowledge: ENCODER or CLASSIFIER, (1,), int64; only in runs that have both
-ENCODER, CLASSIFIER = 0, 1
+PHASE = "phase"  # told: ENCODER or CLASSIFIER; only in runs that have both
+ENCODER, CLASSIFIER = "encoder", "classifier"
 
 
 class FedICONServerParams(Params):
@@ -55,12 +54,11 @@ class FedICONStrategy(DomainStrategy):
                 "classifier, so there must be more rounds than that; the rest trains the encoder"
             )
 
-    def knowledge_for(self, node: Node) -> Arrays:
-        """Return the phase of this round, if the run has two."""
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Tell the phase of this round, if the run has two."""
         if not self.params.last_rounds:
-            return self.knowledge
-        phase = CLASSIFIER if self._trains_classifier(self._result.server_round) else ENCODER
-        return self.knowledge | {PHASE: np.array([phase], dtype=np.int64)}
+            return {}
+        return {PHASE: CLASSIFIER if self._trains_classifier(ask.server_round) else ENCODER}
 
     def scores_round(self, server_round: int) -> bool:
         """Tell whether there is a classifier to score with: not before the first classifier round."""

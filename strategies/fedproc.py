@@ -9,10 +9,9 @@ Symbols: G^k global prototype of class k, alpha_t share of the contrast, t round
 Deviation: a class that no node of a round holds keeps its prototype.
 """
 
-import numpy as np
-
-from fedshift_wire.records import Arrays
+from strategies.base import Scalars
 from strategies.federation.roster import Node
+from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
@@ -21,12 +20,9 @@ from strategies.prototypes import mean_prototypes, one_per_class, stack_prototyp
 class FedProcStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
 
-    def knowledge_for(self, node: Node) -> Arrays:
-        """Send the global prototypes with the round's alpha; nothing before there are prototypes."""
-        if not self.knowledge:
-            return {}
-        alpha = contrast_share(self._result.server_round, self.federation.rounds)
-        return self.knowledge | {"alpha": np.array([alpha])}
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Tell the round's alpha; nothing before there are prototypes."""
+        return {"alpha": contrast_share(ask.server_round, self.federation.rounds)} if self.knowledge else {}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round that hold a class."""

@@ -1,4 +1,4 @@
-"""Class prototypes of many nodes: stacking, checking, averaging, clustering."""
+"""Class prototypes of many nodes: stacking, averaging, clustering."""
 
 import warnings
 from typing import Literal
@@ -6,38 +6,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.bounds import Refused
 from fedshift_wire.records import Arrays
 
 FloatArray = NDArray[np.float32]
 Partition = Literal["last", "first"]
-
-
-def check_prototypes(knowledge: Arrays, num_classes: int, feature_dim: int, *others: str) -> None:
-    """Check a node's ``prototypes`` (C, D), float32, and ``counts`` (C,), int64.
-
-    Args:
-        knowledge: What the node contributes.
-        num_classes: C.
-        feature_dim: D.
-        others: Names of arrays that may be there too.
-
-    Raises:
-        Refused: If one is missing or of another shape or type, a number is not finite, or there is something else.
-    """
-    wanted = {"prototypes": ((num_classes, feature_dim), "float32"), "counts": ((num_classes,), "int64")}
-    if strange := sorted(set(knowledge) - {*wanted, *others}):
-        raise Refused(f"unexpected knowledge {', '.join(strange)}")
-    for name, (shape, dtype) in wanted.items():
-        array = knowledge.get(name)
-        if array is None:
-            raise Refused(f"knowledge has no {name!r}")
-        if array.shape != shape or array.dtype != dtype:
-            raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {shape} and {dtype}")
-        if not np.isfinite(array).all():
-            raise Refused(f"{name} holds numbers that are not finite")
-    if (knowledge["counts"] < 0).any():
-        raise Refused("counts holds negative numbers")
 
 
 def stack_prototypes(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.int64]]:

@@ -1,10 +1,11 @@
-"""Modules that any method's model can carry: the section ``modules`` of a configuration.
+"""Modules: parts that sit in any method's model, with loss terms of their own (the section ``modules``).
 
-A method and a plugin know nothing of each other: the plugin wraps the method's model, and the training loop
-adds the plugin's loss terms to the method's.
+A method and modules know nothing of each other: modules wrap the method's model, and the training loop adds their
+loss terms to the method's.
 """
 
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,26 +15,76 @@ from clients.training.batches import Batch
 from fedshift_wire.params import Params
 
 
-class Plugin(Protocol):
-    """Parts put into a model, with loss terms of their own."""
+class Modules:
+    """One entry of the section: parts put into a model; this one puts none.
 
-    params_model: ClassVar[type[Params]]
+    Attributes:
+        params: Its parameters.
+    """
+
+    params_model: ClassVar[type[Params]] = Params
 
     def __init__(self, params: Params) -> None:
-        """Take the plugin's own parameters."""
+        self.params = params
 
     @property
     def personal(self) -> bool:
         """Whether each node is to be scored with modules of its own."""
+        return False
 
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
-        """Return the model with the modules in it; names and initial weights of the others stay."""
+        """Return the model with the modules in it; names and initial weights of the others stay.
+
+        Raises:
+            ConfigError: If they cannot sit in this network.
+        """
+        return model
 
     def private(self, model: SplitModel) -> frozenset[str]:
         """Return the state-dict names of the modules' parts that never travel."""
+        return frozenset()
 
     def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
         """Prepare local training; all noise comes from ``rng``, a CPU generator."""
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return the named, weighted loss terms of the batch that the method's loss has just seen."""
+        return {}
+
+
+class AllModules:
+    """The entries of a section ``modules``, in their order; each is wrapped around those before."""
+
+    def __init__(self, entries: Sequence[Modules] = ()) -> None:
+        self._entries = tuple(entries)
+
+    @property
+    def personal(self) -> bool:
+        """Whether each node is to be scored with modules of its own."""
+        return any(entry.personal for entry in self._entries)
+
+    def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
+        """Return the model with all modules in it.
+
+        Raises:
+            ConfigError: If one cannot sit in this network.
+        """
+        for entry in self._entries:
+            model = entry.wrap(model, plan)
+        return model
+
+    def private(self, model: SplitModel) -> frozenset[str]:
+        """Return the state-dict names of all parts that never travel."""
+        return frozenset().union(*(entry.private(model) for entry in self._entries))
+
+    def start_round(self, model: SplitModel, rng: Callable[[str], torch.Generator]) -> None:
+        """Prepare local training; ``rng`` gives a CPU generator for a purpose, one for each entry."""
+        for place, entry in enumerate(self._entries):
+            entry.start_round(model, rng(f"modules-{place}" if place else "modules"))
+
+    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss terms of all entries."""
+        found: dict[str, Tensor] = {}
+        for entry in self._entries:
+            found |= entry.terms(model, batch)
+        return found

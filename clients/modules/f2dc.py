@@ -1,4 +1,4 @@
-"""F2DC's modules as a plugin: DFD splits a feature map by a mask, DFC calibrates what the mask rejects.
+"""F2DC's modules: DFD splits a feature map by a mask, DFC calibrates what the mask rejects.
 
 Paper: "Domain-Skewed Federated Learning with Feature Decoupling and Calibration", Huan Wang, Jun Shen, Jun Yan,
 Guansong Pang, CVPR 2026; https://arxiv.org/abs/2603.14238 (equations 3-9).
@@ -15,7 +15,6 @@ with FC and ReLU (the CNNs; the paper has residual networks only): Eq. 5 through
 are dead, and they die.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, cast
@@ -25,7 +24,9 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from clients.losses import f2dc as terms
-from clients.models.networks import Blueprint, ResNetEncoder, SplitModel, initialised
+from clients.models.networks import Blueprint, SplitModel, initialised
+from clients.models.stages import Stages, feature_stages, pooled
+from clients.modules.base import Modules
 from clients.training.batches import Batch
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.params import Params
@@ -35,7 +36,7 @@ PART = "decoupling."  # so start the state-dict names of all modules
 TestFeature = Literal["fused", "f_plus", "f_minus", "f_star"]
 
 
-class DecouplingParams(Params):
+class F2DCParams(Params):
     """The modules' parameters; values are the paper's. Both ``use_`` switches off: no modules at all."""
 
     use_dfd_loss: bool = True  # L_DFD (Table 6)
@@ -70,7 +71,7 @@ class DecouplingParams(Params):
         return tuple(sorted(stages))
 
     @model_validator(mode="after")
-    def _modules_are_where_they_are_needed(self) -> "DecouplingParams":
+    def _modules_are_where_they_are_needed(self) -> "F2DCParams":
         if self.local_modules == "local" and self.eval_modules == "aggregated":
             raise ValueError(
                 "eval_modules=aggregated needs local_modules=aggregate; with local ones there are none, client_mean"
@@ -84,54 +85,6 @@ class DecouplingParams(Params):
         if self.eval_noise and self.eval_modules == "none":
             raise ValueError("eval_noise=true needs modules at test, but eval_modules=none")
         return self
-
-
-# --- the encoder in stages -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Stages:
-    """An encoder cut up; it stays the owner of its layers.
-
-    Attributes:
-        maps: From the images, or the map before, to the map of each stage (B, C, H, W).
-        widths: C of each.
-        rest: From the last map to the features (B, D).
-    """
-
-    maps: tuple[Callable[[Tensor], Tensor], ...]
-    widths: tuple[int, ...]
-    rest: Callable[[Tensor], Tensor]
-
-
-def split(encoder: nn.Module, name: str) -> Stages:
-    """Cut an encoder into stages and a rest.
-
-    A residual network has the four of its paper, the first with the stem; a row of layers has one stage up to
-    each max-pooling, and must flatten the last.
-
-    Raises:
-        ConfigError: If the network, called ``name``, has no such stages.
-    """
-    if isinstance(encoder, ResNetEncoder):
-        first, *others = encoder.stages
-        blocks = [nn.Sequential(encoder.stem, first), *others]
-        return Stages(tuple(blocks), tuple(_width(block) for block in blocks), pooled)
-    if isinstance(encoder, nn.Sequential):
-        ends = [i + 1 for i, layer in enumerate(encoder) if isinstance(layer, nn.MaxPool2d)]
-        if ends and len(encoder) > ends[-1] and isinstance(encoder[ends[-1]], nn.Flatten):
-            blocks = [encoder[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-            return Stages(tuple(blocks), tuple(_width(block) for block in blocks), encoder[ends[-1] :])
-    raise ConfigError(f"modules f2dc: the network {name!r} has no stages; there are resnet10, resnet18 and the CNNs")
-
-
-def _width(block: nn.Module) -> int:
-    return [layer for layer in block.modules() if isinstance(layer, nn.Conv2d)][-1].out_channels
-
-
-def pooled(f: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return r^F(f): global average pooling, (B, C, H, W) to (B, C), in the type of ``f`` or another."""
-    return f.mean(dim=(2, 3), dtype=dtype)
 
 
 # --- the modules -----------------------------------------------------------------------------------
@@ -194,7 +147,7 @@ class Insertion(nn.Module):
         params: Which modules, and their shape.
     """
 
-    def __init__(self, width: int, num_classes: int, params: DecouplingParams) -> None:
+    def __init__(self, width: int, num_classes: int, params: F2DCParams) -> None:
         super().__init__()
         self.decoupler = convolutions(width, params.hidden, params.conv_layers)  # A_D
         self.corrector: nn.Module | None = None  # A_C
@@ -239,7 +192,7 @@ class Seen:
     latents: list[Latents]
 
 
-class DecoupledModel(SplitModel):
+class F2DCModel(SplitModel):
     """A model with F2DC's modules after some stages of its encoder.
 
     The names of encoder and classifier stay; the modules are ``decoupling.stageN``.
@@ -251,7 +204,7 @@ class DecoupledModel(SplitModel):
         seed: Of the noise at test.
     """
 
-    def __init__(self, model: SplitModel, stages: Stages, params: DecouplingParams, seed: int) -> None:
+    def __init__(self, model: SplitModel, stages: Stages, params: F2DCParams, seed: int) -> None:
         super().__init__(model.encoder, model.feature_dim, model.num_classes)
         self.classifier = model.classifier
         self._stages = stages
@@ -272,7 +225,7 @@ class DecoupledModel(SplitModel):
         self._train_rng = torch.Generator(self.classifier.weight.device)
         self._train_rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
 
-    def train(self, mode: bool = True) -> "DecoupledModel":
+    def train(self, mode: bool = True) -> "F2DCModel":
         """Switch the mode; each scoring draws the same noise, whatever was scored before."""
         if not mode:
             self._test_rng = None
@@ -329,14 +282,11 @@ class DecoupledModel(SplitModel):
         return self._test_rng
 
 
-class Decoupling:
-    """The plugin: wraps a plain model and adds the terms ``dfd`` and ``dfc`` of Eq. 9."""
+class F2DCModules(Modules):
+    """Wraps a plain model and adds the terms ``dfd`` and ``dfc`` of Eq. 9."""
 
-    params_model: ClassVar[type[Params]] = DecouplingParams
-
-    def __init__(self, params: Params) -> None:
-        assert isinstance(params, DecouplingParams)
-        self.params = params
+    params_model: ClassVar[type[Params]] = F2DCParams
+    params: F2DCParams
 
     @property
     def personal(self) -> bool:
@@ -358,13 +308,18 @@ class Decoupling:
             )
         if plan.num_classes < 2:
             raise ConfigError("modules f2dc: L_DFD needs a wrong class, but there is only one class")
-        stages = split(model.encoder, plan.config.name)
+        stages = feature_stages(model.encoder)
+        if stages is None:
+            raise ConfigError(
+                f"modules f2dc: the network {plan.config.name!r} has no feature map (a row of layers with max-pooling "
+                "and nn.Flatten, or an encoder with the method feature_stages)"
+            )
         wanted = self.params.insert_after
         if wanted != "last" and wanted[-1] > len(stages.maps):
             raise ConfigError(
                 f"insert_after: {plan.config.name} has the stages 1 to {len(stages.maps)}, found {list(wanted)}"
             )
-        return initialised(plan.seed, "f2dc-modules", lambda: DecoupledModel(model, stages, self.params, plan.seed))
+        return initialised(plan.seed, "f2dc-modules", lambda: F2DCModel(model, stages, self.params, plan.seed))
 
     def private(self, model: SplitModel) -> frozenset[str]:
         """Return the modules' names if they stay on the node, else none."""
@@ -374,12 +329,12 @@ class Decoupling:
 
     def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
         """Take this round's noise from ``rng``."""
-        if isinstance(model, DecoupledModel):
+        if isinstance(model, F2DCModel):
             model.start_round(rng)
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return lambda1 L_DFD and lambda2 L_DFC, each averaged over the insertions (Eq. 9)."""
-        if not isinstance(model, DecoupledModel):
+        if not isinstance(model, F2DCModel):
             return {}
         p, seen = self.params, model.take_seen()
         if len(seen.logits) != len(batch.y):

@@ -1,5 +1,6 @@
 """What a node is told about models and training. Pydantic only: the command line reads it without torch."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
@@ -12,33 +13,43 @@ Turn = Annotated[float, Field(ge=0, le=0.5)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-ModelName = Literal["cnn", "cnn_bn", "cnn2", "cnn3", "resnet10", "resnet18"]
-#: Networks with a layer as wide as the map of 32x32 images.
-ONLY_32 = ("cnn", "cnn_bn", "cnn2", "cnn3")
-
-
 class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which network, and what happens to its BatchNorm."""
 
-    name: ModelName
+    name: str  # see `fedshift models`
     #: Networks dealt to the nodes in turn, by their place; not empty: nodes differ, and no weights travel.
     #: In a deployment a node may name its own (``--node-config 'model="cnn2"'``).
-    per_node: tuple[ModelName, ...] = ()
+    per_node: tuple[str, ...] = ()
     #: average: parameters and running statistics travel and are averaged; local: they never leave the
     #: node (FedBN); freeze: statistics, scale and shift stay as they were initialised.
     bn: BatchNormMode = "average"
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Local training: SGD on cross-entropy and the method's terms."""
+    """Local training on cross-entropy and the method's terms."""
 
     epochs: int = Field(ge=1)  # local epochs a round
     batch_size: int = Field(ge=2)
     lr: float = Field(gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-5, ge=0)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # momentum is that of SGD; the other two have their usual betas
+    clip: float | None = Field(None, gt=0)  # largest L2 norm of a step's gradient; null: not clipped
+    lr_decay: float = Field(1.0, gt=0, le=1)  # the rate of round t is lr * lr_decay^(t - 1)
+    #: Over the rounds of the run, from lr in the first to ``schedule_end`` times lr in the last; none: the same in all.
+    schedule: Literal["none", "linear", "cosine"] = "none"
+    schedule_end: float = Field(0.1, ge=0, le=1)
     precision: Precision = "auto"
     threads: int = Field(0, ge=0)  # CPU threads of a node; 0: those that Ray gave, else one in simulation
+
+    def lr_factor(self, server_round: int, rounds: int) -> float:
+        """Return what the learning rate is multiplied by in a round (from 1) of ``rounds``."""
+        decayed = self.lr_decay ** (server_round - 1)
+        if self.schedule == "none" or rounds < 2:
+            return decayed
+        done = min(server_round - 1, rounds - 1) / (rounds - 1)  # 0 in the first round, 1 in the last
+        left = 1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+        return decayed * (self.schedule_end + (1 - self.schedule_end) * left)
 
 
 class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

@@ -41,7 +41,7 @@ class Workbench:
         self._train, self._device = train, device
         self._rows = max(train.batch_size + 1, images.eval_batch)
         self._trained = [parameter.requires_grad for parameter in model.parameters()]
-        self._optimizer: torch.optim.SGD | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
         self._taken: Tensor | None = None
         self._buffer: Tensor | None = None
 
@@ -54,21 +54,30 @@ class Workbench:
             parameter.requires_grad_(trained)
             parameter.grad = None
 
-    def optimizer(self) -> torch.optim.SGD:
-        """Return SGD over all parameters, without momentum from before.
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return the configured optimiser over all parameters, with nothing left of what it did before.
 
         It passes over parameters without a gradient, which a method may freeze in between.
         """
         if self._optimizer is None:
-            cfg = self._train
-            self._optimizer = torch.optim.SGD(
-                self.model.parameters(), lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay,
-                foreach=True,  # all weights in a few calls; the same bits on a CPU (fused: not with frozen parts)
-            )  # fmt: skip
+            self._optimizer = self._make_optimizer()
+        if self._train.optimizer != "sgd":
+            self._optimizer.state.clear()
+            return self._optimizer
         for state in self._optimizer.state.values():
             if state.get("momentum_buffer") is not None:
                 state["momentum_buffer"].zero_()  # 0 m + g = g: as if it had never been there
         return self._optimizer
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        cfg, weights = self._train, self.model.parameters()
+        # foreach: all weights in a few calls; the same bits on a CPU (fused: not with frozen parts)
+        if cfg.optimizer == "sgd":
+            return torch.optim.SGD(
+                weights, lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay, foreach=True
+            )
+        kind = torch.optim.Adam if cfg.optimizer == "adam" else torch.optim.AdamW
+        return kind(weights, lr=cfg.lr, weight_decay=cfg.weight_decay, foreach=True)
 
     def room(self, image: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return memory for the largest batch of images of a shape (H, W, 3), uint8 and float32.

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.comparing import runs
-from fedshift_app.config import resolving as configuration
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.yaml_files import read_yaml
 
 #: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
 _TOLD = ("resolved", "engine", "git", "versions", "started")
@@ -45,7 +45,7 @@ def _content(place: Path) -> dict[str, Any]:
     if place.is_file():
         kept: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
         return kept
-    config = configuration.read_yaml(place / CONFIG_FILE)
+    config = read_yaml(place / CONFIG_FILE)
     told = {key: config[key] for key in _TOLD if key in config}
     resolved = told["resolved"]
     resolved["dataset"] = {key: value for key, value in resolved["dataset"].items() if key != "data_dir"}

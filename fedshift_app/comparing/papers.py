@@ -8,12 +8,13 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_app.config import registry
-from fedshift_app.config import resolving as configuration
+from fedshift_app.config.files import CONF, names
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.yaml_files import read_yaml
 
 FOLDER = "papers"
-#: What a printed row of plain ``fedavg`` stands for: a method without the modules that any model can carry.
-_PLAIN = {"modules.name": registry.NO_PLUGIN}
+#: What a printed row of plain ``fedavg`` stands for: a method without modules and without an adaptation.
+PLAIN = {"modules": registry.NONE, "adapt.name": registry.NONE}
 #: What a printed label stands for: our method, or its name and settings by dotted key.
 Ours = str | dict[str, Any]
 
@@ -136,7 +137,7 @@ class Table:
         found = [
             (len(asked), -i, row)
             for i, row in enumerate(self.printed.rows)
-            if row.label_certain and (asked := self.stands_for(row)) and _has(config, _PLAIN | asked)
+            if row.label_certain and (asked := self.stands_for(row)) and _has(config, PLAIN | asked)
         ]
         return max(found)[2] if found else None
 
@@ -164,7 +165,7 @@ def all_tables() -> list[Table]:
     """
     return [
         Table(f"{paper.key}.{_squeezed(printed.id)}", paper, printed)
-        for paper in map(_read, configuration.names(FOLDER))
+        for paper in map(_read, names(FOLDER))
         for printed in paper.tables
     ]
 
@@ -192,9 +193,9 @@ def lines() -> list[str]:
 
 
 def _read(name: str) -> PaperFile:
-    path = configuration.CONF / FOLDER / f"{name}.yaml"
+    path = CONF / FOLDER / f"{name}.yaml"
     try:
-        return PaperFile.model_validate(configuration.read_yaml(path))
+        return PaperFile.model_validate(read_yaml(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

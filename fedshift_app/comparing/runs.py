@@ -10,12 +10,15 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_app.config import resolving as configuration
+from fedshift_app.config.files import names
+from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
-from fedshift_app.run.resuming import FREE, flat
+from fedshift_app.run.resuming import FREE
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.yaml_files import read_yaml
 
-#: Settings that make rows of a table. A method can carry modules, and is another method with them.
-ROW_SECTIONS = ("method.", "modules.")
+#: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one.
+ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.")
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number.
 ASIDE = (*FREE, "seed", "experiment")
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
@@ -130,7 +133,7 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
     Returns:
         By dotted key the value that the method asks for, and that of the experiment.
     """
-    if experiment not in configuration.names("experiments"):
+    if experiment not in names("experiments"):
         return {}
     asked = usual_settings(experiment, dataset, method)
     plain = _settings({"experiment": experiment, "dataset": dataset})
@@ -147,13 +150,13 @@ def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, A
 
     Of an experiment that is not in conf/experiments nothing is known.
     """
-    if experiment not in configuration.names("experiments"):
+    if experiment not in names("experiments"):
         return {}
     return _settings({"experiment": experiment, "dataset": dataset, "method": method})
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    return flat(configuration.resolve(given).model_dump(mode="json"))
+    return as_asked(flat(configuration.resolve(given).model_dump(mode="json")))
 
 
 def _places(path: Path) -> list[Path]:
@@ -182,7 +185,7 @@ def _read(place: Path) -> Run:
     told: Any
     if place.is_dir():
         file, content = place / RESULTS_FILE, _json(place / RESULTS_FILE)
-        told = configuration.read_yaml(place / CONFIG_FILE)
+        told = read_yaml(place / CONFIG_FILE)
     else:
         file, content = place, _json(place)
         told = content.get("config") if isinstance(content, dict) else None
@@ -198,7 +201,7 @@ def _read(place: Path) -> Run:
         resolved = configuration.validate(told["resolved"]).model_dump(mode="json")
     except ConfigError as error:
         raise ConfigError(f"{place}: its configuration is not one of this version: {error}") from None
-    config = flat(resolved) | {NODES: len(results.nodes)}
+    config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
             f"{file}: method {results.method!r}, seed {results.seed}; its configuration says "

@@ -8,10 +8,10 @@ from typing import Any
 
 from fedshift_app.comparing import grouping, papers
 from fedshift_app.comparing import runs as reading
+from fedshift_app.comparing.papers import PLAIN
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
 from fedshift_app.config import registry
-from fedshift_app.config.registry import NO_PLUGIN
 from fedshift_wire.errors import ConfigError
 from strategies.federation.schedule import LAST_ROUNDS
 
@@ -76,7 +76,7 @@ class Row:
     @property
     def is_baseline(self) -> bool:
         """Whether the others of its group are compared with it."""
-        return self.method == BASELINE and self.runs[0].config["modules.name"] == NO_PLUGIN
+        return self.method == BASELINE and all(self.runs[0].config[key] == value for key, value in PLAIN.items())
 
     def headline(self, column: str) -> dict[int, float | None]:
         """Return the numbers of a column by seed."""

@@ -21,6 +21,7 @@ from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
 from fedshift_app.config import registry
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.methods import Method
 from strategies.federation.schedule import EvaluateConfig
 
 
@@ -63,7 +64,7 @@ def _delta(mu: float, epsilon: float) -> float:
     return first - math.exp(min(0.0, epsilon + log_ndtr(-mu / 2 - epsilon / mu)))  # above 0 by rounding only
 
 
-def check_method(privacy: PrivacyConfig, method: registry.Method, evaluate: EvaluateConfig) -> None:
+def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfig) -> None:
     """Refuse a method or a way to score that would let a node's images out beside the noise.
 
     Raises:
@@ -72,10 +73,10 @@ def check_method(privacy: PrivacyConfig, method: registry.Method, evaluate: Eval
     if privacy.name == "none":
         return
     if not _sends_weights_alone(method):
-        able = ", ".join(m.name for m in registry.METHODS.values() if _sends_weights_alone(m))
+        able = ", ".join(m.name for m in registry.listed() if _sends_weights_alone(m))
         raise ConfigError(
             f"privacy.name={privacy.name} puts noise on weights and on nothing else, which does not do for "
-            f"{method.name!r} (what travels besides them: {method.travels}); it fits {able}"
+            f"{method.name!r} (what travels besides them: {registry.travels(method)}); it fits {able}"
         )
     if evaluate.client_models != "off":
         raise ConfigError(
@@ -101,10 +102,9 @@ def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> 
             )
 
 
-def _sends_weights_alone(method: registry.Method) -> bool:
+def _sends_weights_alone(method: Method) -> bool:
     """Tell whether the server takes weights from the method's nodes, and nothing else."""
-    takes_none = registry.get("fedavg").strategy_class().check_knowledge
-    return method.strategy_class().check_knowledge is takes_none and not method.client_class().heterogeneous
+    return not method.strategy_class().contributes and not method.client_class().heterogeneous
 
 
 def told(privacy: PrivacyConfig, rounds: int) -> str:

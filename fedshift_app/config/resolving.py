@@ -15,14 +15,19 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from clients.adapt.catalog import ADAPTATIONS
 from datasets import catalog
-from fedshift_app.config import registry
+from datasets.base import Dataset
+from fedshift_app.config import extending, recipes, registry
+from fedshift_app.config.files import CONF, names
 from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explain
 from fedshift_app.run.tracking import check_tracker
 from fedshift_wire.errors import ConfigError
-
-CONF = Path(__file__).resolve().parent.parent.parent / "conf"
+from fedshift_wire.extensions import OURS
+from fedshift_wire.frozen import FrozenDict
+from fedshift_wire.methods import Method, imported
+from fedshift_wire.yaml_files import read_yaml
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
 FLAT_KEYS: dict[str, str | int | float | bool] = {
@@ -46,43 +51,9 @@ DEFAULT_EXPERIMENT = "handwritten"
 MODEL_PER_NODE = "model_per_node"
 
 #: What a file may say of a method besides its parameters.
-ASKED_BY_METHODS = ("images", "train", "model", "modules", "evaluate", "rounds")
-
-
-class _OnceLoader(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice, of which YAML would silently drop the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping whose keys differ."""
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                line = key_node.start_mark.line + 1
-                raise yaml.constructor.ConstructorError(problem=f"the key {key!r} comes twice, again in line {line}")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
-
-    Raises:
-        ConfigError: If it cannot be read, is no YAML, or holds something else.
-    """
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"{path}: cannot be read as YAML: {first}") from None
-    if content is None or isinstance(content, dict):
-        return content or {}
-    raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
-
-
-def names(kind: str) -> list[str]:
-    """Return the names of all files of ``conf/<kind>``."""
-    return sorted(path.stem for path in (CONF / kind).glob("*.yaml"))
+ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "evaluate", "rounds")
+#: The sections that make a recipe: what another method's recipe left in them is not this method's.
+OF_RECIPES = ("modules", "adapt", "aggregation")
 
 
 def experiment_file(experiment: str) -> Path:
@@ -120,9 +91,11 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     overrides = parse_set(str(given["set"]))
     path = experiment_file(str(given["experiment"]) or DEFAULT_EXPERIMENT)
     experiment = read_yaml(path)
+    extending.take_files(experiment, path)
     specials = _section(experiment, "methods")
-    if "resolved" in experiment:  # the config.yaml of a run folder
-        layers = _section(experiment, "resolved")
+    again = "resolved" in experiment  # the config.yaml of a run folder
+    if again:
+        layers = upgraded(_section(experiment, "resolved"))
     else:
         layers = {"experiment": path.stem} | {
             k: v for k, v in experiment.items() if k not in ("title", "paper", "methods")
@@ -131,14 +104,15 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
         registry.get(str(name))
         _section(specials, name)
     layers = _with_alias(layers)
-    layers, below, above = _with_method(layers, str(given["method"]), specials, overrides)
+    if "modules" in layers:
+        layers["modules"] = _modules(layers["modules"])
+    layers, below, own, above = _with_method(layers, str(given["method"]), specials, overrides, again)
     layers = _with_dataset(layers, str(given["dataset"]), overrides, below.pop("images", {}))
-    layers = {key: below.get(key, {}) | _section(layers, key) for key in below} | {
-        key: value for key, value in layers.items() if key not in below
-    }
-    for key, value in above.items():
-        layers[key] = _section(layers, key) | value if isinstance(value, dict) else value
-    layers = _with_modules(layers, overrides)
+    merged = dict(below)
+    for upper in (layers, own, above):
+        for key, value in upper.items():
+            merged[key] = _merged(key, merged[key], value) if key in merged else value
+    layers = merged
     _set_flat(layers, given)
     for dotted, value in overrides.items():
         _set_dotted(layers, dotted, value)
@@ -172,6 +146,8 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: With the key, what was found and what is allowed.
     """
+    layers = upgraded(layers)
+    layers["modules"] = [{"name": name} | params for name, params in _modules(layers.get("modules", ())).items()]
     try:
         config = RunConfig.model_validate(layers)
         check_dataset(config.dataset)
@@ -180,11 +156,11 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
     # Write every parameter out, so that the run folder shows defaults too.
-    complete = config.model_copy(update={"modules": _complete_modules(config)})
+    complete = config.model_copy(update={"modules": _complete_modules(config), "adapt": _complete_adapt(config)})
     return complete.model_copy(update={"method": _complete_method(complete)})
 
 
-def _complete_method(config: RunConfig) -> dict[str, Any]:
+def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     """Return the method's section with all its parameters, checked."""
     method = registry.get(config.method["name"])
     try:
@@ -193,25 +169,57 @@ def _complete_method(config: RunConfig) -> dict[str, Any]:
         raise ConfigError(explain(error, "method")) from None
     client_class = method.client_class()
     if config.model.per_node and not client_class.heterogeneous:
-        able = [name for name, m in registry.METHODS.items() if m.client_class().heterogeneous]
+        able = [m.name for m in registry.listed() if m.client_class().heterogeneous]
         raise ConfigError(
             f"model.per_node: the method {method.name!r} averages weights, so all nodes need the same network; "
             f"nodes may differ with {', '.join(able)}"
         )
     check_method(config.privacy, method, config.evaluate)
+    recipes.check_needs(config, method)
     method.strategy_class().check_run(server, config.rounds)
-    client_class.plugin(registry.make_plugin(config.modules), node)
     client_class.check_run(node, config.model, config.train, config.images)
-    return {"name": method.name} | server.model_dump() | node.model_dump()
+    return FrozenDict({"name": method.name} | server.model_dump() | node.model_dump())
 
 
-def _complete_modules(config: RunConfig) -> dict[str, Any]:
-    """Return the section ``modules`` with all its parameters, checked."""
+def _complete_modules(config: RunConfig) -> tuple[FrozenDict[str, Any], ...]:
+    """Return the entries of the section ``modules`` with all their parameters, checked."""
+    found = []
+    for entry in config.modules:
+        given = {key: value for key, value in entry.items() if key != "name"}
+        try:
+            params = registry.modules_params(str(entry["name"]), given)
+        except ValidationError as error:
+            raise ConfigError(explain(error, "modules", str(entry["name"]))) from None
+        found.append(FrozenDict({"name": entry["name"]} | params.model_dump()))
+    return tuple(found)
+
+
+def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
+    """Return the section ``adapt`` with all its parameters, checked."""
+    name = str(config.adapt.get("name", registry.NONE))
     try:
-        params = registry.plugin_params(config.modules)
+        params = registry.adapt_params(config.adapt)
     except ValidationError as error:
-        raise ConfigError(explain(error, "modules")) from None
-    return {"name": config.modules["name"]} | params.model_dump()
+        raise ConfigError(explain(error, "adapt")) from None
+    if name != registry.NONE:
+        imported(ADAPTATIONS[name].adaptation)(params).check(config.images)
+    return FrozenDict({"name": name} | params.model_dump())
+
+
+def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run as this version has them: parameters of recipes were the method's own once."""
+    method = layers.get("method")
+    if not isinstance(method, Mapping) or method.get("name") not in registry.METHODS:
+        return dict(layers)
+    known = registry.get(str(method["name"]))
+    if not any(recipes.moved(known, key) for key in method):
+        return dict(layers)
+    params, asked = recipes.spread(known, method)
+    _, sections = _without_sections(known.defaults)
+    merged = recipes.patched({key: sections[key] for key in OF_RECIPES if key in sections}, asked)
+    if merged.get("adapt", {}).get("name") == registry.NONE:
+        merged["adapt"] = {"name": registry.NONE}
+    return dict(layers) | {"method": params} | merged
 
 
 def from_json(text: str) -> RunConfig:
@@ -220,7 +228,9 @@ def from_json(text: str) -> RunConfig:
     Raises:
         ConfigError: If it is not one.
     """
-    return validate(json.loads(text))
+    content = json.loads(text)
+    extending.allow(content.get("plugins") or ())
+    return validate(content)
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -287,35 +297,89 @@ def _with_alias(layers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_method(
-    layers: dict[str, Any], flat: str, specials: dict[str, Any], overrides: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    layers: dict[str, Any], flat: str, specials: dict[str, Any], overrides: dict[str, Any], again: bool
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Put the method's defaults below what the experiment says of it.
 
+    Args:
+        layers: The experiment's sections, or those of a run that is repeated (``again``).
+        flat: The method that the command asks for; empty: as the experiment says.
+        specials: What the experiment asks of others for each method.
+        overrides: Those of the command; what ``method.KEY`` of a recipe stands for is put in its place.
+        again: The sections are complete: what the method's file says is in them.
+
     Returns:
-        The layers, and what the method asks of other sections: as its default, then for this experiment.
+        The layers, and what the method asks of other sections: as its default, as a recipe, for this experiment.
     """
     wanted = str(overrides.pop("method.name", "") or flat)
-    name, own = _chosen(_section(layers, "method"), "method", wanted, "fedavg")
-    registry.get(name)
-    defaults, below = _without_sections(read_yaml(CONF / "methods" / f"{name}.yaml"))
+    before = _section(layers, "method")
+    name, own = _chosen(before, "method", wanted, "fedavg")
+    method = registry.get(name)
+    if again and name == before.get("name"):
+        return layers | {"method": own}, {}, {}, _asked(method, overrides)
+    if again:
+        layers = {key: value for key, value in layers.items() if key not in OF_RECIPES}
+    defaults, sections = _without_sections(method.defaults)
     special, above = _without_sections(_section(specials, name))
-    return layers | {"method": defaults | special | own | {"name": name}}, below, above
+    params, asked = recipes.spread(method, special | own)
+    below, recipe = ({}, sections) if method.of else (sections, {})
+    above = recipes.patched(recipes.patched(above, asked), _asked(method, overrides))
+    return layers | {"method": defaults | params | {"name": name}}, below, recipe, above
 
 
-def _without_sections(of_method: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _asked(method: Method, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Take from the command's overrides those ``method.KEY`` that stand for keys of other sections; return these."""
+    given = {
+        key: overrides.pop(dotted)
+        for dotted in list(overrides)
+        if (key := dotted.removeprefix("method.")) in method.parameters and dotted != key
+    }
+    params, asked = recipes.spread(method, given)
+    overrides |= {f"method.{key}": value for key, value in params.items()}
+    return asked
+
+
+def _without_sections(of_method: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Divide what a file says of a method into the method's own parameters and the rest."""
     params = {key: value for key, value in of_method.items() if key not in ASKED_BY_METHODS}
     rest = {key: value for key, value in of_method.items() if key in ASKED_BY_METHODS}
-    return params, {key: value if key == "rounds" else _section(rest, key) for key, value in rest.items()}
+    sections = {
+        key: value if key == "rounds" else _modules(value) if key == "modules" else _section(rest, key)
+        for key, value in rest.items()
+    }
+    return params, sections
 
 
-def _with_modules(layers: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Put the modules' defaults below what the experiment says of them."""
-    wanted = str(overrides.pop("modules.name", ""))
-    name, own = _chosen(_section(layers, "modules"), "modules", wanted, registry.NO_PLUGIN)
-    registry.check_plugin(name)
-    defaults = {} if name == registry.NO_PLUGIN else read_yaml(CONF / "modules" / f"{name}.yaml")
-    return layers | {"modules": defaults | own | {"name": name}}
+def _modules(section: Any) -> dict[str, dict[str, Any]]:
+    """Return the entries of a section ``modules`` by name: a list of names and mappings, one mapping, or a name.
+
+    Raises:
+        ConfigError: If it is of another form, or an entry has no name or comes twice.
+    """
+    entries: list[Any] = list(section) if isinstance(section, list | tuple) else [section]
+    if isinstance(section, Mapping) and "name" not in section and all(isinstance(v, Mapping) for v in section.values()):
+        entries = [{"name": name} | dict(value) for name, value in section.items()]
+    found: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        named: Any = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
+            raise ConfigError(f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {entry!r}")
+        if named["name"] in found:
+            raise ConfigError(f"modules: {named['name']!r} comes twice")
+        if named["name"] != registry.NONE:
+            found[named["name"]] = {key: value for key, value in named.items() if key != "name"}
+    return found
+
+
+def _merged(key: str, below: Any, above: Any) -> Any:
+    """Lay a section over another: by key, modules by name, an adaptation as a whole where another is named."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    if key == "modules":
+        return {**below, **{name: {**below.get(name, {}), **params} for name, params in above.items()}}
+    if key == "adapt" and above.get("name", below.get("name")) != below.get("name"):
+        return {"name": registry.NONE} if above["name"] == registry.NONE else dict(above)
+    return {**below, **above}
 
 
 def _with_dataset(
@@ -328,9 +392,16 @@ def _with_dataset(
         raise ConfigError("dataset: the experiment lacks the key dataset.name")
     catalog.get(name)
     images = _section(layers, "images") if own else {}
-    defaults = read_yaml(CONF / "datasets" / f"{name}.yaml")
+    defaults = _dataset_defaults(catalog.get(name))
     dataset = {"domains": defaults["domains"]} | own | {"name": name}
     return layers | {"dataset": dataset, "images": defaults.get("images", {}) | dict(of_method) | images}
+
+
+def _dataset_defaults(dataset: Dataset) -> dict[str, Any]:
+    """Return what is said of a data set: conf/datasets of ours, its own ``defaults`` of any other."""
+    if catalog.DATASETS.origin(dataset.name) == OURS:
+        return read_yaml(CONF / "datasets" / f"{dataset.name}.yaml")
+    return {"domains": dataset.domains} | dict(dataset.defaults)
 
 
 def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -352,14 +423,34 @@ def _set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
     *sections, key = dotted.split(".")
     if (sections or [key])[0] not in RunConfig.model_fields:
         raise ConfigError(f"set: unknown key {dotted!r}; it starts with one of {', '.join(RunConfig.model_fields)}")
+    if (sections or [key])[0] == "modules":
+        layers["modules"] = _set_modules(_modules(layers.get("modules", ())), [*sections, key][1:], value)
+        return
+    if dotted == "adapt.name":
+        layers["adapt"] = _merged("adapt", _section(layers, "adapt"), {"name": value})
+        return
     target = layers
     for section in sections:
         inner = target.get(section)
-        if not isinstance(inner, dict):
-            inner = target[section] = {}
-        target = inner
-    if isinstance(target.get(key), dict) and not sections:
+        target[section] = dict(inner) if isinstance(inner, Mapping) else {}
+        target = target[section]
+    if isinstance(target.get(key), Mapping) and not sections:
         raise ConfigError(
             f"set: {key!r} is a section; set its keys, for example {key}.{next(iter(target[key]), 'name')}="
         )
     target[key] = value
+
+
+def _set_modules(entries: dict[str, dict[str, Any]], keys: list[str], value: Any) -> dict[str, dict[str, Any]]:
+    """Set ``modules`` or ``modules.name``, or a key: ``modules.NAME.KEY``, ``modules.KEY`` where there is one entry."""
+    if not keys or keys == ["name"]:
+        return {name: entries.get(name, {}) | params for name, params in _modules(value).items()}
+    if len(keys) == 1 and len(entries) == 1:
+        keys = [*entries, *keys]
+    if len(keys) != 2 or keys[0] not in entries:
+        known = ", ".join(entries) or "none"
+        raise ConfigError(
+            f"set: modules.{'.'.join(keys)}: expected modules.NAME.KEY with a name of the run's modules ({known}); "
+            "modules=[f2dc] puts some in"
+        )
+    return entries | {keys[0]: entries[keys[0]] | {keys[1]: value}}

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from clients.training.settings import ONLY_32, ImageConfig, ModelConfig, TrainConfig
+from clients.models.catalog import NETWORKS
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
 from datasets.base import Source
 from datasets.corruptions import CORRUPTIONS
@@ -15,8 +16,10 @@ from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import TrackerName
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.frozen import FrozenDict, Section
 from fedshift_wire.params import Params
 from strategies.federation.schedule import EvaluateConfig
+from strategies.settings import AggregationConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
@@ -78,8 +81,11 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     allocation: Allocation = Allocation()
     model: ModelConfig
     train: TrainConfig
-    method: dict[str, Any]  # ``name`` and the method's parameters
-    modules: dict[str, Any] = {"name": registry.NO_PLUGIN}  # ``name`` and the parameters
+    method: Section  # ``name`` and the method's parameters
+    modules: tuple[Section, ...] = ()  # of each entry ``name`` and the parameters
+    adapt: Section = FrozenDict({"name": registry.NONE})  # ``name`` and the parameters
+    aggregation: AggregationConfig = AggregationConfig()
+    plugins: tuple[str, ...] = ()  # a user's own Python files, in simulation only
     federation: FederationConfig = FederationConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     shift: ShiftConfig = ShiftConfig()
@@ -142,10 +148,10 @@ def check_together(config: RunConfig) -> None:
     """
     size = config.dataset.size or catalog.get(config.dataset.name).size
     for name in (config.model.name, *config.model.per_node):
-        if name in ONLY_32 and size != 32:
-            raise ConfigError(
-                f"model.name={name} needs dataset.size=32, found {size}; resnet10 and resnet18 take any size"
-            )
+        only = NETWORKS[name].size
+        if only is not None and size != only:
+            any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
+            raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
     for domain in config.allocation.training_domains(config.dataset.domains):
         if domain in catalog.get(config.dataset.name).test_only:
             raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")

@@ -93,9 +93,7 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         return whole.select(_mixed_test(config, where, domain, whole.y))
     if not where.shared or config.allocation.test_fraction == 0:
         return whole
-    chosen = _test_parts(
-        _Same(config.allocation), config.dataset, where.source, where.num_partitions, domain, config.seed
-    )
+    chosen = _test_parts(config.allocation, config.dataset, where.source, where.num_partitions, domain, config.seed)
     return _take(config, where, domain, chosen) if len(chosen) else whole  # nobody divides a held-out domain
 
 
@@ -122,60 +120,48 @@ def uncorrupted(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"shift": config.shift.model_copy(update={"severity": 0})})
 
 
-class _Same:
-    """An allocation as the key of a cache: it is the same object for all nodes of a process, but holds dicts."""
-
-    def __init__(self, allocation: Allocation) -> None:
-        self.allocation = allocation
-
-    def __hash__(self) -> int:
-        return id(self.allocation)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.allocation is other.allocation
-
-
 def dealt(config: RunConfig, num_nodes: int) -> tuple[str, ...]:
     """Return the domain of each node of the simulation, worked out once per process and run.
 
     Raises:
         ConfigError: If the number of nodes does not fit the allocation.
     """
-    return _dealt(_Same(config.allocation), config.dataset.domains, num_nodes, config.seed)
+    return _dealt(config.allocation, config.dataset.domains, num_nodes, config.seed)
 
 
 @functools.lru_cache(maxsize=8)
-def _dealt(same: _Same, domains: tuple[str, ...], num_nodes: int, seed: int) -> tuple[str, ...]:
-    return same.allocation.deal(domains, num_nodes, seed)
+def _dealt(allocation: Allocation, domains: tuple[str, ...], num_nodes: int, seed: int) -> tuple[str, ...]:
+    return allocation.deal(domains, num_nodes, seed)
 
 
 # A process serves many nodes, and one node's part follows from those of all nodes of its domain: without the
 # caches a round would cost nodes x nodes.
 @functools.lru_cache(maxsize=32)
 def _domain_parts(
-    same: _Same, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
+    allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
 ) -> dict[int, Parts]:
     """Return what each node of the simulation that holds a domain holds of its pool, by index of the node."""
-    allocation = same.allocation
     labels = [catalog.load(dataset.name, domain, split, source, dataset.size).y for split in allocation.pool]
-    held = _dealt(same, dataset.domains, num_nodes, seed)
+    held = _dealt(allocation, dataset.domains, num_nodes, seed)
     classes = len(catalog.get(dataset.name).classes)
     return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed)
 
 
 @functools.lru_cache(maxsize=32)
-def _test_parts(same: _Same, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int) -> Indices:
+def _test_parts(
+    allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
+) -> Indices:
     """Return the indices, into the domain's pool, of the test sets of all its nodes."""
-    if domain not in _dealt(same, dataset.domains, num_nodes, seed):
+    if domain not in _dealt(allocation, dataset.domains, num_nodes, seed):
         return np.zeros(0, np.int64)
-    parts = _domain_parts(same, dataset, source, num_nodes, domain, seed)
+    parts = _domain_parts(allocation, dataset, source, num_nodes, domain, seed)
     return np.unique(np.concatenate([part.test for part in parts.values()]))
 
 
 def _parts(config: RunConfig, where: Place) -> Parts:
     """Return what a node of the simulation holds of its domain's pool."""
     parts = _domain_parts(
-        _Same(config.allocation), config.dataset, where.source, where.num_partitions, where.domain, config.seed
+        config.allocation, config.dataset, where.source, where.num_partitions, where.domain, config.seed
     )
     return parts[where.partition_id]
 

@@ -2,17 +2,24 @@
 
 import functools
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Context
+from numpy.typing import NDArray
 
+from clients.adapt.base import Adaptation
+from clients.adapt.catalog import ADAPTATIONS
 from clients.base import ClientSetup, DomainClient
 from clients.models import networks
-from clients.modules.base import Plugin
+from clients.models.catalog import NETWORKS
+from clients.modules.base import AllModules
+from clients.modules.catalog import MODULES
 from clients.training import precision
-from clients.training.settings import ModelConfig, ModelName
+from clients.training.settings import ModelConfig
 from clients.training.workbench import Workbench, keep_freed_memory
 from datasets import catalog
 from datasets.base import Source
@@ -20,8 +27,11 @@ from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.holdings import Place, dealt, own_images, test_images
-from fedshift_wire.errors import ConfigError
+from fedshift_wire.bounds import largest
+from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.methods import imported
 from fedshift_wire.names import ENGINE, RUN
+from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import torch_seed
 
 SIMULATION = "simulation"
@@ -65,8 +75,8 @@ def _network(config: RunConfig, given: Any) -> str:
         ConfigError: If there is none of that name, or all nodes must have the same.
     """
     name = str(given.get("model", ""))
-    if name and name not in get_args(ModelName):
-        raise ConfigError(f"node-config: unknown model {name!r}; there are {', '.join(get_args(ModelName))}")
+    if name and name not in NETWORKS:
+        raise ConfigError(f"node-config: unknown model {name!r}; there are {', '.join(NETWORKS)}")
     if name and not config.model.per_node and name != config.model.name:
         raise ConfigError(
             f"node-config: model={name!r}, but this run has one network for all, {config.model.name!r}; "
@@ -93,28 +103,30 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     if device.type == "cpu":
         keep_freed_memory()
     network = own_network(config, where)
-    setup = ClientSetup(config.seed, index, device, network, config.train, config.images, config.profile)
+    about = ClientSetup(
+        config.seed, index, device, network, config.train, config.images, config.profile, config.rounds
+    )  # fmt: skip
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
-    bench = _bench(config.model_dump_json(), network, device)
+    bench = _bench(config, network, device)
     client: DomainClient = client_class(
         model=bench.model,
-        setup=setup,
+        setup=about,
         params=config.node_params(),
         train_set=own.train,
         test_set=lambda domain: test_images(config, where, domain),
         validation_set=own.validation,
         own_test=own.test,
-        plugin=plugin(config),
+        modules=modules(config),
+        adaptation=adaptation(config),
         bench=bench,
     )
     return client
 
 
 @functools.lru_cache(maxsize=4)
-def _bench(config_json: str, network: ModelConfig, device: torch.device) -> Workbench:
+def _bench(config: RunConfig, network: ModelConfig, device: torch.device) -> Workbench:
     """Return the model of all nodes that this process plays in a run, as far as they have the same network."""
-    config = from_json(config_json)
     model = initial_model(config, network).to(device).to(memory_format=torch.channels_last)
     return Workbench(model, device, config.train, config.images)
 
@@ -128,11 +140,40 @@ def own_network(config: RunConfig, where: Place) -> ModelConfig:
     return config.model.model_copy(update={"name": where.network or per_node[turn]})
 
 
-def plugin(config: RunConfig) -> Plugin | None:
-    """Return the modules that the model carries, by the configuration or by the method itself."""
+def modules(config: RunConfig) -> AllModules:
+    """Return the modules in the model."""
+    entries = (
+        imported(MODULES[str(entry["name"])].modules)(registry.modules_params(str(entry["name"]), _without_name(entry)))
+        for entry in config.modules
+    )
+    return AllModules(tuple(entries))
+
+
+def adaptation(config: RunConfig) -> Adaptation | None:
+    """Return what is done before test images are scored; None for nothing."""
+    name = str(config.adapt["name"])
+    if name == registry.NONE:
+        return None
+    made: Adaptation = imported(ADAPTATIONS[name].adaptation)(registry.adapt_params(config.adapt))
+    return made
+
+
+def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "name"}
+
+
+def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
+    """Tell whether each node is scored with a model of its own."""
     client_class = registry.get(config.method["name"]).client_class()
-    chosen: Plugin | None = client_class.plugin(registry.make_plugin(config.modules), config.node_params())
-    return chosen
+    own = client_class.personal(model, config.model, config.node_params())
+    return bool(own or modules(config).personal or adaptation(config) is not None)
+
+
+def scores_images_alone(config: RunConfig) -> bool:
+    """Tell whether the score of a test image depends on no other image."""
+    adapts = adaptation(config)
+    alone = registry.get(config.method["name"]).client_class().scores_images_alone
+    return bool(alone and (adapts is None or adapts.scores_images_alone))
 
 
 def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks.SplitModel:
@@ -144,8 +185,7 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     )  # fmt: skip
     client_class = registry.get(config.method["name"]).client_class()
     model: networks.SplitModel = client_class.build_model(plan, config.node_params())
-    carried = plugin(config)
-    return model if carried is None else carried.wrap(model, plan)
+    return modules(config).wrap(model, plan)
 
 
 @functools.lru_cache(maxsize=4)
@@ -162,3 +202,30 @@ def open_message(config_record: Any, context: Context) -> tuple[RunConfig, Place
     """
     config = read_config(str(config_record[RUN]))
     return config, place(config, context, str(config_record[ENGINE]))
+
+
+def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[Any]]:
+    """Return shared arrays, which may only be read, in the order of the client's model.
+
+    Args:
+        arrays: By name.
+        client: Whose model they are for.
+        whose: Where they are from, for the message.
+
+    Raises:
+        FedShiftError: If their names, shapes or types are not the model's, or a number is not finite.
+    """
+    if set(arrays) != set(client.shared_names):
+        strange = sorted(set(arrays) ^ set(client.shared_names))
+        raise FedShiftError(f"{whose} weights do not match this node's model: {', '.join(strange[:3])}")
+    state = client.model.state_dict()
+    for name in client.shared_names:
+        array, wanted = arrays[name], (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
+        if (array.shape, str(array.dtype)) != wanted:
+            raise FedShiftError(
+                f"{whose} {name} has shape {array.shape} and type {array.dtype}, "
+                f"this node's model has {wanted[0]} and {wanted[1]}"
+            )
+        if not np.isfinite(largest(array)):
+            raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
+    return [arrays[name] for name in client.shared_names]

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.base import DomainClient
-from clients.models.networks import ResNetEncoder, SplitModel
+from clients.models.networks import SplitModel
+from clients.models.resnet import ResNetEncoder
 from datasets.base import ImageSet
 from fedshift_app.report.analysis import Floats
 

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from fedshift_app.config import registry
+from fedshift_app.config.keys import NONE, as_asked, flat
 from fedshift_app.report import curves, drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
@@ -131,11 +132,15 @@ def _nodes(record: Record) -> list[dict[str, Any]]:
 def _settings(record: Record) -> dict[str, Any]:
     config, told = record.config, record.told
     method = registry.get(config.method["name"])
-    params = ", ".join(f"{key}={_word(value)}" for key, value in config.method.items() if key != "name")
+    asked = as_asked(flat(config.model_dump(mode="json")))
+    own = {key.removeprefix("method."): value for key, value in asked.items() if key.startswith("method.")}
+    params = ", ".join(f"{key}={_word(value)}" for key, value in own.items() if key != "name")
+    beside = {key: asked[key] for key in ("modules", "adapt.name") if asked.get(key, NONE) != NONE}
     networks = ", ".join(config.model.per_node) or config.model.name
     rows = [
         ("method", f"{method.name}: {method.title} ({method.venue})"),
         ("parameters", params or "none"),
+        *beside.items(),
         ("data", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
         ("model", f"{networks}, BatchNorm {config.model.bn}"),
         (
@@ -143,7 +148,7 @@ def _settings(record: Record) -> dict[str, Any]:
             f"{config.rounds} rounds of {config.train.epochs} local epochs, batches of {config.train.batch_size}, "
             f"lr {config.train.lr}",
         ),
-        ("travels", method.travels),
+        ("travels", registry.travels(method)),
         ("stays on the node", method.private),
         ("command", str(told.get("command", "unknown"))),
         ("started", str(told.get("started", "unknown"))),

@@ -198,13 +198,13 @@ def _add_class_means(
 
 def _add_node_clusters(section: Section, record: Record, numbers: dict[str, Any]) -> None:
     """Show FINCH's clusters of the nodes' style prototypes (FedCode, Eq. 9) against the nodes' domains."""
-    knowledge = record.checkpoint.knowledge if record.checkpoint else {}
-    if "pseudo-labels" not in knowledge:
+    state = record.checkpoint.state if record.checkpoint else {}
+    if "pseudo-labels" not in state:
         return
     domains = record.config.dataset.domains
     domain_of = {node.index: domains.index(node.domain) for node in record.nodes}
-    rows = np.array([domain_of[index] for index in knowledge["nodes"].tolist()], dtype=np.int64)
-    columns = knowledge["pseudo-labels"].astype(np.int64)
+    rows = np.array([domain_of[index] for index in state["nodes"].tolist()], dtype=np.int64)
+    columns = state["pseudo-labels"].astype(np.int64)
     count = int(columns.max()) + 1
     table = analysis.contingency(rows, columns, (len(domains), count))
     agreement = analysis.mutual_information(rows, columns)

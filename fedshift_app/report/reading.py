@@ -13,6 +13,7 @@ from fedshift_app.run import checkpoints, folder, resuming
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -71,7 +72,7 @@ def read(folder: Path) -> Record:
     path = folder.expanduser().resolve()
     if not (path / CONFIG_FILE).is_file():
         raise ConfigError(f"report: {path} is not the folder of a run: it has no {CONFIG_FILE}")
-    told = configuration.read_yaml(path / CONFIG_FILE)
+    told = read_yaml(path / CONFIG_FILE)
     lacking = [key for key in ("resolved", "engine", "nodes") if key not in told]
     if lacking:
         raise ConfigError(f"report: {path / CONFIG_FILE} lacks {', '.join(lacking)}: it is not of a run")

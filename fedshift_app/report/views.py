@@ -16,7 +16,6 @@ from torch import Tensor
 
 from clients.base import DomainClient
 from datasets.base import ImageSet, Source
-from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, shelves
 from fedshift_app.node.holdings import Place
@@ -24,12 +23,12 @@ from fedshift_app.node.shelves import Shelf
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
-from fedshift_app.run import checkpoints
+from fedshift_app.run import checkpoints, starting
 from fedshift_wire.errors import DataError, FedShiftError
 from fedshift_wire.names import DOMAINS, DRAWN, SERVER_ROUND
-from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import generator
 from strategies.federation.roster import Node
+from strategies.federation.rounds import Ask
 
 EXAMPLES = 4  # images of each domain for Grad-CAM
 
@@ -112,7 +111,8 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     """
     if record.checkpoint is None:
         return Sight(nothing="there is no checkpoint that can be read")
-    config, personal = with_data(record.config, data_dir), _personal(record.config)
+    config = with_data(record.config, data_dir)
+    personal = setup.is_personal(record.config, setup.initial_model(record.config))
     command = f"fedshift report {record.folder} data-dir=DIR"
     if record.deployed and personal:
         return Sight(nothing="the test images and the private parts of the models are on the nodes", personal=True)
@@ -130,7 +130,7 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
                 missing[domain] = str(error)
     finally:
         torch.set_num_threads(threads)
-    alone = registry.get(config.method["name"]).client_class().scores_images_alone
+    alone = setup.scores_images_alone(config)
     if views:
         return Sight(views, missing, "", personal, alone, layer)
     reasons = "; ".join(dict.fromkeys(missing.values()))
@@ -145,14 +145,6 @@ def with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
     return config.model_copy(update={"dataset": config.dataset.model_copy(update={"data_dir": str(data_dir)})})
 
 
-def _personal(config: RunConfig) -> bool:
-    """Tell whether nodes are scored with models of their own."""
-    client_class = registry.get(config.method["name"]).client_class()
-    carried, params = setup.plugin(config), config.node_params()
-    own = client_class.personal(setup.initial_model(config), config.model, params)
-    return bool(own or (carried is not None and carried.personal))
-
-
 def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str]:
     assert record.checkpoint is not None
     chosen = _who(record, domain)
@@ -163,7 +155,7 @@ def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> 
     drawn = total if limit is None else min(limit, total)
     with _watched(client, domain, drawn) as seen:
         asked = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
-        client.evaluate(shared_weights(client, record.checkpoint.weights), asked)
+        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), asked)
     # What was scored before an adaptation comes first.
     y, predicted = np.concatenate(seen.y)[-drawn:], np.concatenate(seen.predicted)[-drawn:]
     features = np.concatenate(seen.features)[-drawn:].astype(np.float64)
@@ -200,26 +192,17 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node) -> D
         number = int(record.told["nodes"])
         where = Place(chosen.domain, chosen.partition_id, number, config.dataset.source(), True, threads)
     client = setup.make_client(config, where, chosen.index)
-    client.knowledge = dict(record.checkpoint.knowledge)
+    _, federation = starting.prepare(config, record.engine)
+    strategy = starting.strategy_of(config, federation, lambda *_: None)
+    starting.restore(strategy, record.checkpoint)
+    ask = Ask(record.checkpoint.server_round, trains=False)
+    client.knowledge, client.told = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
     if not record.deployed:
         base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
         # As a resumed run would find it: what a round left that was never finished does not count.
         resumed_after = (*record.resumed_after, record.checkpoint.server_round)
         _, client.memory = Shelf(shelves.simulated(base, chosen.partition_id), resumed_after).recall()
     return client
-
-
-def shared_weights(client: DomainClient, weights: Arrays) -> list[NDArray[np.generic]]:
-    """Return the shared weights in the order of the client's model.
-
-    Raises:
-        FedShiftError: If they are of another model.
-    """
-    state = client.model.state_dict()
-    shapes = {name: tuple(state[name].shape) for name in client.shared_names}
-    if {name: array.shape for name, array in weights.items()} != shapes:
-        raise FedShiftError("the weights of the checkpoint are not of the model that this version builds")
-    return [weights[name] for name in client.shared_names]
 
 
 @dataclass

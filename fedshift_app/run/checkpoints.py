@@ -2,7 +2,8 @@
 
     checkpoint/weights-00007.safetensors    the shared weights after round 7
     checkpoint/knowledge-00007.safetensors  what the method shares besides
-    checkpoint/round-00007.json             written last: sizes and hashes of both, the nodes, what they keep
+    checkpoint/state-00007.safetensors      what only the server keeps
+    checkpoint/round-00007.json             written last: sizes and hashes of all, the nodes, what they keep
     checkpoint/nodes/                       what simulated nodes keep to themselves (``keeping``)
 
 A checkpoint counts if its JSON file is there and all sizes and hashes agree.
@@ -11,6 +12,7 @@ A checkpoint counts if its JSON file is there and all sizes and hashes agree.
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,11 @@ from fedshift_app.run import durable
 from fedshift_wire.records import Arrays
 from strategies.federation.roster import Node
 
-FORMAT = 1  # of the JSON file
+FORMAT = 2  # of the JSON file; 1 had no state
 KEEP = 2  # of each run: where the last one is damaged, the one before serves
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
-_FILE = re.compile(r"(?:round|weights|knowledge)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
+_FILE = re.compile(r"(?:round|weights|knowledge|state)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
 
 
 class Damaged(ValueError):  # noqa: N818 (a verdict, not a malfunction)
@@ -37,7 +39,8 @@ class Checkpoint:
     Attributes:
         server_round: The round, from 1.
         weights: The shared weights, in the order of the model.
-        knowledge: What the method shares besides: all that a strategy has from earlier rounds.
+        knowledge: What the method shares besides.
+        state: What only the server keeps; with ``knowledge`` all that a strategy has from earlier rounds.
         memory: By index of the node, the last round in which it kept private arrays.
         nodes: All nodes that have ever answered, in the order of their index.
         seconds: How long the run has taken so far.
@@ -47,6 +50,7 @@ class Checkpoint:
     server_round: int
     weights: Arrays
     knowledge: Arrays
+    state: Arrays
     memory: dict[int, int]
     nodes: list[Node]
     seconds: float
@@ -58,7 +62,9 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir(exist_ok=True)
     number = checkpoint.server_round
     files = {}
-    for kind, arrays in (("weights", checkpoint.weights), ("knowledge", checkpoint.knowledge)):
+    for kind, arrays in (
+        ("weights", checkpoint.weights), ("knowledge", checkpoint.knowledge), ("state", checkpoint.state),
+    ):  # fmt: skip
         data = durable.pack(arrays)
         name = f"{kind}-{number:05d}.safetensors"
         durable.write_durably(folder / name, data, named=False)
@@ -90,8 +96,13 @@ def rounds(folder: Path) -> list[int]:
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
-def load(folder: Path, server_round: int) -> Checkpoint:
+def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)) -> Checkpoint:
     """Read a checkpoint.
+
+    Args:
+        folder: Where checkpoints are.
+        server_round: The round.
+        formats: Those that will do; a run goes on from one that this version wrote only.
 
     Raises:
         Damaged: If a file is missing or is not what was written.
@@ -99,12 +110,13 @@ def load(folder: Path, server_round: int) -> Checkpoint:
     path = json_file(folder, server_round)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise Damaged(f"{path}: format {content['format']!r}, this version reads {FORMAT}")
+        if content["format"] not in formats:
+            raise Damaged(f"{path}: format {content['format']!r}, needed is {' or '.join(map(str, formats))}")
         return Checkpoint(
             server_round=int(content["round"]),
             weights=_arrays(folder, content["files"]["weights"]),
             knowledge=_arrays(folder, content["files"]["knowledge"]),
+            state=_arrays(folder, content["files"]["state"]) if content["format"] > 1 else {},
             memory={int(index): int(kept) for index, kept in content["memory"].items()},
             nodes=[_node(told) for told in content["nodes"]],
             seconds=float(content["seconds"]),

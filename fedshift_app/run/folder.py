@@ -177,7 +177,8 @@ class RunFolder:
         self._lock.release()
 
     def add_round(
-        self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays, memory: Mapping[int, int] | None = None,
+        self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays, state: Arrays,
+        memory: Mapping[int, int] | None = None,
         nodes: Sequence[Node] = (),
     ) -> None:  # fmt: skip
         """Save a full round: first its line in ``metrics.jsonl``, then the checkpoint, by which the round counts.
@@ -186,6 +187,7 @@ class RunFolder:
             result: The round.
             weights: The shared weights.
             knowledge: What the method shares besides.
+            state: What only the server keeps.
             memory: By index of the node, the last round in which it kept private arrays.
             nodes: All nodes that have ever answered.
         """
@@ -194,7 +196,14 @@ class RunFolder:
         self._weights = weights
         durable.append_line(self.path / METRICS_FILE, json.dumps(finite(_line(result))))
         checkpoint = Checkpoint(
-            result.server_round, decode(weights), knowledge, dict(memory or {}), list(nodes), self.seconds, self.writing
+            result.server_round,
+            decode(weights),
+            knowledge,
+            state,
+            dict(memory or {}),
+            list(nodes),
+            self.seconds,
+            self.writing,
         )
         checkpoints.save(self.path / checkpoints.FOLDER, checkpoint)
         self._tracker.add(result)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.config import resolving as configuration
+from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import shelves
 from fedshift_app.node.setup import DEPLOYMENT
@@ -18,6 +19,7 @@ from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
@@ -128,7 +130,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     file = path / CONFIG_FILE
     if not file.is_file():
         raise ConfigError(f"resume: {path} is not the folder of a run: it has no {CONFIG_FILE}")
-    told = configuration.read_yaml(file)
+    told = read_yaml(file)
     lacking = [key for key in ("resolved", "run_id", "engine", "nodes") if key not in told]
     if lacking:
         raise ConfigError(f"resume: {file} lacks {', '.join(lacking)}: it is not of a run that can be continued")
@@ -153,14 +155,6 @@ def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
         raise ConfigError(f"resume: the run in {path} is another one: {'; '.join(told)}")
 
 
-def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return all values by their dotted key."""
-    found: dict[str, Any] = {}
-    for key, value in section.items():
-        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return found
-
-
 def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None) -> Past:
     resumed_after = tuple(int(resumed["after_round"]) for resumed in told.get("resumed", ()))
     past = Past(
@@ -171,7 +165,7 @@ def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | N
     damaged = []
     for number in checkpoints.rounds(path / checkpoints.FOLDER):
         try:
-            found = checkpoints.load(path / checkpoints.FOLDER, number)
+            found = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
             _check_memory(past, found)
             if len(lines) < number:
                 raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")

@@ -14,6 +14,7 @@ from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import Point
 from fedshift_app.sweep.progress import Timed
 from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.yaml_files import read_yaml
 
 SWEEP_FILE = "sweep.json"
 
@@ -97,7 +98,7 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
 def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
     """Return the key of the point and the content of a ``config.yaml``; None if it is not of a run of this version."""
     try:
-        told = configuration.read_yaml(file)
+        told = read_yaml(file)
         return grid.identity(configuration.validate(told["resolved"]), int(told["nodes"])), told
     except (FedShiftError, KeyError, TypeError, ValueError) as error:
         typer.echo(f"{file} is left out: {error}", err=True)

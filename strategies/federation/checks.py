@@ -5,44 +5,20 @@ run going and its model finite; they do not make an average robust against a nod
 (docs/security.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from numpy.typing import NDArray
 
 from fedshift_wire.bounds import (
     LARGEST_COUNT,
     MOST_METRICS,
     MOST_NAME,
     Refused,
-    check_numbers,
     plain,
     whole,
 )
 from fedshift_wire.names import KEPT, LOCAL, LOSS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
 
 NO_LOSSES = (NUM_EXAMPLES, PROCESS, KEPT, STARTED_ANEW)  # numbers of a reply that are neither losses nor scores
-
-
-def check_contribution(knowledge: Mapping[str, NDArray[Any]], class_counts: Sequence[int], max_value: float) -> None:
-    """Check what any method's node contributes besides weights: see :func:`check_numbers`; and its ``counts``.
-
-    Args:
-        knowledge: Named arrays. ``counts`` (C,), if there, are images behind a class prototype.
-        class_counts: Training images per class, as the node announced them before the first round, (C,).
-        max_value: The largest absolute value of a floating-point number.
-
-    Raises:
-        Refused: If a number is out of bounds, or more images of a class are counted than were announced.
-    """
-    for name, array in knowledge.items():
-        check_numbers(name, array, max_value)
-    counts = knowledge.get("counts")
-    if counts is None or counts.shape != (len(class_counts),):
-        return
-    for label, (told, announced) in enumerate(zip(counts.tolist(), class_counts, strict=True)):
-        if told > announced:
-            raise Refused(f"counts says {told} images of class {label}, announced were {announced}")
 
 
 def training_numbers(metrics: Mapping[str, Any], announced: int) -> tuple[int, dict[str, float]]:

@@ -5,6 +5,20 @@ from typing import Any
 
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.schedule import EvaluateConfig
+from strategies.settings import AggregationConfig
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a node is about to be asked.
+
+    Attributes:
+        server_round: The round, from 1.
+        trains: It trains; else it scores test images.
+    """
+
+    server_round: int
+    trains: bool
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,7 @@ class Federation:
         scores_images_alone: A test set may be divided: the score of an image depends on no other image.
         queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
         max_value: The largest absolute value of a floating-point number that a node may send.
+        aggregation: How nodes weigh, where the method does not say.
     """
 
     domains: tuple[str, ...]
@@ -52,6 +67,7 @@ class Federation:
     scores_images_alone: bool = True
     queues: bool = False
     max_value: float = 1e6
+    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
 
 
 @dataclass

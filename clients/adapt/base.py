@@ -1,0 +1,61 @@
+"""Adaptation: something done on the node between the arrival of the weights and the score, over any training method.
+
+The section ``adapt`` of a configuration names one. It sees images of the test set, never their labels: it is given
+the images alone, and the base client scores what it yields.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.training.settings import ImageConfig
+from fedshift_wire.params import Params
+
+if TYPE_CHECKING:
+    from clients.base import DomainClient
+
+Places = NDArray[np.int64]
+
+
+class Adaptation:
+    """Changes a client's model before its test images are scored; weights are put back afterwards.
+
+    Attributes:
+        params: Its parameters.
+        before: What the score without the adaptation is called, among ``Scores.others``.
+    """
+
+    params_model: ClassVar[type[Params]] = Params
+    before: ClassVar[str] = "before-adaptation"
+    #: Whether the score of an image depends on no other image, so that nodes may share out a test set.
+    scores_images_alone: ClassVar[bool] = False
+    #: Whether it is done, too, to a model that local training has just left (``evaluate.client_models``).
+    after_training: ClassVar[bool] = True
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def check(self, images: ImageConfig) -> None:
+        """Raise ``ConfigError`` if it cannot run so; called before anything starts."""
+
+    def received(self, client: "DomainClient") -> None:
+        """Be told that the client has been given other weights: what was worked out from those before is void."""
+
+    def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
+        """Change the client's model by what test images (N, H, W, 3) look like.
+
+        Args:
+            client: Its model, its tools (``augmented_batches``, ``forward``, ``torch_rng``, ...), its own images.
+            images: The test images; there are no labels.
+
+        Yields:
+            The places of images that are to be scored now, with the model as it is; each image once in all.
+        """
+        raise NotImplementedError
+
+    def predict(self, client: "DomainClient", x: Tensor) -> Tensor:
+        """Return the logits (B, C) by which images (B, 3, H, W) are classified; by default the client's own."""
+        return client.predict(x)

@@ -1,0 +1,38 @@
+"""All adaptations by name. No torch: the command line reads it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedshift_wire.extensions import Registry
+
+
+@dataclass(frozen=True)
+class AdaptationEntry:
+    """An adaptation that a configuration can ask for.
+
+    Attributes:
+        name: The name by which a configuration asks for it.
+        title: One line for lists.
+        adaptation: Its class, a ``clients.adapt.base.Adaptation``, named as ``module:Class`` or given itself.
+    """
+
+    name: str
+    title: str
+    adaptation: str | type[Any]
+
+
+ADAPTATIONS: Registry[AdaptationEntry] = Registry(
+    "adaptation", "fedshift.adaptations", lambda: AdaptationEntry,
+    {
+        entry.name: entry
+        for entry in (
+            AdaptationEntry(
+                "finetune", "one more local training round before the test", "clients.adapt.finetune:Finetune"
+            ),
+            AdaptationEntry(
+                "fedicon", "FedICON: contrast of two views of the test images",
+                "clients.adapt.fedicon:ContrastAdaptation",
+            ),
+        )
+    },
+)  # fmt: skip

@@ -1,0 +1,101 @@
+"""FedICON's test-time adaptation (TTA) over any training method [Tan et al., 2023].
+
+Paper: "Is Heterogeneity Notorious? Taming Heterogeneity to Handle Test-Time Shift in Federated Learning",
+Yue Tan, Chen Chen, Weiming Zhuang, Xin Dong, Lingjuan Lyu, Guodong Long, NeurIPS 2023 (equation 5, algorithm 1).
+Reference code: none published.
+
+The encoder is tuned on the node's unlabelled test images by the contrast of two views of each; the classifier, and a
+projection head where the model has one, stay as they are. Deviation: the adapted encoder is made anew, from the
+weights received, whenever a test set is scored (A8).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from clients.adapt.base import Adaptation, Places
+from clients.losses import fedicon as terms
+from clients.models.networks import set_training
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig
+from datasets.base import ImageSet
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import Params
+
+if TYPE_CHECKING:
+    from clients.base import DomainClient
+
+
+PROJECTION = "projection"  # a model's part that makes z of features, if there is one
+
+
+class ContrastParams(Params):
+    """Parameters of the adaptation; the paper gives none of them."""
+
+    tau: float = Field(0.07, gt=0)  # of Eq. 5; 0.07 is SupCon's
+    mode: Literal["transductive", "online"] = "transductive"  # online: predict each batch after its step
+    epochs: int = Field(1, ge=1)  # over the test set
+    batch_size: int = Field(32, ge=2)
+    lr: float = Field(0.001, gt=0)
+
+    @model_validator(mode="after")
+    def _online_sees_a_batch_once(self) -> "ContrastParams":
+        if self.mode == "online" and self.epochs != 1:
+            raise ValueError(f"mode=online needs epochs=1, found {self.epochs}: each batch comes once")
+        return self
+
+
+class ContrastAdaptation(Adaptation):
+    """Tunes the encoder by Eq. 5 on the test images before they are scored."""
+
+    params_model = ContrastParams
+    params: ContrastParams
+
+    def check(self, images: ImageConfig) -> None:
+        """Refuse a contrast of two views that are the same image."""
+        if not (images.crop_padding or images.flip or images.draws_real_values):
+            raise ConfigError(
+                "adapt.name=fedicon contrasts two augmented views of each image, but the section images has no "
+                "augmentation on: set images.crop_padding, images.flip, images.resized_crop, images.jitter or "
+                "images.grayscale"
+            )
+
+    def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
+        """Tune the encoder on images (N, H, W, 3), classifier and projection fixed."""
+        p, model = self.params, client.model
+        model.requires_grad_(False)
+        model.encoder.requires_grad_(True)
+        frozen_bn = client.setup.model.bn == "freeze"
+        set_training(model.encoder, freeze_batchnorm=frozen_bn)
+        tuned = [weight for weight in model.encoder.parameters() if weight.requires_grad]
+        optimizer = torch.optim.SGD(tuned, lr=p.lr)
+        # In place of labels, which are not known here, each image carries its place.
+        unlabelled = ImageSet(images, np.arange(len(images), dtype=np.int64))
+        purposes = ("fedicon-tta-order", "fedicon-tta-first", "fedicon-tta-second")
+        order, first, second = (client.torch_rng(purpose, client.server_round) for purpose in purposes)
+        for _ in range(p.epochs):
+            for batch in client.augmented_batches(unlabelled, p.batch_size, 2, order, first, second):
+                set_training(model.encoder, freeze_batchnorm=frozen_bn)  # scoring in between ends it
+                loss = terms.instance_contrast(*two_views(client, batch), p.tau)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                if p.mode == "online":
+                    yield batch.y.cpu().numpy()
+        if p.mode == "transductive":
+            yield np.arange(len(images))
+
+
+def two_views(client: "DomainClient", batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return z of both views (Eq. 1), (B, D) each, in one pass; behind the projection head, if there is one."""
+    assert batch.second is not None
+    z, _ = client.forward(torch.cat((batch.x, batch.second)))  # 2B x D
+    if hasattr(client.model, PROJECTION):
+        z = client.model.get_submodule(PROJECTION)(z)
+    first, second = z.chunk(2)
+    return first, second

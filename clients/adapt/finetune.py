@@ -1,0 +1,57 @@
+"""Fine-tuning: one more local training round on the node's own training images before a test image is scored.
+
+No paper of its own; as FedAvg-FT in FedICON's comparison (Tan et al., NeurIPS 2023, A.3). The tuned copy lives for one
+evaluation only, so training and the global model are those of the method without it, bit for bit.
+
+Deviations: (1) the copy is made anew in every scored round, the paper names the last one; (2) it is what the node's
+next local round would make of the weights (its order of images, its augmentation, the method's own loss).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from clients.adapt.base import Adaptation, Places
+from fedshift_wire.params import Params
+
+if TYPE_CHECKING:
+    from clients.base import DomainClient
+
+
+class FinetuneParams(Params):
+    """Parameters of fine-tuning."""
+
+    epochs: int | None = Field(None, ge=1)  # null: train.epochs; FedICON: 5, which is its train.epochs
+
+
+class Finetune(Adaptation):
+    """Trains the received model for ``epochs`` more epochs; all domains of one call share the tuned copy."""
+
+    params_model = FinetuneParams
+    params: FinetuneParams
+    before = "before-fine-tuning"
+    scores_images_alone = True
+    after_training = False  # what local training left is tuned already
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self._tuned: dict[str, Tensor] | None = None
+
+    def received(self, client: "DomainClient") -> None:
+        """Forget the copy that was made of other weights."""
+        self._tuned = None
+
+    def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
+        """Put the tuned copy into the model; the first time in a call, train it."""
+        state = client.model.state_dict()
+        if self._tuned is None:
+            client.train_ahead(self.params.epochs)
+            self._tuned = {name: tensor.clone() for name, tensor in state.items()}
+        else:
+            for name, tensor in self._tuned.items():
+                state[name].copy_(tensor)
+        yield np.arange(len(images))

@@ -1,0 +1,73 @@
+"""ResNets in the small-image form of the FPL code family (Huang et al., CVPR 2023).
+
+3x3 stem of stride 1, no max-pool, stages of width 64-128-256-512 with strides 1-2-2-2, global average pooling; D = 512.
+ResNet-10 with 7 classes has 4,901,703 parameters.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from clients.models.networks import SplitModel
+from clients.models.stages import Stages, pooled, stages_of
+
+
+class BasicBlock(nn.Module):
+    """Residual block of two 3x3 convolutions (He et al., CVPR 2016)."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or width_in != width:
+            self.shortcut = nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, width_in, H, W) to (B, width, H / stride, W / stride)."""
+        h = torch.relu(self.bn1(self.conv1(x)))
+        h = self.bn2(self.conv2(h)) + self.shortcut(x)
+        return torch.relu(h)
+
+
+class ResNetEncoder(nn.Module):
+    """Small-image ResNet up to the pooled features; ``blocks`` blocks in each of four stages."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        widths, strides = (64, 128, 256, 512), (1, 2, 2, 2)
+        self.stem = nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        self.stages = nn.ModuleList()
+        width_in = 64
+        for width, stride in zip(widths, strides, strict=True):
+            first = BasicBlock(width_in, width, stride)
+            rest = [BasicBlock(width, width, 1) for _ in range(blocks - 1)]
+            self.stages.append(nn.Sequential(first, *rest))
+            width_in = width
+
+    def feature_map(self, x: Tensor) -> Tensor:
+        """Map images (B, 3, H, W) to the last stage's map (B, 512, H / 8, W / 8)."""
+        h: Tensor = self.stem(x)
+        for stage in self.stages:
+            h = stage(h)
+        return h
+
+    def feature_stages(self) -> Stages:
+        """Return the four stages of the paper, the first with the stem."""
+        first, *others = self.stages
+        return stages_of([nn.Sequential(self.stem, first), *others], pooled)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (B, 3, H, W) to features (B, 512)."""
+        return self.feature_map(x).mean(dim=(2, 3))
+
+
+def resnet10(num_classes: int, size: int) -> SplitModel:
+    """Build ResNet-10: one block in each stage."""
+    return SplitModel(ResNetEncoder(1), 512, num_classes)
+
+
+def resnet18(num_classes: int, size: int) -> SplitModel:
+    """Build ResNet-18: two blocks in each stage."""
+    return SplitModel(ResNetEncoder(2), 512, num_classes)

@@ -1,0 +1,54 @@
+"""An encoder as a row of feature maps, for modules that sit between them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Stages:
+    """An encoder cut up; it stays the owner of its layers.
+
+    Attributes:
+        maps: From the images, or the map before, to the map of each stage (B, C, H, W).
+        widths: C of each.
+        rest: From the last map to the features (B, D).
+    """
+
+    maps: tuple[Callable[[Tensor], Tensor], ...]
+    widths: tuple[int, ...]
+    rest: Callable[[Tensor], Tensor]
+
+
+def feature_stages(encoder: nn.Module) -> Stages | None:
+    """Cut an encoder into stages and a rest; None for one without feature maps.
+
+    An encoder with a method ``feature_stages`` says itself. A row of layers has one stage up to each max-pooling, and
+    must flatten the last.
+    """
+    own = getattr(encoder, "feature_stages", None)
+    if own is not None:
+        found: Stages = own()
+        return found
+    if isinstance(encoder, nn.Sequential):
+        ends = [i + 1 for i, layer in enumerate(encoder) if isinstance(layer, nn.MaxPool2d)]
+        if ends and len(encoder) > ends[-1] and isinstance(encoder[ends[-1]], nn.Flatten):
+            blocks = [encoder[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            return stages_of(blocks, encoder[ends[-1] :])
+    return None
+
+
+def stages_of(blocks: Sequence[nn.Module], rest: Callable[[Tensor], Tensor]) -> Stages:
+    """Return stages that are modules; the last convolution of each says how wide its map is."""
+    return Stages(tuple(blocks), tuple(_width(block) for block in blocks), rest)
+
+
+def _width(block: nn.Module) -> int:
+    return [layer for layer in block.modules() if isinstance(layer, nn.Conv2d)][-1].out_channels
+
+
+def pooled(f: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return r^F(f): global average pooling, (B, C, H, W) to (B, C), in the type of ``f`` or another."""
+    return f.mean(dim=(2, 3), dtype=dtype)

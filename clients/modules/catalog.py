@@ -1,0 +1,27 @@
+"""All modules by name. No torch: the command line reads it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedshift_wire.extensions import Registry
+
+
+@dataclass(frozen=True)
+class ModulesEntry:
+    """Modules that a configuration can ask for.
+
+    Attributes:
+        name: The name by which a configuration asks for them.
+        title: One line for lists.
+        modules: Their class, a ``clients.modules.base.Modules``, named as ``module:Class`` or given itself.
+    """
+
+    name: str
+    title: str
+    modules: str | type[Any]
+
+
+MODULES: Registry[ModulesEntry] = Registry(
+    "modules", "fedshift.modules", lambda: ModulesEntry,
+    {"f2dc": ModulesEntry("f2dc", "F2DC: feature decoupling and calibration", "clients.modules.f2dc:F2DCModules")},
+)  # fmt: skip

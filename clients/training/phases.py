@@ -1,0 +1,38 @@
+"""Local training in parts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from clients.training.batches import Batch
+
+Loss = Callable[[Batch], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a node's local round; epochs are counted on from phase to phase.
+
+    Attributes:
+        epochs: Local epochs.
+        trains: Starts of the names of the parameters that learn, such as ``("classifier.",)``; None for all.
+        freezes: Starts of the names of those that do not. BatchNorm of what does not learn still takes statistics,
+            unless a method puts it in evaluation mode (``start_epoch``).
+        lr: Learning rate in place of ``train.lr``; the decay and the schedule of the configuration apply to it too.
+        views: Augmented views of an image: 1 or 2, 0 for the image as it is; None for ``images.views``.
+        loss: In place of the method's ``loss``.
+        fresh: The optimiser starts without the momentum of the phase before.
+    """
+
+    epochs: int
+    trains: tuple[str, ...] | None = None
+    freezes: tuple[str, ...] = ()
+    lr: float | None = None
+    views: int | None = None
+    loss: Loss | None = None
+    fresh: bool = False
+
+    def learns(self, name: str) -> bool:
+        """Tell whether the parameter of this name learns."""
+        return (self.trains is None or name.startswith(self.trains)) and not name.startswith(self.freezes)

@@ -1,0 +1,253 @@
+"""What every client works with: the model on the bench, batches, scoring, generators, weights in and out. No hook."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients import losses
+from clients.models.networks import SplitModel
+from clients.training import precision
+from clients.training.arrays import view
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.stopwatch import Stopwatch
+from clients.training.workbench import Workbench
+from datasets.base import ImageSet
+from fedshift_wire.records import Arrays
+from fedshift_wire.seeding import torch_seed
+
+MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
+
+
+@dataclass(frozen=True)
+class ClientSetup:
+    """Who a client is and how it trains.
+
+    Attributes:
+        seed: The run's seed.
+        index: The node's place in the federation; with seed and round it fixes all randomness.
+        device: Where the model computes.
+        rounds: Rounds of the run.
+        profile: Whether the client measures where its time goes.
+    """
+
+    seed: int
+    index: int
+    device: torch.device
+    model: ModelConfig
+    train: TrainConfig
+    images: ImageConfig
+    profile: bool = False
+    rounds: int = 1
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How a model did on a set of images.
+
+    Attributes:
+        correct: Correct top-1 predictions.
+        loss_sum: Cross-entropy summed over the images.
+        others: Correct predictions of the same images scored in another way, by its name.
+    """
+
+    correct: int
+    loss_sum: float
+    others: Mapping[str, int] = field(default_factory=dict)
+
+
+class NodeTools(NumPyClient):
+    """The model of one node, and what a method needs to train and to score it.
+
+    Attributes:
+        knowledge: The arrays that the server sent besides weights; set before each call of ``fit`` or ``evaluate``.
+        told: The numbers and words that the server's method told this node; set likewise.
+        memory: What the node keeps between calls (private parts of the model, a method's own arrays).
+        server_round: The round of the current call, from 1.
+        steps: Optimiser steps of the last local training.
+        shared_names: Names of the arrays that travel, in the order of the model's state dict.
+        watch: Where the time of the calls went, if ``setup.profile``.
+    """
+
+    def __init__(
+        self, model: SplitModel, setup: ClientSetup, train_set: ImageSet, private: frozenset[str],
+        bench: Workbench | None,
+    ) -> None:  # fmt: skip
+        self._bench = bench or Workbench(model, setup.device, setup.train, setup.images)
+        self._bench.clear()
+        self.model = model
+        self.setup = setup
+        self.train_set = train_set
+        self.knowledge: Arrays = {}
+        self.told: Mapping[str, int | float | str] = {}
+        self.memory: Arrays = {}
+        self.server_round = 0
+        self.steps = 0
+        self.watch = Stopwatch(setup.device, on=setup.profile)
+        self._taken, self._buffer = self._bench.room(train_set.x.shape[1:])
+        self._private = private
+        self.shared_names = [name for name in model.state_dict() if name not in private]
+        self._parameters: list[NDArray[Any]] = []
+        self._received: dict[str, Tensor] | None = None
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the logits (B, C) by which images (B, 3, H, W) are classified at test time."""
+        return self.forward(x)[1]
+
+    @property
+    def received_weights(self) -> dict[str, Tensor]:
+        """The shared weights and buffers as they came, by name, on the device: read from them only."""
+        if self._received is None:
+            state = self.model.state_dict()
+            with torch.no_grad():
+                self._received = {
+                    name: torch.empty_like(state[name]).copy_(view(array))
+                    for name, array in zip(self.shared_names, self._parameters, strict=True)
+                }
+        return self._received
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the network under the configured precision; features (B, D) and logits (B, C) in float32."""
+        with precision.autocast(self.setup.train.precision, self.setup.device):
+            features, logits = self.model(x)
+        return features.float(), logits.float()
+
+    def tensor(self, name: str) -> Tensor | None:
+        """Return an array of ``self.knowledge`` on the device, or None if the server sent none."""
+        array = self.knowledge.get(name)
+        # A copy: nobody may change what the server sent.
+        return None if array is None else torch.from_numpy(array.copy()).to(self.setup.device)
+
+    def torch_rng(self, purpose: str, server_round: int) -> torch.Generator:
+        """Return a CPU generator for (run seed, purpose, node, round)."""
+        rng = torch.Generator()
+        rng.manual_seed(torch_seed(self.setup.seed, purpose, self.setup.index, server_round))
+        return rng
+
+    def class_prototypes(self) -> tuple[Tensor, Tensor]:
+        """Average the features of all training images by class, in evaluation mode, not augmented.
+
+        Returns:
+            Means (C, D) in float32, zero for a class the node does not hold, and counts (C,).
+        """
+        return self.class_means_of(lambda x: self.forward(x)[0])
+
+    def class_means_of(self, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """As :meth:`class_prototypes`, of what ``encode`` makes of images: (B, 3, H, W) to (B, D)."""
+        self.model.eval()
+        sums: Tensor | None = None
+        with torch.inference_mode():
+            for x, y in self.plain_batches(self.train_set):
+                z = encode(x).float()
+                sums = z.new_zeros(self.model.num_classes, z.shape[1]) if sums is None else sums
+                sums.index_add_(0, y, z)
+        y = torch.from_numpy(self.train_set.y)
+        counts = torch.bincount(y, minlength=self.model.num_classes).to(self.setup.device)
+        assert sums is not None  # a node without images does not take part
+        return sums / counts.clamp(min=1)[:, None], counts
+
+    def score(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+        """Return the number of correct top-1 predictions and the summed cross-entropy.
+
+        Args:
+            images: Labelled images.
+            predict: Gives the logits; by default :meth:`predict`.
+        """
+        self.model.eval()
+        predict = predict or self.predict
+        correct = torch.zeros((), dtype=torch.int64, device=self.setup.device)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.setup.device)
+        with torch.inference_mode():
+            for x, y in self.plain_batches(images):
+                logits = predict(x)
+                correct += (logits.argmax(dim=1) == y).sum()
+                loss_sum += losses.cross_entropy(logits, y) * len(y)
+        return int(correct), float(loss_sum)
+
+    @contextmanager
+    def kept_weights(self) -> Iterator[None]:
+        """Put all weights and buffers back afterwards to what they were before."""
+        state = self.model.state_dict()
+        kept = {name: tensor.clone() for name, tensor in state.items()}
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, tensor in state.items():
+                    tensor.copy_(kept[name])
+
+    def plain_batches(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented."""
+        size = self.setup.images.eval_batch
+        pixels, labels = self._bench.images.get(images)
+        for start in range(0, len(images), size):
+            x = pixels[start : start + size].to(self.setup.device)
+            yield self._bench.pipeline.plain(x, self._buffer), labels[start : start + size]
+
+    def augmented_batches(
+        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
+        second: torch.Generator, epoch: int = 0,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """Yield all images once, in random order.
+
+        Args:
+            images: The images; their labels are passed on as they are.
+            batch_size: Images per batch; a last batch of one image joins the one before.
+            views: Augmented views of each image, 1 or 2; 0 for the image as it is.
+            order: CPU generator of the order.
+            first: CPU generator of the first view.
+            second: CPU generator of the second view.
+            epoch: Passed on.
+        """
+        pixels, labels = self._bench.images.get(images)
+        pipeline, device = self._bench.pipeline, self.setup.device
+        permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
+        for index in _cut(permutation, batch_size):
+            # index_select copies whole images, and into the same memory for every batch that has room there.
+            fits = len(index) <= len(self._taken) and pixels.device.type == device.type
+            taken, buffer = (self._taken[: len(index)], self._buffer) if fits else (None, None)
+            x = torch.index_select(pixels, 0, index, out=taken).to(device)
+            y = labels[index.to(device)]
+            if views == 2:
+                one, other = pipeline.two_views(x, first, second)
+                yield Batch(one, y, epoch, other)
+            else:
+                one = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
+                yield Batch(one, y, epoch)
+
+    def _load(self, parameters: list[NDArray[Any]]) -> None:
+        """Put shared weights and the node's private parts (or their initial values) into the model."""
+        self._parameters, self._received = parameters, None
+        state = self.model.state_dict()
+        for name, array in zip(self.shared_names, parameters, strict=True):
+            state[name].copy_(view(array))
+        for name in self._private:
+            kept = self.memory.get(MODEL_PART + name)
+            state[name].copy_(self._bench.initial[name] if kept is None else view(kept))
+
+    def _shared(self) -> list[NDArray[Any]]:
+        state = self.model.state_dict()
+        # Copies: the model's memory is used again, and these are the caller's.
+        return [state[name].detach().cpu().numpy().copy() for name in self.shared_names]
+
+    def _keep_private(self) -> None:
+        state = self.model.state_dict()
+        for name in self._private:
+            self.memory[MODEL_PART + name] = state[name].detach().cpu().numpy().copy()
+
+
+def _cut(permutation: Tensor, batch_size: int) -> list[Tensor]:
+    """Cut a permutation (N,) into batches; a last batch of one sample joins the one before.
+
+    BatchNorm has no variance over one sample.
+    """
+    parts = list(torch.split(permutation, batch_size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts

@@ -1,0 +1,64 @@
+"""A configuration by dotted key: as it is, and as asked for, where a recipe's parameters stand for other keys."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedshift_app.config import registry
+from fedshift_app.config.recipes import targets_of
+from fedshift_wire.methods import Method
+
+NONE = registry.NONE
+
+
+def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return all values by their dotted key; of the list of modules the names, and the parameters by name and key."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{above}{key}.")
+        elif key == "modules" and not above:
+            found[key] = ",".join(entry["name"] for entry in value) or NONE
+            for entry in value:
+                inner = {name: one for name, one in entry.items() if name != "name"}
+                found |= flat(inner, f"{key}.{entry['name']}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found
+
+
+def as_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key as their method's parameters say them.
+
+    What a parameter ``method.KEY`` stands for is told as that parameter; modules and an adaptation that the method
+    itself has are told as none.
+
+    Args:
+        settings: All settings of a run (:func:`flat`).
+    """
+    method = registry.get(str(settings["method.name"]))
+    found = dict(settings)
+    for key in method.parameters:
+        _tell(found, settings, method, key)
+    own = _own_names(method)
+    return found | {key: NONE for key, name in own.items() if found.get(key, name) == name}
+
+
+def _tell(found: dict[str, Any], settings: Mapping[str, Any], method: Method, key: str) -> None:
+    """Put one parameter in the place of the keys that it stands for, if their values are its."""
+    for target in targets_of(method, key):
+        dotted = target if isinstance(target, str) else target["key"]
+        if dotted.startswith("method.") or dotted not in settings:
+            continue
+        meant = {value: given for given, value in target["values"].items()} if isinstance(target, Mapping) else None
+        if meant is not None and settings[dotted] not in meant:
+            continue
+        value = settings[dotted] if meant is None else meant[settings[dotted]]
+        if found.setdefault(f"method.{key}", value) == value:
+            del found[dotted]
+
+
+def _own_names(method: Method) -> dict[str, str]:
+    """Return what the method's own file puts under ``modules`` and ``adapt.name``."""
+    modules, adapt = method.defaults.get("modules", ()), method.defaults.get("adapt", {})
+    names = [entry if isinstance(entry, str) else entry["name"] for entry in modules]
+    return ({"modules": ",".join(names)} if names else {}) | ({"adapt.name": adapt["name"]} if adapt else {})

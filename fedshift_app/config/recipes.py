@@ -1,0 +1,103 @@
+"""Recipes: methods that are a configuration of another one, and what their parameters stand for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from clients.models.catalog import NETWORKS
+from fedshift_app.config.sections import RunConfig
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.methods import Method
+
+
+def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide parameters of a method into its own and the keys of other sections that they stand for.
+
+    Args:
+        method: Its ``parameters`` say what stands for what.
+        given: Parameters by name.
+
+    Returns:
+        The method's own parameters; sections, of modules by name.
+
+    Raises:
+        ConfigError: If a value has no meaning.
+    """
+    own: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
+    for key, value in given.items():
+        for dotted, meant in _targets(method, key, value):
+            target = sections
+            section, *inner, last = dotted.split(".")
+            if section == "method":
+                own[last] = meant
+                continue
+            for part in (section, *inner):
+                target = target.setdefault(part, {})
+            target[last] = meant
+    return own, sections
+
+
+def _targets(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys that a parameter stands for, each with the value that it gets."""
+    for target in targets_of(method, key):
+        if isinstance(target, str):
+            yield target, value
+            continue
+        if value not in target["values"]:
+            known = ", ".join(str(one) for one in target["values"])
+            raise ConfigError(f"method.{key}: {value!r}; allowed are {known}")
+        yield target["key"], target["values"][value]
+
+
+def targets_of(method: Method, key: str) -> tuple[Any, ...]:
+    """Return what a parameter stands for: dotted keys, or mappings of one with the meaning of each value."""
+    stands_for = method.parameters.get(key, f"method.{key}")
+    return stands_for if isinstance(stands_for, tuple) else (stands_for,)
+
+
+def moved(method: Method, key: str) -> bool:
+    """Tell whether a parameter stands for keys of other sections alone."""
+    own = (isinstance(target, str) and target.startswith("method.") for target in targets_of(method, key))
+    return key in method.parameters and not any(own)
+
+
+def patched(sections: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay keys over sections, however deep they are."""
+    merged = dict(sections)
+    for key, value in patch.items():
+        below = merged.get(key)
+        merged[key] = patched(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def check_needs(config: RunConfig, method: Method) -> None:
+    """Refuse a configuration that takes away from a recipe what makes it the method.
+
+    Raises:
+        ConfigError: With the key, what was found and what is needed.
+    """
+    for key, wanted in method.needs.items():
+        allowed = wanted if isinstance(wanted, tuple) else (wanted,)
+        if key == "network":
+            _check_network(config, method)
+        elif key == "modules":
+            names = [entry["name"] for entry in config.modules]
+            for name in allowed:
+                if name not in names:
+                    found = ", ".join(names) or "none"
+                    raise ConfigError(f"method {method.name} needs the modules {name}, found modules={found}")
+        else:
+            value: Any = config
+            for part in key.split("."):
+                value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+            if value not in allowed:
+                raise ConfigError(f"method {method.name} needs {key}={' or '.join(map(str, allowed))}, found {value}")
+
+
+def _check_network(config: RunConfig, method: Method) -> None:
+    for name in (config.model.name, *config.model.per_node):
+        if not NETWORKS[name].batchnorm:
+            able = ", ".join(network.name for network in NETWORKS.values() if network.batchnorm)
+            raise ConfigError(
+                f"method {method.name} needs a network with BatchNorm, found model.name={name}; there are {able}"
+            )

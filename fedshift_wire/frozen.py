@@ -1,0 +1,50 @@
+"""Mappings that can be keys: a configuration is one value, and is itself the key of what is worked out from it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NoReturn, TypeVar
+
+from pydantic import AfterValidator
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FrozenDict(dict[K, V]):
+    """A dict that never changes and has a hash; lists in it become tuples, dicts become such dicts.
+
+    Raises:
+        TypeError: If it is changed, or its hash is asked for and a value has none.
+    """
+
+    def __init__(self, content: Mapping[K, V]) -> None:
+        super().__init__({key: frozen(value) for key, value in content.items()})
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a configuration is not changed; make another one")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type["FrozenDict[K, V]"], tuple[dict[K, V]]]:
+        """Pickle by content: the default way would set items."""
+        return FrozenDict, (dict(self),)
+
+    def __copy__(self) -> "FrozenDict[K, V]":
+        return self
+
+    def __deepcopy__(self, _: Any) -> "FrozenDict[K, V]":
+        return self
+
+
+def frozen(value: Any) -> Any:
+    """Return a value that is made of tuples and frozen dicts where it was made of lists and dicts."""
+    if isinstance(value, Mapping):
+        return FrozenDict(value)
+    return tuple(frozen(part) for part in value) if isinstance(value, list | tuple) else value
+
+
+#: A section whose keys are a method's, a module's or an adaptation's own.
+Section = Annotated[dict[str, Any], AfterValidator(FrozenDict)]

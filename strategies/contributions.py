@@ -1,0 +1,92 @@
+"""What nodes contribute besides weights, as a strategy declares it: names, shapes, types, and the check by them.
+
+    contributes = {"prototypes": ("C", "D"), "counts": ("C",)}            # one of each class
+    contributes = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}   # any number, with their classes
+
+A dimension is a number or a letter: C is the number of classes, D the feature width; any other letter is the node's
+own, the same in all its arrays and at most ``MOST_OWN``. ``counts`` and ``labels`` are int64, all else float32.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_wire.bounds import Refused, check_numbers
+
+Shape = tuple[str | int, ...]
+Declaration = Mapping[str, Shape]
+COUNTS, LABELS = "counts", "labels"
+WHOLE = (COUNTS, LABELS)  # names of arrays of int64
+MOST_OWN = 10_000  # of a dimension that is the node's own
+
+
+def check_contribution(
+    knowledge: Mapping[str, NDArray[Any]], declared: Declaration, sizes: Mapping[str, int],
+    class_counts: Sequence[int], max_value: float,
+) -> None:  # fmt: skip
+    """Check what a node contributes against what its method declares.
+
+    Args:
+        knowledge: Named arrays.
+        declared: Names and shapes of what may and must be there.
+        sizes: The dimensions that the run fixes, C and D.
+        class_counts: Training images per class, as the node announced them before the first round, (C,).
+        max_value: The largest absolute value of a floating-point number.
+
+    Raises:
+        Refused: If an array is missing, unexpected, of another shape or type, or a number is out of bounds; or more
+            images of a class are counted than were announced.
+    """
+    if strange := sorted(set(knowledge) - set(declared)):
+        raise Refused(f"unexpected knowledge {', '.join(strange)}")
+    known = dict(sizes)
+    for name, shape in declared.items():
+        array = knowledge.get(name)
+        if array is None:
+            raise Refused(f"knowledge has no {name!r}")
+        _check_shape(name, array, shape, known)
+        check_numbers(name, array, max_value)
+    if LABELS in declared and knowledge[LABELS].size:
+        low, high = int(knowledge[LABELS].min()), int(knowledge[LABELS].max())
+        if low < 0 or high >= len(class_counts):
+            raise Refused(f"labels from {low} to {high}, allowed are 0 to {len(class_counts) - 1}")
+    if COUNTS in declared:
+        _check_counts(knowledge, declared, class_counts)
+
+
+def _check_shape(name: str, array: NDArray[Any], shape: Shape, known: dict[str, int]) -> None:
+    """Check one array; a dimension that is the node's own is noted in ``known`` the first time."""
+    dtype = "int64" if name in WHOLE else "float32"
+    if array.ndim == len(shape):
+        for letter, size in zip(shape, array.shape, strict=True):
+            if isinstance(letter, str) and letter not in known and size <= MOST_OWN:
+                known[letter] = size
+    wanted = tuple(known.get(part, part) if isinstance(part, str) else part for part in shape)
+    if array.shape != wanted or array.dtype != dtype:
+        told = f"({', '.join(map(str, wanted))}{',' if len(wanted) == 1 else ''})"
+        raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {told} and {dtype}")
+
+
+def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, class_counts: Sequence[int]) -> None:
+    """Check that no more images are counted of a class than the node announced."""
+    counts = knowledge[COUNTS]
+    if (counts < 0).any():
+        raise Refused("counts holds negative numbers")
+    if declared[COUNTS] == ("C",):
+        told = counts
+    elif LABELS in declared and declared[COUNTS] == declared[LABELS]:
+        told = np.zeros(len(class_counts), np.int64)
+        np.add.at(told, knowledge[LABELS], np.minimum(counts, sum(class_counts) + 1))
+    else:
+        return
+    for label, (number, announced) in enumerate(zip(told.tolist(), class_counts, strict=True)):
+        if number > announced:
+            raise Refused(f"counts says {number} images of class {label}, announced were {announced}")
+
+
+def described(declared: Declaration) -> str:
+    """Return a declaration for people: ``prototypes (C x D), counts (C)``; ``nothing`` where it is empty."""
+    parts = (f"{name} ({' x '.join(map(str, shape)) or '1'})" for name, shape in declared.items())
+    return ", ".join(parts) or "nothing"

@@ -1,0 +1,18 @@
+"""What a configuration says of averaging. Pydantic only: the command line reads it without Flower."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """How updates become the next global weights.
+
+    ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
+    """
+
+    #: method: as the method has it; samples: by training images (FedAvg); equal: each node alike; domain-aware: F2DC.
+    weights: Literal["method", "samples", "equal", "domain-aware"] = "method"
+    alpha: float = Field(1.0, ge=0)  # weight of the share of images; useful range 0.8 to 1.2
+    beta: float = Field(0.4, ge=0)  # weight of the discrepancy; useful range 0.3 to 0.5
+    balance: Literal["exact", "approximate"] = "exact"  # B_k^c = n_k^c / n^c, or n_k / N (A7)
