@@ -4,13 +4,15 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import numpy as np
 import typer
 
+from clients.models.catalog import NETWORKS
 from datasets import catalog
 from datasets.base import SPLITS, Source, Split
 from datasets.splits import domain_parts
@@ -21,7 +23,10 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
 from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.extensions import OURS, Named, Registry
 from fedshift_wire.yaml_files import read_yaml
+
+T = TypeVar("T", bound=Named)
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -132,21 +137,47 @@ def report_after_run(folder: Path) -> None:
 @app.command("methods")
 def list_methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
+    privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/security.md.")] = False,
 ) -> None:
-    """List the methods, one line each."""
-    if markdown:
-        typer.echo(registry.markdown())
+    """List the methods, one line each, with the package that they come from."""
+    if markdown or privacy:
+        typer.echo(registry.markdown() if markdown else registry.privacy_markdown())
         return
-    for m in registry.METHODS.values():
-        typer.echo(f"{m.name:<12} {m.title} ({m.venue})")
+    show(registry.METHODS, lambda m: f"{m.title} ({m.venue})" + (f"; {m.of} with settings" if m.of else ""))
 
 
 @app.command("datasets")
 def list_datasets() -> None:
-    """List the data sets, one line each."""
-    width = max(map(len, catalog.DATASETS))
-    for d in catalog.DATASETS.values():
-        typer.echo(f"{d.name:<{width}} {d.title}; domains {', '.join(d.domains)}; {len(d.classes)} classes")
+    """List the data sets, one line each, with the package that they come from."""
+    show(catalog.DATASETS, lambda d: f"{d.title}; domains {', '.join(d.domains)}; {len(d.classes)} classes")
+
+
+@app.command("models")
+def list_models() -> None:
+    """List the networks, one line each, with the package that they come from."""
+    show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
+
+
+@app.command("adaptations")
+def list_adaptations() -> None:
+    """List what a node can do between the weights and the score, one line each (section adapt)."""
+    show(registry.ADAPTATIONS, lambda a: a.title)
+
+
+@app.command("modules")
+def list_modules() -> None:
+    """List the modules that any method's model can carry, one line each (section modules)."""
+    show(registry.MODULES, lambda m: m.title)
+
+
+def show(kind: Registry[T], told: Callable[[T], str]) -> None:
+    """Print a line for each thing of a kind, with its package if that is another one; to stderr what cannot be used."""
+    width = max(map(len, kind))
+    for name, thing in kind.items():
+        origin = kind.origin(name)
+        typer.echo(f"{name:<{width}}  {told(thing)}" + ("" if origin == OURS else f" [{origin}]"))
+    for problem in kind.problems():
+        typer.echo(f"left out: {problem}", err=True)
 
 
 @app.command("experiments")

@@ -5,12 +5,17 @@ They run in simulation and in engine=inline alone, and only where the process's 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clients.models.catalog import NETWORKS
+from datasets import catalog
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
 from fedshift_wire import extensions
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.extensions import OURS
 
 #: Environment variable: files that this process may run, separated as in PATH.
 ALLOWED = "FEDSHIFT_PLUGINS"
@@ -41,7 +46,7 @@ def take_files(experiment: dict[str, Any], path: Path) -> None:
 
 
 def allow(files: Sequence[str]) -> None:
-    """Run the files of a configuration that came from elsewhere, if this process's environment names them.
+    """Run the files of a configuration, if this process's environment names them.
 
     Raises:
         ConfigError: If it does not.
@@ -49,15 +54,26 @@ def allow(files: Sequence[str]) -> None:
     for file in files:
         if file not in _allowed():
             raise ConfigError(
-                f"plugins: {file} is not run here: a file serves in simulation only, started by `fedshift run`; on "
-                "SuperNodes and on the server install it as a package (docs/adding-a-method.md)"
+                f"plugins: {file} is not run here. A file serves in simulation only, started by `fedshift run` or "
+                f"`sweep`; for another command set {ALLOWED}={file}; SuperNodes and servers need it as an installed "
+                "package (docs/adding-a-method.md)"
             )
         extensions.load_file(Path(file))
 
 
-def digests(files: Sequence[str]) -> Mapping[str, str]:
-    """Return the start of each file's SHA-256, by its name."""
-    return {f"plugin {Path(file).name}": extensions.file_digest(Path(file)) for file in files}
+def brought(config: RunConfig) -> dict[str, str]:
+    """Return the version of each package, and the start of the SHA-256 of each file, that extends FedShift in a run."""
+    used: list[tuple[extensions.Registry[Any], str]] = [
+        (registry.METHODS, config.method["name"]),
+        (catalog.DATASETS, config.dataset.name),
+        *((NETWORKS, name) for name in (config.model.name, *config.model.per_node)),
+        *((registry.MODULES, entry["name"]) for entry in config.modules),
+    ]
+    if config.adapt["name"] != registry.NONE:
+        used.append((registry.ADAPTATIONS, config.adapt["name"]))
+    origins = [kind.origin(name) for kind, name in used]
+    packages = dict(origin.split(" ", 1) for origin in origins if origin != OURS and origin not in config.plugins)
+    return packages | {f"plugin {Path(file).name}": extensions.file_digest(Path(file)) for file in config.plugins}
 
 
 def _allowed() -> list[str]:

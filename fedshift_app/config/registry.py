@@ -4,8 +4,8 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from clients.adapt.catalog import ADAPTATIONS
-from clients.modules.catalog import MODULES
+from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
+from clients.modules.catalog import MODULES as MODULES
 from fedshift_app.config.files import CONF, names
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS, Registry

@@ -146,6 +146,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: With the key, what was found and what is allowed.
     """
+    extending.allow(layers.get("plugins") or ())
     layers = upgraded(layers)
     layers["modules"] = [{"name": name} | params for name, params in _modules(layers.get("modules", ())).items()]
     try:
@@ -228,9 +229,7 @@ def from_json(text: str) -> RunConfig:
     Raises:
         ConfigError: If it is not one.
     """
-    content = json.loads(text)
-    extending.allow(content.get("plugins") or ())
-    return validate(content)
+    return validate(json.loads(text))
 
 
 def parse_set(text: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import yaml
 from flwr.app import ArrayRecord
 
 from fedshift_app import __version__
+from fedshift_app.config import extending
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, durable, tracking
 from fedshift_app.run.checkpoints import Checkpoint
@@ -123,7 +124,7 @@ class RunFolder:
             "engine": engine,
             "nodes": num_nodes,
             "run_id": self.run_id,
-            "versions": versions(),
+            "versions": versions(config),
             "command": command,
             "started": now,
         }
@@ -147,7 +148,7 @@ class RunFolder:
         assert past.lock is not None  # whoever continues a run holds it
         self.path, self.run_id, self._lock = past.path, past.run_id, past.lock
         content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
-        content.setdefault("resumed", []).append(resumed | {"versions": versions()})
+        content.setdefault("resumed", []).append(resumed | {"versions": versions(self.config)})
         # First: what rounds that are repeated leave behind must not count, whenever this process is killed.
         write_atomically(self.path / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
         self.resumed_after = (*past.resumed_after, past.completed)
@@ -389,7 +390,7 @@ def commit(checkout: Path) -> str:
     return told.stdout.strip()
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of what decides the numbers of a run."""
+def versions(config: RunConfig) -> dict[str, str]:
+    """Return the versions of what decides the numbers of a run, of packages and files that extend FedShift too."""
     found = {"fedshift": __version__, "python": platform.python_version()}
-    return found | {name: version(name) for name in VERSIONS_OF}
+    return found | {name: version(name) for name in VERSIONS_OF} | extending.brought(config)

@@ -53,12 +53,12 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         return configuration.resolve(given), None
     path = Path(named).expanduser().resolve()
     told = _read_config(path)
-    if hold:
-        _compare_versions(told)
     if (path / RESULTS_FILE).exists():
         raise ConfigError(f"resume: the run in {path} is finished, see {path / RESULTS_FILE}")
-    kept = configuration.validate(told["resolved"])
     config = configuration.resolve(given | {"experiment": given.get("experiment") or str(path / CONFIG_FILE)})
+    kept = configuration.validate(told["resolved"])
+    if hold:
+        _compare_versions(told, kept)
     _refuse_differences(path, kept, config)
     try:
         lock = Lock(path / LOCK_FILE)
@@ -137,9 +137,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     return told
 
 
-def _compare_versions(told: Mapping[str, Any]) -> None:
-    before = dict(told.get("versions", {}))
-    differing = [f"{name} {before.get(name)}, now {now}" for name, now in versions().items() if before.get(name) != now]
+def _compare_versions(told: Mapping[str, Any], config: RunConfig) -> None:
+    before, after = dict(told.get("versions", {})), versions(config)
+    differing = [f"{name} {before.get(name)}, now {now}" for name, now in after.items() if before.get(name) != now]
     if differing:
         log.warning("the run was made with other versions, its numbers may change: %s", "; ".join(differing))
 

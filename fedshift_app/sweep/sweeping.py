@@ -246,7 +246,7 @@ class Sweep:
             if key not in waiting or not (path / RESULTS_FILE).is_file() or told["engine"] == DEPLOYMENT:
                 continue
             label = waiting[key].point.label
-            if told.get("versions") != versions():
+            if told.get("versions") != versions(waiting[key].point.config):
                 typer.echo(f"{label}: {path} is not reused: it was made with other versions")
                 continue
             record = waiting.pop(key)

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clients.fedavg_ft import BEFORE, FedAvgFTClient, FedAvgFTParams
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
-from clients.fedavg_ft import BEFORE, FedAvgFTClient, FedAvgFTParams
 from clients.models.networks import Blueprint, SplitModel, build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig

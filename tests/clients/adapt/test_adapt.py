@@ -1,0 +1,141 @@
+"""Adaptation over any method: it sees test images and never labels, and leaves no trace."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support import IMAGES, InlineRun, image_set, new_client, same, shared, whole
+
+from clients.adapt.base import Adaptation, Places
+from clients.adapt.fedicon import ContrastAdaptation, ContrastParams
+from clients.adapt.finetune import Finetune, FinetuneParams
+from clients.base import DomainClient
+from clients.fedprox import FedProxClient
+from clients.training.settings import ImageConfig
+from datasets.base import ImageSet
+from fedshift_app.config.resolving import resolve
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import Params
+
+TEST = image_set(23, seed=5)
+ASKED: dict[str, Any] = {"server-round": 2, "domains": ["a"]}
+
+
+class Forbidden:
+    """In place of labels: whoever looks is told."""
+
+    def __init__(self, y: NDArray[np.int64]) -> None:
+        self.y = y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def client(adaptation: Adaptation, kind: type[DomainClient] = DomainClient, **options: Any) -> DomainClient:
+    made = new_client(kind, test_set=lambda domain: TEST, **options)
+    made._adaptation = adaptation
+    return made
+
+
+@pytest.mark.parametrize(
+    "adaptation",
+    [
+        ContrastAdaptation(ContrastParams(batch_size=8)),
+        ContrastAdaptation(ContrastParams(batch_size=8, mode="online")),
+        Finetune(FinetuneParams(epochs=1)),
+    ],
+)
+@pytest.mark.parametrize("kind", [DomainClient, FedProxClient])
+def test_the_outcome_is_the_same_whatever_the_labels_are(adaptation: Adaptation, kind: type[DomainClient]) -> None:
+    """The adapted model predicts alike for any labels, and they are not there while it adapts."""
+    predictions = []
+    for y in (TEST.y, (TEST.y + 1) % 3, np.zeros_like(TEST.y)):
+        made, labelled = client(adaptation, kind), ImageSet(TEST.x, y)
+        given = shared(made)
+        made._take(given)
+        seen: list[NDArray[np.int64]] = []
+        score = made.score
+
+        def watched(
+            images: ImageSet, predict: Any = None, made: Any = made, seen: Any = seen, score: Any = score
+        ) -> Any:
+            with torch.inference_mode():
+                made.model.eval()
+                seen += [made.predict(x).argmax(1).numpy() for x, _ in made.plain_batches(images)]
+            return score(images, predict)
+
+        made.score = watched  # type: ignore[method-assign]
+        made.score_test(labelled)
+        predictions.append(np.concatenate(seen))
+    assert np.array_equal(predictions[0], predictions[1])
+    assert np.array_equal(predictions[0], predictions[2])
+
+
+class Spy(Adaptation):
+    """Notes what it is given, and has images scored one by one."""
+
+    def adapt(self, client: DomainClient, images: NDArray[np.uint8]) -> Iterator[Places]:
+        self.given = images
+        with torch.no_grad():
+            client.model.classifier.bias += 1
+        for place in range(len(images)):
+            yield np.array([place])
+
+
+def test_it_is_given_the_images_and_nothing_of_it_stays() -> None:
+    spy = Spy(Params())
+    made = client(spy)
+    before = whole(made)
+    scores = made.score_test(TEST)
+    assert isinstance(spy.given, np.ndarray)
+    assert spy.given is TEST.x
+    assert same(before, whole(made))
+    assert set(scores.others) == {"before-adaptation"}
+    assert scores.correct == made.score(TEST)[0]  # the same shift of all logits changes no prediction
+
+
+@pytest.mark.parametrize("places", [[], [0, 0], [0]])
+def test_each_image_must_be_scored_once(places: list[int]) -> None:
+    class Wrong(Adaptation):
+        def adapt(self, client: DomainClient, images: NDArray[np.uint8]) -> Iterator[Places]:
+            yield np.array(places, dtype=np.int64)
+
+    with pytest.raises(RuntimeError, match="Wrong must have each test image scored once"):
+        client(Wrong(Params())).score_test(TEST)
+
+
+def test_fine_tuning_is_the_methods_own_next_round() -> None:
+    """Over FedProx: the tuned copy is what a round of FedProx makes of the weights, its term included."""
+    made = client(Finetune(FinetuneParams()), FedProxClient, params={"mu": 50.0})
+    given = shared(made)
+    found = made.evaluate(given, ASKED)[2]
+    other = client(Finetune(FinetuneParams()), FedProxClient, params={"mu": 50.0})
+    other.fit(given, {"server-round": 3})
+    assert found["correct/a"] == other.score(TEST)[0]
+    assert found["loss-sum/a"] == other.score(TEST)[1]
+    plain = client(Finetune(FinetuneParams()))
+    assert plain.evaluate(given, ASKED)[2]["loss-sum/a"] != found["loss-sum/a"]
+
+
+def test_a_contrast_of_images_without_augmentation_is_refused() -> None:
+    ContrastAdaptation(ContrastParams()).check(IMAGES)
+    with pytest.raises(ConfigError, match="the section images has no augmentation on"):
+        ContrastAdaptation(ContrastParams()).check(ImageConfig())
+    with pytest.raises(ConfigError, match="the section images has no augmentation on"):
+        resolve({"set": "adapt.name=fedicon images.crop_padding=0"})
+
+
+@pytest.mark.parametrize("method", ["fedavg", "i2pfl", "fedbn", "f2dc", "fedcode"])
+@pytest.mark.parametrize("adapt", ["finetune", "fedicon"])
+def test_any_method_trains_as_without_it(method: str, adapt: str, run_inline: InlineRun) -> None:
+    network = "model.name=cnn_bn" if method == "fedbn" else ""
+    short = f"train.epochs=1 allocation.share=0.06 train.batch_size=12 images.crop_padding=2 {network}"
+    plain = run_inline(method=method, rounds=2, set=short)
+    adapted = run_inline(method=method, rounds=2, set=f"{short} adapt.name={adapt}")
+    assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
+    before = {"finetune": "before-fine-tuning", "fedicon": "before-adaptation"}[adapt]
+    assert before in adapted.rounds[-1]["others"]
+    assert adapted.results["evaluated"] == "personal models"

@@ -1,0 +1,30 @@
+"""Cross-entropy and a penalty on long features."""
+
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.base import DomainClient
+from clients.training.batches import Batch
+from fedshift_wire.params import Params
+
+
+class ShortFeaturesParams(Params):
+    """Parameters of the penalty."""
+
+    mu: float = Field(0.01, ge=0)  # its weight; 0 leaves FedAvg's client
+
+
+class ShortFeatures(DomainClient):
+    """Adds mu times the mean square of the features."""
+
+    params_model = ShortFeaturesParams
+    params: ShortFeaturesParams
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms; without a weight cross-entropy alone."""
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        if self.params.mu > 0:
+            terms["length"] = self.params.mu * features.square().mean()
+        return terms

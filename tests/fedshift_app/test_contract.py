@@ -1,0 +1,326 @@
+"""One contract for every method that can be used here, those of installed packages too; methods declare what it needs.
+
+``FEDSHIFT_CONTRACT`` names another data set and network for all runs, such as ``dataset=stripes model.name=tiny``.
+"""
+
+import functools
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, MessageType
+from safetensors.numpy import load_file
+from support import InlineRun, ListeningGrid, Run
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from clients.base import DomainClient, Phase
+from clients.training.batches import Batch
+from datasets import catalog
+from fedshift_app import client_app
+from fedshift_app.config import files, registry, resolving
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.flower.internals import make_context
+from fedshift_app.launch import runner
+from fedshift_app.node import setup
+from fedshift_app.run import starting
+from fedshift_wire.extensions import OURS
+from fedshift_wire.methods import Method
+from strategies.contributions import described
+
+METHODS = {m.name: m for m in registry.listed()}
+ASKED = dict(part.split("=", 1) for part in shlex.split(os.environ.get("FEDSHIFT_CONTRACT", "")))
+DATASET = ASKED.pop("dataset", "")
+OTHERS = " ".join(f"{key}={value}" for key, value in ASKED.items())
+#: A few images are enough where accuracy does not matter: two batches a round.
+SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
+NODES = 4
+
+
+def needs_batchnorm(method: Method) -> bool:
+    return method.needs.get("network") == "batchnorm"
+
+
+def settings(method: str, more: str = "") -> dict[str, Any]:
+    """Return the keys of a run: the method's own needs, then the bench's, then the test's."""
+    network = "model.name=cnn_bn" if needs_batchnorm(METHODS[method]) and "model.name" not in OTHERS else ""
+    return {"method": method, "dataset": DATASET, "set": f"{METHODS[method].short} {network} {OTHERS} {more}".strip()}
+
+
+def short(method: str, more: str = "") -> dict[str, Any]:
+    return settings(method, f"{SHORT} {more}") | {"rounds": 2}
+
+
+def resolved(method: str, more: str = "") -> RunConfig:
+    return resolving.resolve({"experiment": "handwritten"} | short(method, more))
+
+
+def sends_weights(method: str) -> bool:
+    return bool(starting.prepare(resolved(method), "inline")[0])
+
+
+@functools.cache
+def fedavg(folder: Path, more: str) -> Run:
+    """Return FedAvg's run with these settings, made once per session."""
+    flat = short("fedavg", more) | {"experiment": "handwritten", "output-dir": str(folder)}
+    return Run(runner.run_inline(flat, NODES))
+
+
+def fedavg_run(made: pytest.TempPathFactory, more: str = "") -> Run:
+    base = made.getbasetemp() / "fedavg"
+    base.mkdir(exist_ok=True)
+    return fedavg(base, more)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_declares_what_the_contract_needs(method: str) -> None:
+    m = METHODS[method]
+    assert m.title
+    assert bool(m.off) != bool(m.never_off) or method == "fedavg", "say off or never_off"
+    models = [side.params_model for side in (m.strategy_class(), m.client_class())]
+    assert set(m.defaults) <= set(resolving.ASKED_BY_METHODS) | {name for side in models for name in side.model_fields}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: InlineRun) -> None:
+    phases = "method.classifier_rounds=3" if method == "fedicon" else ""
+    run = run_inline(nodes=NODES, rounds=8, **settings(method, phases))
+    config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
+    chance = 100 / len(catalog.get(config.dataset.name).classes)
+    assert set(run.results["final"]) == set(config.dataset.domains)
+    assert min(run.results["final"].values()) > 2.5 * chance, run.results["final"]
+    told = [line["losses"]["loss/ce"] for line in run.rounds if "loss/ce" in line["losses"]]
+    assert told[-1] < told[0]
+    weights = load_file(run.folder / "checkpoint" / "weights-00008.safetensors")
+    assert all(np.isfinite(array).all() for array in weights.values())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_configuration_gives_the_same_run(method: str, run_inline: InlineRun) -> None:
+    first, second = (run_inline(nodes=NODES, **short(method)) for _ in range(2))
+    assert first.results["weights_sha256"] == second.results["weights_sha256"]
+    timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.rounds] for run in (first, second)]
+    assert timeless[0] == timeless[1]
+    other = run_inline(nodes=NODES, seed=1, **short(method))
+    assert other.rounds[-1]["losses"] != first.rounds[-1]["losses"]
+    changed = other.results["weights_sha256"] != first.results["weights_sha256"]
+    assert changed == sends_weights(method)
+
+
+@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.off])
+def test_switched_off_it_is_fedavg_bit_for_bit(
+    method: str, run_inline: InlineRun, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    off = run_inline(nodes=NODES, **short(method, METHODS[method].off))
+    on = run_inline(nodes=NODES, **short(method))
+    plain = fedavg_run(tmp_path_factory)
+    assert off.results["weights_sha256"] == plain.results["weights_sha256"]
+    assert on.results["weights_sha256"] != plain.results["weights_sha256"]
+    assert set(off.rounds[-1]["losses"]) == {"loss", "loss/ce"}
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "fedavg"])
+def test_its_own_losses_are_positive_and_change_the_gradient(method: str, run_inline: InlineRun) -> None:
+    grid = _Recorder()
+    run = run_inline(nodes=NODES, grid=grid.make, **short(method))
+    told: dict[str, float] = {}
+    for line in run.rounds:
+        told |= line["losses"]
+    terms = METHODS[method].terms
+    assert set(told) == {"loss", "loss/ce"} | {f"loss/{term}" for term in terms}
+    assert all(told[f"loss/{term}"] > 0 for term in terms)
+    memory = grid.grid._contexts[1003].state.array_records["memory"]  # of the last node, which answers last
+    gradients = _gradients(grid.first_train, {}) | _gradients(grid.last_train, memory)
+    for term in terms:
+        assert np.abs(gradients[term]).max() > 0
+        assert np.isfinite(gradients[term]).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_nodes_send_is_what_the_strategy_declares(method: str, run_inline: InlineRun) -> None:
+    replies: list[Message] = []
+
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message:
+            if asked.metadata.message_type == MessageType.TRAIN:
+                replies.append(reply)
+            return reply
+
+    run = run_inline(nodes=NODES, grid=Grid, **short(method) | {"rounds": 1})
+    assert not run.rounds[0]["left_out"]
+    declared = METHODS[method].strategy_class().contributes
+    for reply in replies:
+        sent = reply.content.array_records["knowledge"]
+        assert set(sent) <= set(declared)
+        assert all(len(array.shape) == len(declared[name]) for name, array in sent.items())
+    assert bool(declared) == ("up: " in registry.travels(METHODS[method]))
+    assert described(declared) in registry.travels(METHODS[method])
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "layer"),
+    [*((name, "cnn_bn", "encoder.1") for name in METHODS), ("fedavg", "resnet10", "encoder.stages.0.0.bn1")],
+)
+def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: str, run_inline: InlineRun) -> None:
+    grid = _Recorder()
+    few = "allocation.share=0.06 train.batch_size=16"
+    asked = settings(method, f"train.epochs=1 {few} model.name={model} model.bn=local")
+    run = run_inline(nodes=NODES, grid=grid.make, rounds=2, **asked)
+    sent = set(grid.last_train.content.array_records["arrays"])
+    assert bool(sent) == sends_weights(method)
+    assert not any(layer in name or "running" in name for name in sent)
+    memories = [context.state.array_records["memory"] for context in grid.grid._contexts.values()]
+    means = [memory[f"model/{layer}.running_mean"].numpy() for memory in memories]
+    assert all(not np.array_equal(means[0], other) for other in means[1:])
+    batches = [int(memory[f"model/{layer}.num_batches_tracked"].numpy()) for memory in memories]
+    config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
+    per_epoch = -(-grid.client_of(0, config).train_set.x.shape[0] // 16)
+    # It went on where it was; FedICON's encoder is frozen in its classifier rounds.
+    rounds = 2 - int(config.method.get("classifier_rounds", 0))
+    assert batches == [rounds * config.train.epochs * per_epoch] * NODES
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "allocation.share=0.1 federation.participation=0.25",  # one node a round, so one cluster (J = 1)
+        "allocation.label_skew=0.05",  # nodes lack classes
+        "allocation.share=0.06 train.batch_size=7",  # 21 or 22 images: a last batch of one
+    ],
+)
+def test_odd_federations_give_numbers(method: str, odd: str, run_inline: InlineRun) -> None:
+    run = run_inline(nodes=NODES, **short(method, odd))
+    assert not run.rounds[-1]["left_out"]
+    for line in run.rounds:
+        assert all(value is not None and np.isfinite(value) for value in line["losses"].values()), line["losses"]
+    for kind in ("weights", "knowledge", "state"):
+        arrays = load_file(run.folder / "checkpoint" / f"{kind}-00002.safetensors")
+        assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet10"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_node_with_one_image_trains(method: str, model: str) -> None:
+    network = "" if model == "cnn" else f"model.name={model}"
+    client = _Recorder().client_of(0, resolved(method, network))
+    client.train_set = client.train_set.select(np.array([3]))
+    state = client.model.state_dict()
+    arrays, examples, metrics = client.fit([state[name].numpy() for name in client.shared_names], {"server-round": 1})
+    assert examples == 1
+    assert all(np.isfinite(value) for value in metrics.values()), metrics
+    assert all(
+        np.isfinite(array).all() for array in [*arrays, *client.memory.values(), *client.contribution().values()]
+    )
+
+
+class _Recorder:
+    """Makes grids that remember the first and the last training message that a node was sent."""
+
+    @staticmethod
+    def client_of(index: int, config: RunConfig) -> DomainClient:
+        """Return the client of a simulated node before its first message."""
+        context = make_context(1, {"partition-id": index, "num-partitions": NODES}, {})
+        return setup.make_client(config, setup.place(config, context, setup.SIMULATION), index)
+
+    grid: Any
+    first_train: Message
+    last_train: Message
+
+    def make(self, *args: Any) -> Any:
+        recorder = self
+
+        class Grid(ListeningGrid):
+            def pass_on(self, asked: Message, reply: Message) -> Message | None:
+                if asked.metadata.message_type == MessageType.TRAIN:
+                    if not hasattr(recorder, "first_train"):
+                        recorder.first_train = asked
+                    recorder.last_train = asked
+                return reply
+
+        self.grid = Grid(*args)
+        return self.grid
+
+
+def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the gradient of each loss term with respect to the first trained weights, over all local epochs."""
+    record = message.content.config_records["config"]
+    context = make_context(1, {"partition-id": 3, "num-partitions": 4}, {})
+    cfg, where = setup.open_message(record, context)
+    client = setup.make_client(cfg, where, 3)
+    client.knowledge = {k: a.numpy() for k, a in message.content.array_records["knowledge"].items()}
+    client.told = client_app.told(record)
+    client.memory = {k: a.numpy() for k, a in memory.items()}
+    client._take([array.numpy() for array in message.content.array_records["arrays"].values()])
+    phases = client._prepare_round(int(str(record["server-round"])))
+    with torch.no_grad():  # as after some steps: FedProx's term has no gradient where the round starts
+        for parameter in client.model.parameters():
+            parameter.mul_(1.01)
+    client.model.train()
+    x = torch.from_numpy(client.train_set.x[:32]).permute(0, 3, 1, 2).float() / 255
+    y = torch.from_numpy(client.train_set.y[:32])
+    found = {}
+    epoch = 0
+    for phase in phases:
+        client._phase = phase
+        for name, parameter in client.model.named_parameters():
+            parameter.requires_grad_(phase.learns(name))
+        for _ in range(phase.epochs):
+            client.start_epoch(epoch)
+            epoch += 1
+            terms = client.terms_of(Batch(x, y, epoch, x.flip(3)))
+            first = next(p for p in client.model.parameters() if p.requires_grad)
+            for name, term in terms.items():
+                found[name] = torch.autograd.grad(term, first, retain_graph=True)[0].numpy()
+    return found
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if registry.METHODS.origin(name) == OURS])
+def test_a_method_of_ours_stands_in_the_docs(method: str) -> None:
+    root = files.CONF.parent
+    assert (root / "docs" / "methods" / f"{method}.md").is_file()
+    assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
+    assert registry.privacy_markdown() in (root / "docs" / "security.md").read_text(), "run: fedshift methods --privacy"
+
+
+def test_every_data_set_of_ours_stands_in_the_docs() -> None:
+    text = (files.CONF.parent / "README.md").read_text()
+    assert all(f"`{name}`" in text for name in catalog.DATASETS if catalog.DATASETS.origin(name) == OURS)
+
+
+class _Reads(TorchDispatchMode):
+    """Counts how often a number is read off a tensor, for which the host waits for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_step_waits_for_the_device(method: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses are read when training is over: how often a tensor is read does not depend on the number of steps."""
+    train = DomainClient._train
+    reads: list[int] = []
+
+    def counted(self: DomainClient, server_round: int, phases: list[Phase]) -> dict[str, float]:
+        with _Reads() as mode:
+            terms = train(self, server_round, phases)
+        reads.append(mode.count)
+        return terms
+
+    monkeypatch.setattr(DomainClient, "_train", counted)
+    found = []
+    for batch in (8, 24):
+        reads.clear()
+        run_inline(nodes=NODES, **short(method, f"train.batch_size={batch}"))
+        found.append(list(reads))
+    assert found[0] == found[1]
+    assert all(0 < count < 12 for count in found[0])

@@ -1,0 +1,218 @@
+"""A user's own file beside an experiment: a method with a merge and a state of its own, in every way to run."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from safetensors.numpy import load_file
+from support import ROOT, Killed, ListeningGrid, Run
+
+from fedshift_app import client_app, server_app
+from fedshift_app.config import extending
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import from_json, resolve
+from fedshift_app.flower import inline
+from fedshift_app.launch import runner
+from fedshift_app.run import starting
+from fedshift_wire import extensions
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.records import encode
+
+FILE = '''
+"""FedAvg with momentum on the server (FedAvgM), and a node that is told of it."""
+
+import numpy as np
+from pydantic import Field
+
+from clients.base import DomainClient
+from fedshift_wire.methods import Method
+from fedshift_wire.params import Params
+from fedshift_wire.records import decode, encode
+from strategies.base import DomainStrategy
+from strategies.federation.updates import average
+
+
+class MomentumParams(Params):
+    beta: float = Field(0.9, ge=0, lt=1)
+
+
+class Momentum(DomainStrategy):
+    params_model = MomentumParams
+    params: MomentumParams
+
+    def start_run(self, weights):
+        assert not self.state
+        self.state = {name: np.zeros_like(array) for name, array in decode(weights).items()}
+        self.knowledge = {"anchor": np.full(3, len(self.state), np.float32)}
+
+    def tell(self, node, ask):
+        return {"word": f"{node.domain} {ask.server_round}", "trains": int(ask.trains), "last": len(self.last_nodes)}
+
+    def merge(self, updates, weights):
+        before, mean = decode(self.sent), decode(average(updates, weights))
+        self.state = {n: self.params.beta * self.state[n] + before[n] - mean[n] for n in mean}
+        return encode({n: before[n] - self.state[n] for n in mean})
+
+
+class Told(DomainClient):
+    def received(self):
+        domain, server_round = self.told["word"].split()
+        assert int(server_round) == self.server_round
+        assert len(self.knowledge["anchor"]) == 3
+        self.memory["rounds"] = self.memory.get("rounds", np.zeros(1)) + self.told["trains"]
+
+
+METHOD = Method(name="momentum", title="Momentum on the server", strategy=Momentum, client=Told, defaults={"beta": 0.5})
+'''
+EXPERIMENT = """
+plugins: [my_method.py]
+dataset: {name: handwritten}
+model: {name: cnn}
+train: {epochs: 1, batch_size: 12, lr: 0.02}
+allocation: {counts: any, share: 0.06}
+method: {name: momentum}
+rounds: 3
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Write the experiment and its file into a folder of their own; other tests know nothing of the method."""
+    monkeypatch.setenv(extending.ALLOWED, "")
+    (tmp_path / "my_method.py").write_text(FILE)
+    file = tmp_path / "own.yaml"
+    file.write_text(EXPERIMENT)
+    extensions.forget()
+    yield file
+    extensions.forget()
+
+
+def run(experiment: Path, name: str, **flat: Any) -> Run:
+    given = {"experiment": str(experiment), "output-dir": str(experiment.parent / name)} | flat
+    return Run(runner.run_inline(given, 4))
+
+
+def test_the_servers_state_decides_the_weights_and_is_kept(experiment: Path) -> None:
+    mine, without = run(experiment, "mine"), run(experiment, "plain", set="method.beta=0")
+    fedavg = run(experiment, "fedavg", method="fedavg")
+    assert mine.results["weights_sha256"] != without.results["weights_sha256"]
+    w = [load_file(run.folder / "checkpoint" / "weights-00003.safetensors") for run in (without, fedavg)]
+    for name in w[0]:  # w - (w - mean) is the mean but for rounding
+        np.testing.assert_allclose(w[0][name], w[1][name], atol=1e-5)
+    state = load_file(mine.folder / "checkpoint" / "state-00003.safetensors")
+    assert state.keys() == w[0].keys()
+    assert any(np.abs(array).max() > 0 for array in state.values())
+    assert mine.rounds[-1]["nodes"] == [0, 1, 2, 3]
+    told = json.loads(json.dumps(resolve({"experiment": str(experiment)}).model_dump(mode="json")))
+    assert told["plugins"] == [str(experiment.parent / "my_method.py")]
+    assert "plugin my_method.py" in (mine.folder / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_killed_and_resumed_it_ends_with_the_same_bits(
+    after: int, experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(experiment, "whole")
+    call = server_app.Progress.__call__
+
+    def killed(self: Any, result: Any, weights: Any) -> None:
+        call(self, result, weights)
+        if result.server_round == after:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server_app.Progress, "__call__", killed)
+        with pytest.raises(Killed):
+            run(experiment, "cut")
+    (folder,) = (experiment.parent / "cut").iterdir()
+    resumed = Run(runner.run_inline({"resume": str(folder), "output-dir": str(experiment.parent / "cut")}, 4))
+    assert resumed.results["weights_sha256"] == whole.results["weights_sha256"]
+    for kind in ("state", "knowledge"):
+        one, other = (load_file(r.folder / "checkpoint" / f"{kind}-00003.safetensors") for r in (whole, resumed))
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_state_never_travels_and_what_is_the_same_is_written_once(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Message] = []
+
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message:
+            heard.append(asked)
+            return reply
+
+    monkeypatch.setattr(inline, "InlineGrid", Grid)
+    run(experiment, "mine", rounds=1)
+    asked = [message for message in heard if message.metadata.message_type != MessageType.QUERY]
+    assert {name for message in asked for name in message.content.array_records["knowledge"]} == {"anchor"}
+    assert len({id(message.content.array_records["knowledge"]["anchor"]) for message in asked[:4]}) == 1
+    words = {message.content.config_records["config"]["told/word"] for message in asked}
+    assert words == {f"{domain} 1" for domain in ("scan", "texture", "street", "sketch")}
+
+
+def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a message names is run only if the node's own environment names it."""
+    config = resolve({"experiment": str(experiment)}).model_dump_json()
+    assert from_json(config).method["name"] == "momentum"
+    monkeypatch.setenv(extending.ALLOWED, "")
+    extensions.forget()
+    with pytest.raises(ConfigError, match=r"my_method\.py is not run here"):
+        from_json(config)
+    assert "momentum" not in list(extensions._REGISTRIES[0])
+    grid = inline.InlineGrid(client_app.app, 4)
+    told = ConfigRecord({"server-round": 1, "node-index": 0, "engine": "simulation", "run": config})
+    content = RecordDict({"arrays": encode({}), "knowledge": encode({}), "config": told})
+    (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.QUERY)])
+    assert "is not run here" in str(reply.error.reason)
+
+
+def test_a_deployment_refuses_files(experiment: Path) -> None:
+    config = resolve({"experiment": str(experiment)})
+    starting.prepare(config, "inline")
+    with pytest.raises(ConfigError, match="serve in simulation only; for a deployment install them as a package"):
+        starting.prepare(config, "deployment")
+
+
+@pytest.mark.parametrize(
+    ("plugins", "told"),
+    [
+        ("[nothing.py]", "plugins: cannot read .*nothing.py: No such file"),
+        ("nothing.py", "plugins: expected a list of Python files, found 'nothing.py'"),
+        ("[3]", "plugins: expected a list of Python files"),
+        ("[own.yaml]", "own.yaml is no Python file"),
+    ],
+)
+def test_a_wrong_list_is_told_in_a_line(plugins: str, told: str, experiment: Path) -> None:
+    experiment.write_text(EXPERIMENT.replace("[my_method.py]", plugins))
+    with pytest.raises(ConfigError, match=told) as caught:
+        resolve({"experiment": str(experiment)})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_it_runs_in_flowers_simulation_with_the_same_bits(experiment: Path) -> None:
+    expected = run(experiment, "inline")
+    env = {name: value for name, value in os.environ.items() if name != extending.ALLOWED} | {"OMP_NUM_THREADS": "1"}
+    command = [str(Path(sys.executable).parent / "fedshift"), "run", str(experiment), "nodes=4", "report=false"]
+    ran = subprocess.run(
+        [*command, f"output-dir={experiment.parent / 'simulated'}"], cwd=ROOT, env=env, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (folder,) = (experiment.parent / "simulated").iterdir()
+    assert Run(folder).results["weights_sha256"] == expected.results["weights_sha256"]
+
+
+def test_the_command_takes_the_file_by_its_own_place(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(experiment.parent)
+    flat, _ = parse_arguments(["own.yaml"])
+    assert resolve(flat).method["beta"] == 0.5

@@ -1,0 +1,156 @@
+"""Things of other packages and of a user's own files: found by name; what is wrong with one is a line that names it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datasets import catalog
+from fedshift_app.config import registry
+from fedshift_wire import extensions
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.extensions import load_file, problems
+
+GOOD = """
+from fedshift_wire.methods import Method
+METHOD = Method(name="mine", title="A method of my own", defaults={})
+"""
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    extensions.forget()
+    yield
+    extensions.forget()
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Install":
+    return Install(tmp_path, monkeypatch)
+
+
+class Install:
+    """Puts packages, as pip would, into a folder of the path."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        monkeypatch.syspath_prepend(str(folder))
+
+    def __call__(
+        self,
+        name: str,
+        code: str,
+        *,
+        offers: str = "mine = {module}:METHOD",
+        group: str = "methods",
+        requires: str = "",
+    ) -> None:
+        module = name.replace("-", "_")
+        (self.folder / f"{module}.py").write_text(code)
+        info = self.folder / f"{module}-1.0.dist-info"
+        info.mkdir()
+        asked = f"Requires-Dist: {requires}\n" if requires else ""
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{asked}")
+        (info / "entry_points.txt").write_text(f"[fedshift.{group}]\n{offers.format(module=module)}\n")
+        extensions.forget()
+
+
+def test_a_package_brings_a_method(install: Install) -> None:
+    install("my-methods", GOOD, requires="fedshift<1")
+    assert registry.get("mine").title == "A method of my own"
+    assert registry.METHODS.origin("mine") == "my-methods 1.0"
+    assert registry.METHODS.origin("fedavg") == "fedshift"
+    assert list(registry.METHODS)[-1] == "mine"
+    assert problems() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "told"),
+    [
+        ("import nothing_of_that_name", {}, "my-methods 1.0, which has the method 'mine', cannot be imported: Module"),
+        ("1 / 0", {}, "cannot be imported: ZeroDivisionError: division by zero"),
+        (GOOD, {"requires": "fedshift>=2"}, r"is for fedshift>=2; this is fedshift 0\.1\.0"),
+        ("METHOD = 3", {}, "must be a Method of that name, found a int"),
+        (GOOD, {"offers": "other = {module}:METHOD"}, "must be a Method of that name, found a Method 'mine'"),
+        (GOOD, {"offers": "mine = {module}:NOTHING"}, "cannot be imported: AttributeError"),
+    ],
+)
+def test_what_is_wrong_with_a_package_is_one_line_and_all_else_works(
+    install: Install, code: str, more: dict[str, str], told: str
+) -> None:
+    install("my-methods", code, **more)
+    name = more.get("offers", "mine").split(" ")[0]
+    (problem,) = problems()
+    assert "package my-methods 1.0" in problem
+    assert "\n" not in problem
+    with pytest.raises(ConfigError, match=told):
+        registry.get(name)
+    assert name not in list(registry.METHODS)
+    assert registry.get("i2pfl").name == "i2pfl"
+    with pytest.raises(ConfigError, match="unknown method 'nothing'; there are fedavg, "):
+        registry.get("nothing")
+
+
+def test_two_packages_that_claim_one_name_are_both_left_out(install: Install) -> None:
+    install("my-methods", GOOD)
+    install("your-methods", GOOD)
+    (problem,) = problems()
+    assert problem == "packages my-methods 1.0 and your-methods 1.0 both claim the method 'mine': neither is used"
+    with pytest.raises(ConfigError, match="both claim the method 'mine'"):
+        registry.get("mine")
+
+
+def test_nobody_takes_a_name_of_ours(install: Install) -> None:
+    install("my-methods", GOOD.replace("mine", "fedavg"), offers="fedavg = {module}:METHOD")
+    assert problems() == ["package my-methods 1.0 claims the method 'fedavg', which FedShift itself has: left out"]
+    assert registry.get("fedavg").title == "Federated averaging"
+
+
+def test_the_same_package_twice_on_the_path_counts_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("my-methods", GOOD)
+    again = install.folder / "again"
+    again.mkdir()
+    for path in list(install.folder.glob("my_methods-1.0.dist-info")):
+        (again / path.name).mkdir()
+        for file in path.iterdir():
+            (again / path.name / file.name).write_text(file.read_text())
+    monkeypatch.syspath_prepend(str(again))
+    extensions.forget()
+    assert registry.get("mine").name == "mine"
+    assert problems() == []
+
+
+def test_a_package_brings_a_data_set(install: Install) -> None:
+    code = 'from datasets.base import Dataset\nDATA = Dataset("own", "Own", ("a",), ("x", "y"), 32, lambda *_: None)\n'
+    install("my-data", code, offers="own = {module}:DATA", group="datasets")
+    assert catalog.get("own").classes == ("x", "y")
+
+
+def test_a_file_brings_what_it_defines(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(GOOD)
+    load_file(file)
+    load_file(file)
+    assert registry.METHODS.origin("mine") == str(file)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("x = 1", "defines nothing that FedShift knows; it looks for objects of"),
+        ("import nothing_of_that_name", "cannot be run: ModuleNotFoundError"),
+        (GOOD.replace("mine", "fedavg"), "claims the method 'fedavg', which fedshift has"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, told: str) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(code)
+    with pytest.raises(ConfigError, match=told):
+        load_file(file)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_file(tmp_path / "none.py")
+    with pytest.raises(ConfigError, match="is no Python file"):
+        load_file(tmp_path / "none.txt")

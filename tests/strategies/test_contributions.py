@@ -1,0 +1,86 @@
+"""What nodes contribute is what the strategy declares: names, shapes, types, and no more images than there are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedshift_wire.bounds import Refused
+from strategies.contributions import Declaration, check_contribution, described
+
+DENSE: Declaration = {"prototypes": ("C", "D"), "counts": ("C",)}
+RAGGED: Declaration = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}
+SIZES = {"C": 3, "D": 2}
+
+
+def check(knowledge: dict[str, Any], declared: Declaration = DENSE, announced: tuple[int, ...] = (5, 5, 5)) -> None:
+    check_contribution(knowledge, declared, SIZES, announced, 1e6)
+
+
+def dense(**changes: Any) -> dict[str, Any]:
+    return {"prototypes": np.ones((3, 2), np.float32), "counts": np.array([5, 0, 1])} | changes
+
+
+def ragged(labels: list[int], counts: list[int]) -> dict[str, Any]:
+    p = len(labels)
+    return {"prototypes": np.ones((p, 2), np.float32), "labels": np.array(labels, np.int64), "counts": np.array(counts)}
+
+
+def test_what_is_declared_passes() -> None:
+    check(dense())
+    check({}, {})
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "told"),
+    [
+        (dense(gift=np.zeros(1)), "unexpected knowledge gift"),
+        ({"counts": np.array([0, 0, 0])}, "knowledge has no 'prototypes'"),
+        (dense(prototypes=np.ones((2, 2), np.float32)), r"of shape \(2, 2\) and type float32, expected \(3, 2\)"),
+        (dense(prototypes=np.ones((3, 2))), "type float64, expected .* float32"),
+        (dense(prototypes=np.full((3, 2), np.nan, np.float32)), "prototypes holds numbers that are not finite"),
+        (dense(prototypes=np.full((3, 2), 1e7, np.float32)), "prototypes holds 1e"),
+        (dense(counts=np.array([5, 0, 1], np.int32)), "counts of shape"),
+        (dense(counts=np.array([5, 0])), r"counts of shape \(2,\) and type int64, expected \(3,\) and int64"),
+        (dense(counts=np.array([5, -1, 1])), "counts holds negative numbers"),
+        (dense(counts=np.array([6, 0, 1])), "counts says 6 images of class 0, announced were 5"),
+    ],
+)  # fmt: skip
+def test_what_is_not_is_refused(knowledge: dict[str, Any], told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        check(knowledge)
+
+
+@given(st.lists(st.integers(0, 2), max_size=8))
+def test_any_number_of_prototypes_passes_also_as_many_as_classes(labels: list[int]) -> None:
+    """Ragged counts are by prototype: three prototypes of one class are not three classes."""
+    check(ragged(labels, [1] * len(labels)), RAGGED, (8, 8, 8))
+
+
+def test_three_prototypes_of_one_class_are_counted_together() -> None:
+    check(ragged([2, 2, 2], [2, 2, 1]), RAGGED, (0, 0, 5))
+    with pytest.raises(Refused, match="counts says 6 images of class 2, announced were 5"):
+        check(ragged([2, 2, 2], [2, 2, 2]), RAGGED, (0, 0, 5))
+
+
+def test_numbers_that_would_overflow_are_too_many() -> None:
+    with pytest.raises(Refused, match=r"counts holds|images of class"):
+        check(ragged([0, 0], [2**62, 2**62]), RAGGED)
+
+
+@pytest.mark.parametrize("labels", [[3], [-1, 0]])
+def test_labels_are_classes(labels: list[int]) -> None:
+    with pytest.raises(Refused, match=r"labels from .* allowed are 0 to 2"):
+        check(ragged(labels, [1] * len(labels)), RAGGED)
+
+
+def test_the_own_dimension_is_the_same_in_all_arrays() -> None:
+    with pytest.raises(Refused, match=r"labels of shape \(1,\)"):
+        check(ragged([0, 1], [1, 1]) | {"labels": np.array([0])}, RAGGED)
+
+
+def test_a_declaration_in_words() -> None:
+    assert described(DENSE) == "prototypes (C x D), counts (C)"
+    assert described({}) == "nothing"
