@@ -18,7 +18,8 @@ from clients.models.networks import build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire.names import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND
+from fedshift_wire.params import Params
 
 CPU = torch.device("cpu")
 #: What FedICON trains with, and each of its parts alone.

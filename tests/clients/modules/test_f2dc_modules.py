@@ -16,7 +16,8 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND
+from fedshift_wire.params import Params
 
 Float = NDArray[np.float64]
 C, SEED = 4, 5
