@@ -103,7 +103,7 @@ def normalised(images: ImageSet, config: ImageConfig) -> Tensor:
     return torch.from_numpy(x.transpose(0, 3, 1, 2).astype(np.float32))
 
 
-def setup(
+def client_setup(
     model: str = "cnn", *, bn: str = "average", per_node: Sequence[str] = (), index: int = INDEX, seed: int = SEED,
     images: ImageConfig = IMAGES, **train: Any,
 ) -> ClientSetup:  # fmt: skip
@@ -131,10 +131,10 @@ def new_client(
         network: Its model; the method's own if None.
         initial: Seed of the initial weights.
         plugin: Modules in the model.
-        options: For ``setup``.
+        options: For ``client_setup``.
     """
     images = image_set() if train_set is None else train_set
-    configured, own = setup(**options), kind.params_model(**params or {})
+    configured, own = client_setup(**options), kind.params_model(**params or {})
     plan = Blueprint(configured.model, C, images.x.shape[1], initial)
     model = kind.build_model(plan, own) if network is None else network
     if plugin is not None:

@@ -16,6 +16,7 @@ from support import (
     N,
     batch,
     begun,
+    client_setup,
     features_of,
     fedavg,
     fit,
@@ -24,7 +25,6 @@ from support import (
     new_client,
     normalised,
     same,
-    setup,
     shared,
     whole,
 )
@@ -167,7 +167,7 @@ def test_shared_weights_leave_what_fedavg_leaves(bn: str) -> None:
 
 
 def test_different_networks_cannot_share_weights() -> None:
-    train = setup().train
+    train = client_setup().train
     mixed = ModelConfig.model_validate({"name": "cnn2", "per_node": ("cnn2", "cnn3")})
     FedProtoClient.check_run(FedProtoParams(), mixed, train, ImageConfig())
     FedProtoClient.check_run(FedProtoParams(share_weights=True), ModelConfig(name="cnn2"), train, ImageConfig())
