@@ -314,23 +314,29 @@ def new_strategy(
     return kind(told, kind.params_model(**params), lambda result, weights, knowledge: None)
 
 
-def node(index: int = 0, counts: Sequence[int] = (1, 1, 1), domain: str = "a", num_test: int = 0) -> Node:
+def node(index: int = 0, counts: Sequence[int] = (1, 1, 1), domain: str = "a", num_test: int = 0, **more: Any) -> Node:
     """Return a node of a simulation, with training images of each class."""
-    return Node(100 + index, index, domain, tuple(counts), num_test, True, index)
+    told: dict[str, Any] = {"node_id": 100 + index, "shared_test": True, "partition_id": index}
+    return Node(index=index, domain=domain, class_counts=tuple(counts), num_test=num_test, **told | more)
 
 
-def update(prototypes: Any, counts: Sequence[int], index: int = 0, **more: Any) -> Update:
-    """Return what a node sent that holds as many images of each class, with more arrays by name."""
-    knowledge: Arrays = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)} | more
+def update(prototypes: Any, counts: Sequence[int], index: int = 0) -> Update:
+    """Return what a node sent that holds as many images of each class."""
+    knowledge: Arrays = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
     return Update(node(index, counts), ArrayRecord(), knowledge, max(sum(counts), 1), {})
 
 
-def merged(server: DomainStrategy, *rounds: list[Update]) -> dict[int, list[float]]:
-    """Merge round after round; return the global prototype of each class that has one."""
-    for updates in rounds:
-        server.merge_knowledge(updates)
+def prototypes_of(server: DomainStrategy) -> dict[int, list[float]]:
+    """Return the global prototype of each class that has one."""
     prototypes, classes = server.knowledge["prototypes"], server.knowledge["labels"]
     assert (str(prototypes.dtype), str(classes.dtype)) == ("float32", "int64")
     assert prototypes.shape == (len(classes), server.federation.feature_dim)
     assert classes.tolist() == sorted(set(classes.tolist()))
     return {int(k): row.tolist() for k, row in zip(classes, prototypes, strict=True)}
+
+
+def after_rounds(server: DomainStrategy, *rounds: list[Update]) -> dict[int, list[float]]:
+    """Merge what nodes sent, round after round; return the global prototypes."""
+    for updates in rounds:
+        server.merge_knowledge(updates)
+    return prototypes_of(server)

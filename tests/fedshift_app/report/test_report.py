@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, InlineRun, Run
+from support import node as node_of
 
 from datasets import catalog
 from fedshift_app import cli
@@ -26,7 +27,6 @@ from fedshift_app.launch import exporting, runner
 from fedshift_app.report import analysis, command, drawing, making, maps, reading, views
 from fedshift_app.report.views import View
 from fedshift_wire.errors import ConfigError, FedShiftError
-from strategies.federation.roster import Node
 
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")
@@ -626,7 +626,7 @@ def test_many_classes_and_domains() -> None:
     """DomainNet has 345 classes; nobody has ten domains yet."""
     classes, domains = [f"class {k}" for k in range(345)], [f"domain {d}" for d in range(10)]
     y = np.arange(345).repeat(2)
-    node = Node(1, 0, "domain 0", (1,), 1, True, 0)
+    node = node_of(0, (1,), "domain 0", 1)
     view = View("domain 0", node, False, len(y), y, np.roll(y, 1), np.zeros((len(y), 2)), [])
     with drawing.style():
         drawn = maps.confusion(view, analysis.confusion(y, np.roll(y, 1), 345), classes, 0)
