@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
@@ -61,6 +62,18 @@ class ListeningGrid(inline.InlineGrid):
 
 
 InlineRun = Callable[..., Run]
+
+
+class Killed(BaseException):
+    """What a kill is in a test: no ``except Exception`` sees it."""
+
+
+def refusal_of(kind: type[Exception], call: Callable[..., Any], *given: Any, **named: Any) -> str:
+    """Return the message with which a call is refused: two lines at most."""
+    with pytest.raises(kind) as caught:
+        call(*given, **named)
+    assert str(caught.value).count("\n") <= 1, str(caught.value)
+    return str(caught.value)
 
 
 def load_benchmark(name: str) -> ModuleType:
@@ -184,6 +197,14 @@ def fit(
 def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
     """Return whether as many arrays, as there must be, are equal bit for bit."""
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def check_alike(mine: DomainClient, plain: DomainClient, rounds: Sequence[int] = (1, 2)) -> None:
+    """Check that two clients train alike, bit for bit, round after round."""
+    for server_round in rounds:
+        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
+        assert same(arrays, wanted)
+        assert metrics == expected
 
 
 def terms_in(metrics: Mapping[str, Any]) -> list[str]:
