@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.io import savemat  # type: ignore[import-untyped]
 
-from datasets.base import Split
+from datasets.base import ImageSet, Source, Split
+from datasets.digits import load as load_digits
 
 LABELS = np.arange(12) % 10
 
@@ -21,6 +22,11 @@ Write = Callable[[Path, Split], Path]
 
 def noise(*shape: int, seed: int = 0) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def load(root: Path | None, domain: str, split: Split = "train", *, download: bool = False) -> ImageSet:
+    """Return the images of a domain."""
+    return load_digits(domain, split, Source(root, download=download))
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:

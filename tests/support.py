@@ -1,16 +1,33 @@
-"""What several tests import: the folder of a run, and a grid to listen on."""
+"""What several tests import: short runs, and clients, losses and strategies on small random numbers."""
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from flwr.app import Message
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from clients.base import ClientSetup, DomainClient
+from clients.models.networks import Blueprint, SplitModel
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets.base import ImageSet
 from fedshift_app.flower import inline
+from fedshift_wire.names import LOSS_TERM, SERVER_ROUND
+from fedshift_wire.params import Params
+from fedshift_wire.records import Arrays
+from strategies.base import DomainStrategy
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation
+from strategies.federation.updates import Update
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,6 +64,18 @@ class ListeningGrid(inline.InlineGrid):
 InlineRun = Callable[..., Run]
 
 
+class Killed(BaseException):
+    """What a kill is in a test: no ``except Exception`` sees it."""
+
+
+def refusal_of(kind: type[Exception], call: Callable[..., Any], *given: Any, **named: Any) -> str:
+    """Return the message with which a call is refused: two lines at most."""
+    with pytest.raises(kind) as caught:
+        call(*given, **named)
+    assert str(caught.value).count("\n") <= 1, str(caught.value)
+    return str(caught.value)
+
+
 def load_benchmark(name: str) -> ModuleType:
     """Return a script of ``benchmarks/``, which is no package, as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
@@ -55,3 +84,280 @@ def load_benchmark(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+# --- clients ---------------------------------------------------------------------------------------
+
+#: Of the clients that tests make: the run's seed, the node's place in the federation, a round with knowledge.
+SEED, INDEX, ROUND = 11, 3, 2
+#: Classes, the width of the cnn's features, training images. Class 3 has no image.
+C, D, N = 4, 64, 20
+IMAGES = ImageConfig(crop_padding=2, flip=True, eval_batch=7)
+
+Float = NDArray[np.float64]
+Client = TypeVar("Client", bound=DomainClient)
+
+
+def image_set(n: int = N, size: int = 32, classes: int = C - 1, seed: int = 0) -> ImageSet:
+    """Return random images; their classes take turns."""
+    x = np.random.default_rng(seed).integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
+    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
+
+
+def batch(b: int = 8, first: int = 0, y: Sequence[int] | None = None, epoch: int = 0, classes: int = C - 1) -> Batch:
+    """Return a batch of random images, drawn from the seed ``first``; their classes take turns, or are ``y``."""
+    labels = [i % classes for i in range(b)] if y is None else list(y)
+    return Batch(drawn(first, len(labels), 3, 32, 32), torch.tensor(labels), epoch)
+
+
+def normalised(images: ImageSet, config: ImageConfig) -> Tensor:
+    """Return images as a model sees them in a test."""
+    x = (images.x / 255 - np.array(config.mean)) / np.array(config.std)
+    return torch.from_numpy(x.transpose(0, 3, 1, 2).astype(np.float32))
+
+
+def client_setup(
+    model: str = "cnn", *, bn: str = "average", per_node: Sequence[str] = (), index: int = INDEX, seed: int = SEED,
+    images: ImageConfig = IMAGES, **train: Any,
+) -> ClientSetup:  # fmt: skip
+    """Return who a client is and how it trains: two epochs, in batches of eight."""
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
+    return ClientSetup(
+        seed=seed, index=index, device=torch.device("cpu"), images=images, train=TrainConfig(**settings | train),
+        model=ModelConfig.model_validate({"name": model, "bn": bn, "per_node": per_node}),
+    )  # fmt: skip
+
+
+def new_client(
+    kind: type[Client], params: dict[str, Any] | None = None, knowledge: Arrays | None = None, *,
+    train_set: ImageSet | None = None, test_set: Callable[[str], ImageSet] | None = None,
+    network: SplitModel | None = None, initial: int = 0, plugin: Any = None, **options: Any,
+) -> Client:  # fmt: skip
+    """Return a client of a method.
+
+    Args:
+        kind: Its class.
+        params: The method's own parameters.
+        knowledge: What the server sent besides weights.
+        train_set: Its images; random ones if None.
+        test_set: The test set of each domain; the training images if None.
+        network: Its model; the method's own if None.
+        initial: Seed of the initial weights.
+        plugin: Modules in the model.
+        options: For ``client_setup``.
+    """
+    images = image_set() if train_set is None else train_set
+    configured, own = client_setup(**options), kind.params_model(**params or {})
+    plan = Blueprint(configured.model, C, images.x.shape[1], initial)
+    model = kind.build_model(plan, own) if network is None else network
+    if plugin is not None:
+        model = plugin.wrap(model, plan)
+    made = kind(model, configured, own, images, test_set or (lambda domain: images), plugin=plugin)
+    made.knowledge = dict(knowledge or {})
+    return made
+
+
+def fedavg(**options: Any) -> DomainClient:
+    """Return the client to which a method with its own terms off must be equal."""
+    return new_client(DomainClient, **options)
+
+
+def begun(made: Client, server_round: int = ROUND, epoch: int = 0) -> Client:
+    """Return the client in an epoch of a round, before its first batch."""
+    made.start_round(server_round)
+    made.start_epoch(epoch)
+    return made
+
+
+def shared(of: DomainClient) -> list[NDArray[Any]]:
+    """Return copies of the weights that travel."""
+    state = of.model.state_dict()
+    return [state[name].numpy().copy() for name in of.shared_names]
+
+
+def weights(of: DomainClient) -> Arrays:
+    """Return copies of all weights by name."""
+    return {name: tensor.numpy().copy() for name, tensor in of.model.state_dict().items()}
+
+
+def whole(of: DomainClient) -> list[NDArray[Any]]:
+    """Return copies of all weights in their order."""
+    return list(weights(of).values())
+
+
+def fit(
+    of: DomainClient, server_round: int = 1, given: list[NDArray[Any]] | None = None
+) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    """Train for a round, from the client's own weights if none are given; return arrays and metrics."""
+    arrays, number, metrics = of.fit(shared(of) if given is None else given, {SERVER_ROUND: server_round})
+    assert number == len(of.train_set)
+    return arrays, metrics
+
+
+def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
+    """Return whether as many arrays, as there must be, are equal bit for bit."""
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def check_alike(mine: DomainClient, plain: DomainClient, rounds: Sequence[int] = (1, 2)) -> None:
+    """Check that two clients train alike, bit for bit, round after round."""
+    for server_round in rounds:
+        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
+        assert same(arrays, wanted)
+        assert metrics == expected
+
+
+def terms_in(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the names of the loss terms that a client reported."""
+    return [name.removeprefix(LOSS_TERM) for name in metrics if name.startswith(LOSS_TERM)]
+
+
+def features_of(model: SplitModel, x: Tensor, part: str = "encoder") -> Float:
+    """Return what a part of the model makes of images, in float64."""
+    with torch.no_grad():
+        return as64(model.get_submodule(part)(x))
+
+
+def gradients(made: DomainClient, given: Batch) -> dict[str, tuple[float, dict[str, Tensor]]]:
+    """Return each term of a batch, and its gradient with respect to each weight that is trained."""
+    trained = {name: weight for name, weight in made.model.named_parameters() if weight.requires_grad}
+    found = {}
+    for name, term in made.loss(given).items():
+        grads = torch.autograd.grad(
+            term, list(trained.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        found[name] = (float(term.detach()), dict(zip(trained, grads, strict=True)))
+    return found
+
+
+def flat_gradients(made: DomainClient, given: Batch) -> dict[str, tuple[float, NDArray[np.float32]]]:
+    """Return each term of a batch, and its gradient with respect to all weights as one row."""
+    found = gradients(made, given)
+    return {
+        name: (value, torch.cat([grad.flatten() for grad in grads.values()]).numpy())
+        for name, (value, grads) in found.items()
+    }
+
+
+def global_prototypes(labels: Sequence[int] = (3, 0, 2)) -> Arrays:
+    """Return knowledge as the server sends it: class 1 has none, and they are not in the order of the classes."""
+    g = np.random.default_rng(1).uniform(size=(len(labels), D)).astype(np.float32)
+    return {"prototypes": g, "labels": np.array(labels)}
+
+
+class Extra:
+    """A plugin: a second classifier, which may stay on the node, and a generator, as F2DC's modules hold one."""
+
+    params_model = Params
+
+    def __init__(self, private: bool = True) -> None:
+        self.personal = private
+
+    def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
+        """Put the classifier into a model."""
+        model.register_module("extra", nn.Linear(model.feature_dim, model.num_classes))
+        return model
+
+    def private(self, model: SplitModel) -> frozenset[str]:
+        """Return the names of what stays."""
+        return frozenset(name for name in model.state_dict() if self.personal and name.startswith("extra."))
+
+    def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
+        """Hang a generator on the model, which cannot be copied."""
+        model.noise = torch.Generator()  # type: ignore[assignment]
+
+    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+        """Return the classifier's cross-entropy."""
+        return {"extra": nn.functional.cross_entropy(model.get_submodule("extra")(model(batch.x)[0]), batch.y)}
+
+
+# --- losses ----------------------------------------------------------------------------------------
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    """Return normal numbers."""
+    return torch.randn(*shape, generator=rng(seed))
+
+
+def labels(seed: int, b: int, c: int) -> Tensor:
+    """Return ``b`` random labels of ``c`` classes."""
+    return torch.randint(0, c, (b,), generator=rng(seed + 1000))
+
+
+def as64(x: Tensor) -> Float:
+    """Return a tensor as the slow versions take it."""
+    return x.detach().to(torch.float64, copy=True).numpy()
+
+
+def gradient(loss: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return d loss / d x; zeros where the loss does not depend on x."""
+    leaf = x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(loss(leaf), leaf, allow_unused=True, materialize_grads=True)
+    return grad
+
+
+def numerical_gradient(slow: Callable[[Float], float], x: Tensor, step: float = 1e-5) -> Float:
+    """Return central differences of a slow version, one number at a time."""
+    base = as64(x)
+    grad = np.zeros_like(base)
+    for place in np.ndindex(*base.shape):
+        up, down = base.copy(), base.copy()
+        up[place] += step
+        down[place] -= step
+        grad[place] = (slow(up) - slow(down)) / (2 * step)
+    return grad
+
+
+# --- strategies ------------------------------------------------------------------------------------
+
+Strategy = TypeVar("Strategy", bound=DomainStrategy)
+
+
+def federation(**changes: Any) -> Federation:
+    """Return what a strategy knows of a run: one domain, three classes, features of two numbers."""
+    default: dict[str, Any] = {
+        "domains": ("a",), "num_classes": 3, "feature_dim": 2, "seed": 0, "participation": 1.0, "personal": False,
+        "min_nodes": 1, "node_timeout": 1.0, "engine": "simulation", "run_json": "{}",
+    }  # fmt: skip
+    return Federation(**default | changes)
+
+
+def new_strategy(
+    kind: type[Strategy], *, classes: int = 3, width: int = 2, personal: bool = False, rounds: int = 1, **params: Any
+) -> Strategy:
+    """Return the strategy of a method, whose own parameters are given; it keeps no checkpoints."""
+    told = federation(num_classes=classes, feature_dim=width, personal=personal, rounds=rounds)
+    return kind(told, kind.params_model(**params), lambda result, weights, knowledge: None)
+
+
+def node(index: int = 0, counts: Sequence[int] = (1, 1, 1), domain: str = "a", num_test: int = 0, **more: Any) -> Node:
+    """Return a node of a simulation, with training images of each class."""
+    told: dict[str, Any] = {"node_id": 100 + index, "shared_test": True, "partition_id": index}
+    return Node(index=index, domain=domain, class_counts=tuple(counts), num_test=num_test, **told | more)
+
+
+def update(prototypes: Any, counts: Sequence[int], index: int = 0) -> Update:
+    """Return what a node sent that holds as many images of each class."""
+    knowledge: Arrays = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
+    return Update(node(index, counts), ArrayRecord(), knowledge, max(sum(counts), 1), {})
+
+
+def prototypes_of(server: DomainStrategy) -> dict[int, list[float]]:
+    """Return the global prototype of each class that has one."""
+    prototypes, classes = server.knowledge["prototypes"], server.knowledge["labels"]
+    assert (str(prototypes.dtype), str(classes.dtype)) == ("float32", "int64")
+    assert prototypes.shape == (len(classes), server.federation.feature_dim)
+    assert classes.tolist() == sorted(set(classes.tolist()))
+    return {int(k): row.tolist() for k, row in zip(classes, prototypes, strict=True)}
+
+
+def after_rounds(server: DomainStrategy, *rounds: list[Update]) -> dict[int, list[float]]:
+    """Merge what nodes sent, round after round; return the global prototypes."""
+    for updates in rounds:
+        server.merge_knowledge(updates)
+    return prototypes_of(server)

@@ -1,37 +1,47 @@
 """FedCode on a node: SAIN, the terms of Eq. 16 against NumPy, every switch against the term it names."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import (
+    ROUND,
+    C,
+    D,
+    Float,
+    N,
+    batch,
+    begun,
+    features_of,
+    fedavg,
+    fit,
+    gradients,
+    image_set,
+    new_client,
+    new_strategy,
+    normalised,
+    same,
+    shared,
+    terms_in,
+)
 from torch import Tensor, nn
 
-from clients.base import ClientSetup, DomainClient
 from clients.fedcode import SAIN, FedCodeClient, FedCodeParams, with_sain
 from clients.models.networks import MODELS, Blueprint, build
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
-from fedshift_wire.names import DOMAINS, SERVER_ROUND, Params
+from clients.training.settings import ModelConfig
+from fedshift_wire.names import DOMAINS, SERVER_ROUND
+from fedshift_wire.records import Arrays
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy
-from strategies.federation.rounds import Federation
 
-Float = NDArray[np.float64]
-Arrays = dict[str, NDArray[Any]]
-SEED, INDEX, ROUND = 11, 3, 2
-C, D, N, J = 4, 64, 20, 3  # class 3 has no image; D is the cnn's
+J = 3  # clusters of style prototypes
 OFF: dict[str, Any] = {"use_semcl": False, "use_stycl": False, "use_fdr": False}
 TERMS = ["ce", "semcl", "stycl", "fdr"]
-
-
-def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
+client = partial(new_client, FedCodeClient)
 
 
 def knowledge(label: int | None = 1, width: int = D) -> Arrays:
@@ -45,67 +55,8 @@ def knowledge(label: int | None = 1, width: int = D) -> Arrays:
     return found if label is None else found | {"pseudo-label": np.array([label])}
 
 
-def setup(model: str = "cnn", bn: str = "average", **train: Any) -> ClientSetup:
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
-    return ClientSetup(
-        seed=SEED,
-        index=INDEX,
-        device=torch.device("cpu"),
-        model=ModelConfig.model_validate({"name": model, "bn": bn}),
-        train=TrainConfig(**settings | train),
-        images=ImageConfig(crop_padding=2, flip=True, eval_batch=7),
-    )
-
-
-def client(params: dict[str, Any] | None = None, known: Arrays | None = None, **options: Any) -> FedCodeClient:
-    train_set = options.pop("train_set", None) or image_set()
-    configured, checked = setup(**options), FedCodeParams(**params or {})
-    model = FedCodeClient.build_model(Blueprint(configured.model, C, 32, 0), checked)
-    made = FedCodeClient(model, configured, checked, train_set, lambda domain: train_set)
-    made.knowledge = dict(known or {})
-    return made
-
-
-def fedavg(**options: Any) -> DomainClient:
-    configured = setup(**options)
-    model = build(configured.model.name, C, 0)
-    return DomainClient(model, configured, Params(), image_set(), lambda domain: image_set())
-
-
-def shared(of: DomainClient) -> list[NDArray[Any]]:
-    state = of.model.state_dict()
-    return [state[name].numpy().copy() for name in of.shared_names]
-
-
-def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    arrays, number, metrics = of.fit(shared(of), {SERVER_ROUND: server_round})
-    assert number == len(of.train_set)
-    return arrays, metrics
-
-
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def batch(b: int = 8, first: int = 0, y: list[int] | None = None) -> Batch:
-    x = torch.randn(b, 3, 32, 32, generator=torch.Generator().manual_seed(first))
-    return Batch(x, torch.tensor(y if y is not None else [i % (C - 1) for i in range(b)]), 0)
-
-
-def started(params: dict[str, Any] | None = None, known: Arrays | None = None, **options: Any) -> FedCodeClient:
-    made = client(params, knowledge() if known is None else known, **options)
-    made.start_round(ROUND)
-    made.start_epoch(0)
-    return made
-
-
-def features_of(of: DomainClient, x: Tensor, part: str = "encoder") -> Float:
-    with torch.no_grad():
-        return np.asarray(of.model.get_submodule(part)(x).numpy(), dtype=np.float64)
-
-
-def names(metrics: dict[str, Any]) -> list[str]:
-    return [name.removeprefix("loss/") for name in metrics if name.startswith("loss/")]
+def started(params: dict[str, Any] | None = None, known: Arrays | None = None) -> FedCodeClient:
+    return begun(client(params, knowledge() if known is None else known))
 
 
 # --- SAIN (Eqs 5-7) --------------------------------------------------------------------------------
@@ -302,7 +253,7 @@ def slow_terms(made: FedCodeClient, given: Batch, p: FedCodeParams, j: int = 1) 
     known = {name: array.astype(np.float64) for name, array in made.knowledge.items()}
     g = dict(zip(made.knowledge["labels"].tolist(), known["prototypes"], strict=True))
     style = known["style-prototypes"]
-    z_c, z_s = features_of(made, given.x), features_of(made, given.x, "style_encoder")
+    z_c, z_s = features_of(made.model, given.x), features_of(made.model, given.x, "style_encoder")
     with torch.no_grad():
         logits = made.model.classifier(torch.from_numpy(z_c.astype(np.float32))).numpy().astype(np.float64)
 
@@ -357,7 +308,7 @@ def test_the_pseudo_label_says_which_style_prototype_draws(label: int) -> None:
 
 def test_round_1_has_no_contrast() -> None:
     _, metrics = fit(client(), 1)
-    assert names(metrics) == ["ce", "fdr"]
+    assert terms_in(metrics) == ["ce", "fdr"]
 
 
 def test_a_node_without_a_pseudo_label_trains_without_stycl() -> None:
@@ -412,15 +363,7 @@ def test_node_with_one_class_trains() -> None:
 
 def values_and_gradients(params: dict[str, Any]) -> dict[str, tuple[float, dict[str, Tensor]]]:
     """Each term of a batch, and its gradient with respect to all weights, by name."""
-    made = started(params)
-    weights = dict(made.model.named_parameters())
-    found = {}
-    for name, term in made.loss(batch()).items():
-        grads = torch.autograd.grad(
-            term, list(weights.values()), retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        found[name] = (float(term.detach()), dict(zip(weights, grads, strict=True)))
-    return found
+    return gradients(started(params), batch())
 
 
 def equal(a: tuple[float, dict[str, Tensor]], b: tuple[float, dict[str, Tensor]]) -> bool:
@@ -524,10 +467,9 @@ def test_prototypes_are_means_in_evaluation_mode(model: str, size: int, width: i
     train_set = image_set(size=size)
     made = client({"use_sain": use_sain}, knowledge(width=width), model=model, train_set=train_set, epochs=1)
     fit(made, ROUND)
-    got, cfg = made.contribution(), made.setup.images
-    x = ((train_set.x / 255 - np.array(cfg.mean)) / np.array(cfg.std)).transpose(0, 3, 1, 2).astype(np.float32)
+    got, x = made.contribution(), normalised(train_set, made.setup.images)
     made.model.eval()
-    semantic, style = (features_of(made, torch.from_numpy(x), part) for part in ("encoder", "style_encoder"))
+    semantic, style = (features_of(made.model, x, part) for part in ("encoder", "style_encoder"))
     assert set(got) == {"prototypes", "counts", "style-prototype"}
     assert got["counts"].tolist() == [7, 7, 6, 0]
     for k in range(C - 1):
@@ -546,7 +488,8 @@ def test_prototypes_of_the_last_epoch() -> None:
     got = made.finish_round(ROUND)
     y = np.concatenate([given.y.numpy() for given in batches])
     semantic, style = (
-        np.concatenate([features_of(made, given.x, part) for given in batches]) for part in ("encoder", "style_encoder")
+        np.concatenate([features_of(made.model, given.x, part) for given in batches])
+        for part in ("encoder", "style_encoder")
     )
     assert got["counts"].tolist() == [4, 6, 2, 0]
     for k in range(C - 1):
@@ -583,12 +526,8 @@ ABLATIONS: list[dict[str, Any]] = [
 def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precision: str) -> None:
     made = client(params, knowledge(), epochs=1, precision=precision)
     arrays, metrics = fit(made, ROUND)
-    federation = Federation(
-        domains=("a",), num_classes=C, feature_dim=D, seed=0, participation=1.0, personal=True,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}",
-    )  # fmt: skip
     of_server = {name: value for name, value in params.items() if name in FedCodeServerParams.model_fields}
-    server = FedCodeStrategy(federation, FedCodeServerParams(**of_server), lambda result, weights, known: None)
+    server = new_strategy(FedCodeStrategy, classes=C, width=D, personal=True, **of_server)
     server.check_knowledge(made.contribution())
     assert bool(made.contribution()) is (made.params.contrasts or made.params.global_model != "off")
     assert all(np.isfinite(array).all() for array in arrays)
@@ -620,9 +559,8 @@ def test_global_score_is_that_of_the_encoder_under_the_mean_head() -> None:
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
     scores = made.score_test(test)
     assert all(torch.equal(value, before[name]) for name, value in made.model.state_dict().items())
-    cfg, head = made.setup.images, heads()
-    x = ((test.x / 255 - np.array(cfg.mean)) / np.array(cfg.std)).transpose(0, 3, 1, 2).astype(np.float32)
-    logits = features_of(made, torch.from_numpy(x)) @ head["head-weight"].T + head["head-bias"]
+    head = heads()
+    logits = features_of(made.model, normalised(test, made.setup.images)) @ head["head-weight"].T + head["head-bias"]
     assert scores.others == {"global": int((logits.argmax(axis=1) == test.y).sum())}
     assert (scores.correct, scores.loss_sum) == made.score(test)
 

@@ -1,5 +1,6 @@
 """FedProc on a node: both terms and their shares against NumPy, and the way back to FedAvg."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,91 +8,42 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import (
+    ROUND,
+    C,
+    D,
+    N,
+    batch,
+    begun,
+    check_alike,
+    fedavg,
+    fit,
+    flat_gradients,
+    global_prototypes,
+    image_set,
+    new_client,
+    normalised,
+    same,
+)
 
-from clients.base import ClientSetup, DomainClient
 from clients.fedproc import FedProcClient, FedProcParams
-from clients.models.networks import build
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
-from fedshift_wire.names import SERVER_ROUND, Params
 from strategies.prototypes import check_prototypes
 
-SEED, INDEX, ROUND = 11, 3, 2
-C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
 ALPHA = 0.75
-
-
-def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
+client = partial(new_client, FedProcClient)
 
 
 def told(alpha: float = ALPHA) -> dict[str, NDArray[Any]]:
     """Knowledge as the server sends it: class 1 has no prototype."""
-    g = np.random.default_rng(1).uniform(size=(3, D)).astype(np.float32)
-    return {"prototypes": g, "labels": np.array([0, 2, 3]), "alpha": np.array([alpha])}
-
-
-def setup(**train: Any) -> ClientSetup:
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
-    return ClientSetup(
-        seed=SEED,
-        index=INDEX,
-        device=torch.device("cpu"),
-        model=ModelConfig(name="cnn"),
-        train=TrainConfig(**settings | train),
-        images=ImageConfig(crop_padding=2, flip=True, eval_batch=7),
-    )
-
-
-def client(
-    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
-) -> FedProcClient:
-    train_set = options.pop("train_set", None) or image_set()
-    made = FedProcClient(
-        build("cnn", C, 0), setup(**options), FedProcParams(**params or {}), train_set, lambda domain: train_set
-    )
-    made.knowledge = dict(knowledge or {})
-    return made
-
-
-def fedavg() -> DomainClient:
-    return DomainClient(build("cnn", C, 0), setup(), Params(), image_set(), lambda domain: image_set())
-
-
-def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    state = of.model.state_dict()
-    arrays, number, metrics = of.fit(
-        [state[name].numpy().copy() for name in of.shared_names], {SERVER_ROUND: server_round}
-    )
-    assert number == len(of.train_set)
-    return arrays, metrics
-
-
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def batch(y: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0, 1)) -> Batch:
-    x = torch.randn(len(y), 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    return Batch(x, torch.tensor(y), 0)
+    return global_prototypes((0, 2, 3)) | {"alpha": np.array([alpha])}
 
 
 def terms_of(
     params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, given: Batch | None = None
 ) -> dict[str, tuple[float, NDArray[np.float32]]]:
     """Each term of a batch, and its gradient with respect to all weights."""
-    made = client(params, told() if knowledge is None else knowledge)
-    made.start_round(ROUND)
-    made.start_epoch(0)
-    weights = list(made.model.parameters())
-    found = {}
-    for name, term in made.loss(given or batch()).items():
-        grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
-        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
-    return found
+    return flat_gradients(begun(client(params, told() if knowledge is None else knowledge)), given or batch())
 
 
 # --- the loss --------------------------------------------------------------------------------------
@@ -139,7 +91,7 @@ def test_contrast_is_positive_and_moves_the_encoder_only() -> None:
 
 @pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0,)])
 def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> None:
-    terms = terms_of(given=batch(y))
+    terms = terms_of(given=batch(y=y))
     assert all(np.isfinite(value) and np.isfinite(grad).all() for value, grad in terms.values())
     assert (terms["gpc"][0] > 0) is (y == (0,))
 
@@ -169,9 +121,8 @@ def test_a_round_contributes_the_class_means(precision: str, classes: int) -> No
     got = made.contribution()
     check_prototypes(got, C, D)
     assert got["counts"].tolist() == ([7, 7, 6, 0] if classes > 1 else [N, 0, 0, 0])
-    x = (train_set.x / 255 - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
     with torch.no_grad():
-        h = made.forward(torch.from_numpy(x.transpose(0, 3, 1, 2).astype(np.float32)))[0].numpy()
+        h = made.forward(normalised(train_set, made.setup.images))[0].numpy()
     tolerance = 1e-4 if precision == "float32" else 2e-2
     np.testing.assert_allclose(got["prototypes"][0], h[train_set.y == 0].mean(axis=0), rtol=tolerance, atol=tolerance)
     assert not got["prototypes"][3].any()
@@ -189,10 +140,7 @@ def test_fit_is_deterministic() -> None:
 
 def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
     mine, plain = client({"use_gpc": False}, told()), fedavg()
-    for server_round in (1, 2):
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
+    check_alike(mine, plain)
 
 
 def test_switched_on_it_is_not_fedavg() -> None:

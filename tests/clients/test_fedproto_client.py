@@ -1,5 +1,6 @@
 """FedProto on a node: its loss against NumPy, every switch against what it names, what stays on the node."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,106 +8,51 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import (
+    ROUND,
+    C,
+    D,
+    Float,
+    N,
+    batch,
+    begun,
+    check_alike,
+    client_setup,
+    features_of,
+    fedavg,
+    fit,
+    flat_gradients,
+    image_set,
+    new_client,
+    normalised,
+    same,
+    shared,
+    whole,
+)
+from support import global_prototypes as prototypes_of
 
-from clients.base import ClientSetup, DomainClient
 from clients.fedproto import FedProtoClient, FedProtoParams
 from clients.models.networks import batchnorm_names, build
-from clients.training.batches import Batch
 from clients.training.prototypes import EpochMeans
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
+from clients.training.settings import ImageConfig, ModelConfig
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND, Params
+from fedshift_wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
 from strategies.prototypes import check_prototypes
 
-Float = NDArray[np.float64]
-SEED, INDEX, ROUND = 11, 3, 2
-C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
 SHARED: dict[str, Any] = {"share_weights": True}
 OFF: dict[str, Any] = {"share_weights": True, "lambda_proto": 0.0}
-
-
-def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
-
-
-def global_prototypes() -> dict[str, NDArray[Any]]:
-    """Knowledge as the server sends it: class 1 has none."""
-    g = np.random.default_rng(1).uniform(size=(3, D)).astype(np.float32)
-    return {"prototypes": g, "labels": np.array([0, 2, 3])}
-
-
-def setup(model: str = "cnn", index: int = INDEX, bn: str = "average", **train: Any) -> ClientSetup:
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
-    return ClientSetup(
-        seed=SEED,
-        index=index,
-        device=torch.device("cpu"),
-        model=ModelConfig.model_validate({"name": model, "bn": bn}),
-        train=TrainConfig(**settings | train),
-        images=ImageConfig(crop_padding=2, flip=True, eval_batch=7),
-    )
-
-
-def client(
-    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
-) -> FedProtoClient:
-    train_set = options.pop("train_set", None) or image_set()
-    configured = setup(**options)
-    model = build(configured.model.name, C, 0)
-    made = FedProtoClient(model, configured, FedProtoParams(**params or {}), train_set, lambda domain: train_set)
-    made.knowledge = dict(knowledge or {})
-    return made
-
-
-def shared(of: DomainClient) -> list[NDArray[Any]]:
-    state = of.model.state_dict()
-    return [state[name].numpy().copy() for name in of.shared_names]
-
-
-def whole(of: DomainClient) -> list[NDArray[Any]]:
-    return [tensor.numpy().copy() for tensor in of.model.state_dict().values()]
-
-
-def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    arrays, number, metrics = of.fit(shared(of), {SERVER_ROUND: server_round})
-    assert number == len(of.train_set)
-    return arrays, metrics
-
-
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def batch(b: int = 8, first: int = 0, y: list[int] | None = None) -> Batch:
-    x = torch.randn(b, 3, 32, 32, generator=torch.Generator().manual_seed(first))
-    return Batch(x, torch.tensor(y if y is not None else [i % (C - 1) for i in range(b)]), 0)
+client = partial(new_client, FedProtoClient)
+global_prototypes = partial(prototypes_of, (0, 2, 3))
 
 
 def started(params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None) -> FedProtoClient:
-    made = client(params, global_prototypes() if knowledge is None else knowledge)
-    made.start_round(ROUND)
-    made.start_epoch(0)
-    return made
-
-
-def features_of(of: DomainClient, x: torch.Tensor) -> Float:
-    with torch.no_grad():
-        return np.asarray(of.model.encoder(x).numpy(), dtype=np.float64)
+    return begun(client(params, global_prototypes() if knowledge is None else knowledge))
 
 
 def values_and_gradients(
     params: dict[str, Any], knowledge: dict[str, NDArray[Any]] | None = None
 ) -> dict[str, tuple[float, NDArray[np.float32]]]:
-    made = started(params, knowledge)
-    weights = list(made.model.parameters())
-    found = {}
-    for name, term in made.loss(batch()).items():
-        grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
-        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
-    return found
+    return flat_gradients(started(params, knowledge), batch())
 
 
 # --- the loss --------------------------------------------------------------------------------------
@@ -115,7 +61,7 @@ def values_and_gradients(
 @pytest.mark.parametrize("reduction", ["mse_mean", "sum"])
 def test_loss_against_numpy(reduction: str) -> None:
     made, given = started({"reduction": reduction, "lambda_proto": 2.5}), batch()
-    h, y, g = features_of(made, given.x), given.y.tolist(), global_prototypes()["prototypes"].astype(np.float64)
+    h, y, g = features_of(made.model, given.x), given.y.tolist(), global_prototypes()["prototypes"].astype(np.float64)
     distances, entropy = [], []
     for i in range(len(y)):
         place = {0: 0, 2: 1, 3: 2}.get(y[i])  # class 1 has no prototype: left out
@@ -170,7 +116,7 @@ def test_without_prototypes_there_is_cross_entropy_alone(knowledge: dict[str, ND
 
 @pytest.mark.parametrize("y", [[1], [1, 1, 1], [0]])
 def test_small_batches_and_classes_without_a_prototype(y: list[int]) -> None:
-    terms = started().loss(batch(b=len(y), y=y))
+    terms = started().loss(batch(y=y))
     assert all(term.isfinite() for term in terms.values())
     assert (float(terms["proto"].detach()) > 0) is (y == [0])
 
@@ -203,7 +149,7 @@ def test_the_whole_model_stays_and_goes_on_where_it_was() -> None:
 
 def test_without_the_term_nodes_train_alone() -> None:
     mine = client({"lambda_proto": 0.0}, global_prototypes())
-    plain = DomainClient(build("cnn", C, 0), setup(), Params(), image_set(), lambda domain: image_set())
+    plain = fedavg()
     arrays = shared(plain)
     for server_round in (1, 2):
         fit(mine, server_round)
@@ -222,7 +168,7 @@ def test_shared_weights_leave_what_fedavg_leaves(bn: str) -> None:
 
 
 def test_different_networks_cannot_share_weights() -> None:
-    train = setup().train
+    train = client_setup().train
     mixed = ModelConfig.model_validate({"name": "cnn2", "per_node": ("cnn2", "cnn3")})
     FedProtoClient.check_run(FedProtoParams(), mixed, train, ImageConfig())
     FedProtoClient.check_run(FedProtoParams(share_weights=True), ModelConfig(name="cnn2"), train, ImageConfig())
@@ -240,10 +186,8 @@ def test_contribution_is_the_class_mean_in_evaluation_mode(model: str, size: int
     made = client(model=model, train_set=train_set, epochs=1)
     fit(made)
     got = made.contribution()
-    cfg = made.setup.images
-    x = ((train_set.x / 255 - np.array(cfg.mean)) / np.array(cfg.std)).transpose(0, 3, 1, 2).astype(np.float32)
     made.model.eval()
-    h = features_of(made, torch.from_numpy(x))
+    h = features_of(made.model, normalised(train_set, made.setup.images))
     assert got["counts"].tolist() == [7, 7, 6, 0]
     for k in range(C - 1):
         np.testing.assert_allclose(got["prototypes"][k], h[train_set.y == k].mean(axis=0), rtol=1e-4, atol=1e-5)
@@ -260,7 +204,7 @@ def test_last_epoch_gathers_what_training_saw() -> None:
         rows, y = [], []
         for i in range(2):
             given = batch(6, 10 * epoch + i, [0, 1, 2, 0, 1, 1])
-            rows += list(features_of(made, given.x))
+            rows += list(features_of(made.model, given.x))
             y += given.y.tolist()
             made.loss(given)
     got = made.finish_round(ROUND)
@@ -317,7 +261,7 @@ def test_prediction_by_the_nearest_global_prototype() -> None:
     made, x = client({"predict_by": "prototype"}), batch().x
     assert torch.equal(made.predict(x), made.forward(x)[1])  # before there are prototypes
     made.knowledge = global_prototypes()
-    h, g = features_of(made, x), global_prototypes()["prototypes"].astype(np.float64)
+    h, g = features_of(made.model, x), global_prototypes()["prototypes"].astype(np.float64)
     nearest = [int(np.argmin([((row - p) ** 2).sum() for p in g])) for row in h]
     assert made.predict(x).argmax(dim=1).tolist() == [[0, 2, 3][j] for j in nearest]
 
@@ -328,8 +272,7 @@ def test_evaluation_by_prototype_is_finite_and_counts_right() -> None:
     _, number, metrics = made.evaluate([], {DOMAINS: ["a"], SERVER_ROUND: ROUND})
     assert (number, metrics[COUNT + "a"]) == (N, N)
     assert np.isfinite(metrics[LOSS_SUM + "a"])
-    x = ((test.x / 255 - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)).transpose(0, 3, 1, 2)
-    h, g = features_of(made, torch.from_numpy(x.astype(np.float32))), global_prototypes()["prototypes"]
+    h, g = features_of(made.model, normalised(test, made.setup.images)), global_prototypes()["prototypes"]
     right = sum(
         [0, 2, 3][int(np.argmin([((row - p) ** 2).sum() for p in g]))] == k for row, k in zip(h, test.y, strict=True)
     )
@@ -353,17 +296,10 @@ def test_fit_is_deterministic(params: dict[str, Any]) -> None:
     assert runs[0][1] == runs[1][1]
 
 
-def fedavg() -> DomainClient:
-    return DomainClient(build("cnn", C, 0), setup(), Params(), image_set(), lambda domain: image_set())
-
-
 @pytest.mark.parametrize("params", [OFF, OFF | {"proto_source": "last_epoch"}])
 def test_switched_off_it_is_fedavg_bit_for_bit(params: dict[str, Any]) -> None:
     mine, plain = client(params, global_prototypes()), fedavg()
-    for server_round in (1, 2):
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
+    check_alike(mine, plain)
 
 
 def test_switched_on_it_is_not_fedavg_once_there_are_prototypes() -> None:

@@ -1,5 +1,6 @@
 """FedProx on a node: Eq. 2 against NumPy, what it holds and what it leaves free."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,65 +8,21 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from torch import Tensor, nn
+from support import C, Extra, check_alike, fit, image_set, new_client, same, shared
+from support import batch as batch_of
 
-from clients.base import ClientSetup, DomainClient
+from clients.base import DomainClient
 from clients.fedprox import FedProxClient, FedProxParams
-from clients.models.networks import Blueprint, SplitModel, batchnorm_names, build
-from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
-from fedshift_wire.names import SERVER_ROUND, Params
+from clients.models.networks import batchnorm_names
+from clients.training.settings import ImageConfig
 
-C, N = 4, 12
+batch = partial(batch_of, 4, 5, classes=C)
 
 
-def image_set(n: int = N) -> ImageSet:
-    x = np.random.default_rng(0).integers(0, 256, size=(n, 32, 32, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(n, dtype=np.int64) % C)
-
-
-def setup(model: str, bn: str, **train: Any) -> ClientSetup:
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 4, "lr": 0.05, "precision": "float32"}
-    return ClientSetup(
-        seed=11, index=3, device=torch.device("cpu"),
-        model=ModelConfig.model_validate({"name": model, "bn": bn}),
-        train=TrainConfig(**settings | train), images=ImageConfig(crop_padding=2),
-    )  # fmt: skip
-
-
-def client(
-    params: dict[str, Any] | None = None, *, kind: Any = FedProxClient, model: str = "cnn", bn: str = "average",
-    plugin: Any = None, **train: Any,
-) -> DomainClient:  # fmt: skip
-    configured, images = setup(model, bn, **train), image_set()
-    built = build(model, C, 0)
-    if plugin is not None:
-        built = plugin.wrap(built, Blueprint(configured.model, C, 32, 0))
-    made: DomainClient = kind(
-        built, configured, FedProxParams(**params or {}) if kind is FedProxClient else Params(), images,
-        lambda domain: images, plugin=plugin,
-    )  # fmt: skip
+def client(params: dict[str, Any] | None = None, *, kind: Any = FedProxClient, **options: Any) -> DomainClient:
+    train: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "batch_size": 4}
+    made: DomainClient = new_client(kind, params, train_set=image_set(12, classes=C), **train | options)
     return made
-
-
-def shared(of: DomainClient) -> list[NDArray[Any]]:
-    state = of.model.state_dict()
-    return [state[name].numpy().copy() for name in of.shared_names]
-
-
-def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    arrays, _, metrics = of.fit(shared(of), {SERVER_ROUND: server_round})
-    return arrays, metrics
-
-
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def batch(n: int = 4) -> Batch:
-    x = torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(5))
-    return Batch(x, torch.arange(n) % C, 0)
 
 
 def moved(of: DomainClient, by: float = 0.01) -> None:
@@ -141,10 +98,7 @@ def test_one_step_against_the_equation() -> None:
 
 def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
     mine, plain = client({"mu": 0}), client(kind=DomainClient)
-    for server_round in (1, 2):
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
+    check_alike(mine, plain)
     assert not same(fit(client(), 1)[0], fit(client(kind=DomainClient), 1)[0])
 
 
@@ -166,30 +120,6 @@ def test_runs_with_batchnorm_and_every_precision(bn: str, precision: str) -> Non
     assert all(np.isfinite(array).all() for array in arrays)
     assert metrics["loss/prox"] > 0
     assert metrics["loss"] == pytest.approx(metrics["loss/ce"] + metrics["loss/prox"])
-
-
-class Extra:
-    """A plugin: a second classifier, which may stay on the node."""
-
-    params_model = Params
-    personal = False
-
-    def __init__(self, private: bool) -> None:
-        self._private = private
-
-    def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
-        model.register_module("extra", nn.Linear(model.feature_dim, model.num_classes))
-        return model
-
-    def private(self, model: SplitModel) -> frozenset[str]:
-        names = frozenset(name for name in model.state_dict() if name.startswith("extra."))
-        return names if self._private else frozenset()
-
-    def start_round(self, model: SplitModel, rng: torch.Generator) -> None: ...
-
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
-        logits = model.get_submodule("extra")(model(batch.x)[0])
-        return {"extra": nn.functional.cross_entropy(logits, batch.y)}
 
 
 @pytest.mark.parametrize("private", [True, False])

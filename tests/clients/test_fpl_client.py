@@ -1,5 +1,6 @@
 """FPL on a node: its three terms against NumPy, every switch against the term it names."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,28 +8,33 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import (
+    ROUND,
+    C,
+    D,
+    Float,
+    N,
+    batch,
+    begun,
+    check_alike,
+    fedavg,
+    fit,
+    flat_gradients,
+    image_set,
+    new_client,
+    normalised,
+    same,
+)
 from torch import Tensor
 
-from clients.base import ClientSetup, DomainClient
 from clients.fpl import FPLClient, FPLParams
 from clients.models.networks import SplitModel, build
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
-from fedshift_wire.names import SERVER_ROUND, Params
 from strategies.prototypes import check_prototypes
 
-Float = NDArray[np.float64]
-SEED, INDEX, ROUND = 11, 3, 2
-C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
 CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none
 OFF: dict[str, Any] = {"use_cpcl": False, "use_upcr": False}
-
-
-def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
+client = partial(new_client, FPLClient)
 
 
 def clusters() -> dict[str, NDArray[Any]]:
@@ -36,67 +42,14 @@ def clusters() -> dict[str, NDArray[Any]]:
     return {"prototypes": p, "labels": np.array(CLASSES)}
 
 
-def setup(**train: Any) -> ClientSetup:
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
-    return ClientSetup(
-        seed=SEED,
-        index=INDEX,
-        device=torch.device("cpu"),
-        model=ModelConfig(name="cnn"),
-        train=TrainConfig(**settings | train),
-        images=ImageConfig(crop_padding=2, flip=True, eval_batch=7),
-    )
-
-
-def client(
-    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
-) -> FPLClient:
-    train_set = options.pop("train_set", None) or image_set()
-    model = options.pop("model", None) or build("cnn", C, 0)
-    made = FPLClient(model, setup(**options), FPLParams(**params or {}), train_set, lambda domain: train_set)
-    made.knowledge = dict(knowledge or {})
-    return made
-
-
-def fedavg() -> DomainClient:
-    return DomainClient(build("cnn", C, 0), setup(), Params(), image_set(), lambda domain: image_set())
-
-
-def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    state = of.model.state_dict()
-    arrays, number, metrics = of.fit(
-        [state[name].numpy().copy() for name in of.shared_names], {SERVER_ROUND: server_round}
-    )
-    assert number == len(of.train_set)
-    return arrays, metrics
-
-
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def batch(y: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0, 1), first: int = 0) -> Batch:
-    x = torch.randn(len(y), 3, 32, 32, generator=torch.Generator().manual_seed(first))
-    return Batch(x, torch.tensor(y), 0)
-
-
 def started(params: dict[str, Any] | None = None, **options: Any) -> FPLClient:
-    made = client(params, clusters(), **options)
-    made.start_round(ROUND)
-    made.start_epoch(0)
-    return made
+    return begun(client(params, clusters(), **options))
 
 
 def values_and_gradients(
     params: dict[str, Any], given: Batch | None = None
 ) -> dict[str, tuple[float, NDArray[np.float32]]]:
-    made = started(params)
-    weights = list(made.model.parameters())
-    found = {}
-    for name, term in made.loss(given or batch()).items():
-        grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
-        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
-    return found
+    return flat_gradients(started(params), given or batch())
 
 
 def slow_terms(z: Float, logits: Float, y: list[int], tau: float) -> dict[str, float]:
@@ -141,7 +94,7 @@ def test_terms_and_prototypes_are_of_the_features_that_the_whole_model_gives() -
     inner = build("cnn", C, 0)
     model = Doubled(inner.encoder, D, C)
     model.classifier = inner.classifier
-    made, given = started({"tau": 0.2}, model=model), batch()
+    made, given = started({"tau": 0.2}, network=model), batch()
     with torch.no_grad():
         z = 2 * inner.encoder(given.x)
         logits = inner.classifier(z).numpy().astype(np.float64)
@@ -178,7 +131,7 @@ def test_own_terms_are_positive_and_move_the_encoder_only() -> None:
 
 @pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0,)])
 def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> None:
-    terms = values_and_gradients({}, batch(y))
+    terms = values_and_gradients({}, batch(y=y))
     assert all(np.isfinite(value) and np.isfinite(grad).all() for value, grad in terms.values())
     assert all((terms[name][0] > 0) is (y == (0,)) for name in ("cpcl", "upcr"))
 
@@ -218,9 +171,8 @@ def test_contribution_is_what_the_server_accepts(source: str, precision: str, cl
 def test_prototypes_after_training_are_not_augmented() -> None:
     made, train_set = client({}, clusters(), epochs=1), image_set()
     fit(made, ROUND)
-    x = (train_set.x / 255 - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
     with torch.no_grad():
-        h = made.model.encoder(torch.from_numpy(x.transpose(0, 3, 1, 2).astype(np.float32))).numpy()
+        h = made.model.encoder(normalised(train_set, made.setup.images)).numpy()
     for k in range(C - 1):
         np.testing.assert_allclose(
             made.contribution()["prototypes"][k], h[train_set.y == k].mean(axis=0), rtol=1e-4, atol=1e-5
@@ -231,7 +183,7 @@ def test_last_epoch_gathers_what_training_saw() -> None:
     made = started({"proto_source": "last_epoch"})
     for epoch in range(2):
         made.start_epoch(epoch)
-        given = batch((0, 1, 2, 0), first=epoch)
+        given = batch(first=epoch, y=(0, 1, 2, 0))
         made.loss(given)
     with torch.no_grad():
         h = made.model.encoder(given.x).numpy()
@@ -257,10 +209,7 @@ def test_fit_is_deterministic(source: str) -> None:
 @pytest.mark.parametrize("params", [OFF, OFF | {"proto_source": "last_epoch"}])
 def test_switched_off_it_is_fedavg_bit_for_bit(params: dict[str, Any]) -> None:
     mine, plain = client(params, clusters()), fedavg()
-    for server_round in (1, 2):
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
+    check_alike(mine, plain)
 
 
 @pytest.mark.parametrize("params", [{"use_cpcl": False}, {"use_upcr": False}, {}])

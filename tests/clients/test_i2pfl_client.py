@@ -1,5 +1,6 @@
 """I2PFL on a node: Eq. 7 to 10 against NumPy, every switch against the term it names."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,89 +8,41 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from torch import Tensor
+from support import (
+    INDEX,
+    ROUND,
+    SEED,
+    C,
+    D,
+    Float,
+    N,
+    batch,
+    begun,
+    check_alike,
+    features_of,
+    fedavg,
+    fit,
+    flat_gradients,
+    global_prototypes,
+    image_set,
+    new_client,
+    normalised,
+    same,
+    shared,
+)
 
-from clients.base import ClientSetup, DomainClient
 from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLParams
-from clients.models.networks import build
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
-from fedshift_wire.names import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND
 from fedshift_wire.seeding import generator, torch_seed
 from strategies.prototypes import check_prototypes
 
-Float = NDArray[np.float64]
-SEED, INDEX, ROUND = 11, 3, 2
-C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
 OFF: dict[str, Any] = {"use_gpcl": False, "use_apa": False}
+client = partial(new_client, I2PFLClient)
 
 
-def image_set(n: int = N, size: int = 32, classes: int = C - 1) -> ImageSet:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, size=(n, size, size, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
-
-
-def global_prototypes() -> dict[str, NDArray[Any]]:
-    """Knowledge as the server sends it: class 1 has none, and they are not in the order of the classes."""
-    g = np.random.default_rng(1).uniform(size=(3, D)).astype(np.float32)
-    return {"prototypes": g, "labels": np.array([3, 0, 2])}
-
-
-def setup(model: str = "cnn", index: int = INDEX, images: ImageConfig | None = None, **train: Any) -> ClientSetup:
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
-    return ClientSetup(
-        seed=SEED,
-        index=index,
-        device=torch.device("cpu"),
-        model=ModelConfig.model_validate({"name": model}),
-        train=TrainConfig(**settings | train),
-        images=images or ImageConfig(crop_padding=2, flip=True, eval_batch=7),
-    )
-
-
-def client(
-    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
-) -> I2PFLClient:
-    train_set = options.pop("train_set", None) or image_set()
-    configured = setup(**options)
-    model = build(configured.model.name, C, 0)
-    made = I2PFLClient(model, configured, I2PFLParams(**params or {}), train_set, lambda domain: train_set)
-    made.knowledge = dict(knowledge or {})
-    return made
-
-
-def shared(of: DomainClient) -> list[NDArray[Any]]:
-    state = of.model.state_dict()
-    return [state[name].numpy().copy() for name in of.shared_names]
-
-
-def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    arrays, number, metrics = of.fit(shared(of), {SERVER_ROUND: server_round})
-    assert number == len(of.train_set)
-    return arrays, metrics
-
-
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def batch(b: int = 8, first: int = 0, y: list[int] | None = None, epoch: int = 0) -> Batch:
-    x = torch.randn(b, 3, 32, 32, generator=torch.Generator().manual_seed(first))
-    return Batch(x, torch.tensor(y if y is not None else [i % (C - 1) for i in range(b)]), epoch)
-
-
-def started(params: dict[str, Any] | None = None, server_round: int = ROUND) -> I2PFLClient:
-    made = client(params, global_prototypes())
-    made.start_round(server_round)
-    made.start_epoch(0)
-    return made
-
-
-def features_of(of: DomainClient, x: Tensor) -> Float:
-    with torch.no_grad():
-        return np.asarray(of.model.encoder(x).numpy(), dtype=np.float64)
+def started(params: dict[str, Any] | None = None) -> I2PFLClient:
+    return begun(client(params, global_prototypes()))
 
 
 # --- the slow version of Eq. 7 to 9 ----------------------------------------------------------------
@@ -167,7 +120,7 @@ def test_alignment_with_mixed_features_against_numpy(params: dict[str, Any]) -> 
     for first in range(3):  # the generators run on from batch to batch
         given = batch(first=first)
         y = given.y.tolist()
-        h = features_of(made, given.x)
+        h = features_of(made.model, given.x)
         partner = draws.partner(y)
         gamma = draws.gamma(len(y), p.alpha, per_batch=p.gamma_per == "batch", at_least_half=p.gamma_max)
         expected = p.lambda1 * alignment(h, y, targets(mixed(h, partner, gamma), y), p.apa_level, p.apa_reduction)
@@ -179,21 +132,21 @@ def test_alignment_with_mixed_images_against_numpy() -> None:
     made, draws, given = started({"intra_proto": "input_mixup"}), Draws(), batch()
     y = given.y.tolist()
     x = mixed(given.x.numpy().astype(np.float64), draws.partner(y), draws.gamma(len(y), 0.4))
-    p = targets(features_of(made, torch.from_numpy(x.astype(np.float32))), y)
-    expected = 10 * alignment(features_of(made, given.x), y, p)
+    p = targets(features_of(made.model, torch.from_numpy(x.astype(np.float32))), y)
+    expected = 10 * alignment(features_of(made.model, given.x), y, p)
     assert float(made.loss(given)["apa"].detach()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_alignment_without_mixup_against_numpy() -> None:
     made, given = started({"intra_proto": "none_mixup"}), batch()
-    h, y = features_of(made, given.x), given.y.tolist()
+    h, y = features_of(made.model, given.x), given.y.tolist()
     assert float(made.loss(given)["apa"].detach()) == pytest.approx(10 * alignment(h, y, targets(h, y)), rel=1e-4)
 
 
 def test_contrast_and_cross_entropy_against_numpy() -> None:
     made, given = started({"tau": 0.3, "lambda2": 2.5}), batch()
     y, g = given.y.tolist(), global_prototypes()["prototypes"].astype(np.float64)
-    h = features_of(made, given.x)
+    h = features_of(made.model, given.x)
     contrast, entropy = [], []
     for i in range(len(y)):
         s = [float(h[i] @ row) / float(np.linalg.norm(h[i]) * np.linalg.norm(row)) for row in g]
@@ -211,7 +164,7 @@ def test_contrast_and_cross_entropy_against_numpy() -> None:
 
 def test_batch_of_one_class_is_aligned_with_its_mean() -> None:
     made, given = started(), batch(y=[2] * 8)
-    h = features_of(made, given.x)
+    h = features_of(made.model, given.x)
     expected = 10 * alignment(h, [2] * 8, {2: h.mean(axis=0)})
     terms = made.loss(given)
     assert float(terms["apa"].detach()) == pytest.approx(expected, rel=1e-4)
@@ -231,12 +184,7 @@ def values_and_gradients(params: dict[str, Any]) -> dict[str, tuple[float, NDArr
     """Each term of the second batch, and its gradient with respect to all weights."""
     made = started({"tau": 0.5} | params)
     made.loss(batch(first=7))
-    weights = list(made.model.parameters())
-    found = {}
-    for name, term in made.loss(batch()).items():
-        grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
-        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
-    return found
+    return flat_gradients(made, batch())
 
 
 @pytest.mark.parametrize(
@@ -347,7 +295,7 @@ def epoch_of_mixed_features(made: I2PFLClient, draws: Draws, batches: list[Batch
     rows, every = [], []
     for given in batches:
         y = given.y.tolist()
-        h = features_of(made, given.x)
+        h = features_of(made.model, given.x)
         rows.append(mixed(h, draws.partner(y), draws.gamma(len(y), 0.4)))
         every += y
     return np.concatenate(rows), every
@@ -370,7 +318,7 @@ def test_scope_epoch_takes_the_means_of_the_epoch_before() -> None:
             if epoch > 0:
                 y = given.y.tolist()
                 known = any(label in stored for label in y)
-                expected = 10 * alignment(features_of(made, given.x), y, stored) if known else 0.0
+                expected = 10 * alignment(features_of(made.model, given.x), y, stored) if known else 0.0
                 assert value == pytest.approx(expected, rel=1e-4)
         stored = targets(*epoch_of_mixed_features(made, draws, batches))
 
@@ -411,7 +359,7 @@ def test_scope_round_uses_what_the_round_before_left() -> None:
     for epoch in range(2):  # fixed for the whole round
         made.start_epoch(epoch)
         given = batch(first=epoch)
-        h, y = features_of(made, given.x), given.y.tolist()
+        h, y = features_of(made.model, given.x), given.y.tolist()
         assert float(made.loss(given)["apa"].detach()) == pytest.approx(10 * alignment(h, y, stored), rel=1e-4)
     assert np.array_equal(made.memory[AUGMENTED_SUMS], sums)
 
@@ -452,10 +400,8 @@ def test_contribution_is_the_class_mean_in_evaluation_mode(model: str, size: int
     made = client(model=model, train_set=train_set, epochs=1)
     fit(made)
     got = made.contribution()
-    cfg = made.setup.images
-    x = ((train_set.x / 255 - np.array(cfg.mean)) / np.array(cfg.std)).transpose(0, 3, 1, 2).astype(np.float32)
     made.model.eval()
-    h = features_of(made, torch.from_numpy(x))
+    h = features_of(made.model, normalised(train_set, made.setup.images))
     assert set(got) == {"prototypes", "counts"}
     assert got["counts"].tolist() == [7, 7, 6, 0]
     for k in range(C - 1):
@@ -513,28 +459,19 @@ def test_fit_depends_on_the_node_and_on_the_round() -> None:
     assert not same(default, fit(client(), 2)[0])
 
 
-def fedavg(knowledge: dict[str, NDArray[Any]], **options: Any) -> DomainClient:
-    made = DomainClient(build("cnn", C, 0), setup(**options), Params(), image_set(), lambda domain: image_set())
-    made.knowledge = knowledge
-    return made
-
-
 @pytest.mark.parametrize("params", [OFF, {"lambda1": 0.0, "lambda2": 0.0}, {"use_gpcl": False, "lambda1": 0.0}])
 def test_switched_off_it_is_fedavg_bit_for_bit(params: dict[str, Any]) -> None:
-    mine, plain = client(params, global_prototypes()), fedavg({})
-    for server_round in (1, 2):
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
+    mine, plain = client(params, global_prototypes()), fedavg()
+    check_alike(mine, plain)
 
 
 def test_contrast_alone_is_fedavg_before_there_are_prototypes() -> None:
-    assert same(fit(client({"use_apa": False}), 1)[0], fit(fedavg({}), 1)[0])
+    assert same(fit(client({"use_apa": False}), 1)[0], fit(fedavg(), 1)[0])
 
 
 @pytest.mark.parametrize("params", [{"use_apa": False}, {"use_gpcl": False}, {}])
 def test_switched_on_it_is_not_fedavg(params: dict[str, Any]) -> None:
-    assert not same(fit(client(params, global_prototypes()), 1)[0], fit(fedavg({}), 1)[0])
+    assert not same(fit(client(params, global_prototypes()), 1)[0], fit(fedavg(), 1)[0])
 
 
 # --- noise on prototypes (A13) -----------------------------------------------------------------------

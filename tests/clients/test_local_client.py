@@ -1,44 +1,27 @@
 """Local training: nothing travels, and the node goes on where it was."""
 
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
+from support import C, image_set, new_client, same, whole
 
-from clients.base import ClientSetup, DomainClient
+from clients.base import DomainClient
 from clients.local import LocalClient
-from clients.models.networks import build
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
-from fedshift_wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND, Params
+from clients.training.settings import ImageConfig
+from fedshift_wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND
+from fedshift_wire.params import Params
 
-C, N = 4, 12
-
-
-def image_set(n: int = N, seed: int = 0) -> ImageSet:
-    x = np.random.default_rng(seed).integers(0, 256, size=(n, 32, 32, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(n, dtype=np.int64) % C)
+N = 12
+images = partial(image_set, N, classes=C)
 
 
 def client(kind: Any = LocalClient, model: str = "cnn", bn: str = "average", index: int = 3) -> DomainClient:
-    setup = ClientSetup(
-        seed=11, index=index, device=torch.device("cpu"), model=ModelConfig.model_validate({"name": model, "bn": bn}),
-        train=TrainConfig(epochs=2, batch_size=4, lr=0.05, precision="float32"), images=ImageConfig(crop_padding=2),
+    made: DomainClient = new_client(
+        kind, train_set=images(), test_set=lambda domain: images(seed=1 + len(domain)), model=model, bn=bn, index=index,
+        images=ImageConfig(crop_padding=2), batch_size=4,
     )  # fmt: skip
-    made: DomainClient = kind(
-        build(model, C, 0), setup, Params(), image_set(), lambda domain: image_set(seed=1 + len(domain))
-    )
     return made
-
-
-def weights(of: DomainClient) -> list[NDArray[Any]]:
-    return [tensor.numpy().copy() for tensor in of.model.state_dict().values()]
-
-
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 @pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("cnn_bn", "average"), ("cnn_bn", "freeze")])
@@ -55,31 +38,31 @@ def test_nothing_travels_and_nodes_score_their_own_models(model: str, bn: str) -
 def test_it_is_fedavg_of_a_single_node_bit_for_bit(model: str) -> None:
     """A federation of one averages nothing: the same epochs, the same order, the same weights."""
     mine, alone = client(model=model), client(DomainClient, model)
-    arrays = weights(alone)
+    arrays = whole(alone)
     for server_round in (1, 2, 3):
         _, _, metrics = mine.fit([], {SERVER_ROUND: server_round})
         arrays, _, expected = alone.fit(arrays, {SERVER_ROUND: server_round})
         assert metrics == expected
-        assert same(weights(mine), arrays)
+        assert same(whole(mine), arrays)
 
 
 def test_a_client_made_anew_goes_on_from_its_memory() -> None:
     """Both engines make a client for every message."""
-    whole = client(model="cnn_bn")
-    whole.fit([], {SERVER_ROUND: 1})
+    once = client(model="cnn_bn")
+    once.fit([], {SERVER_ROUND: 1})
     anew = client(model="cnn_bn")
-    anew.memory = {name: array.copy() for name, array in whole.memory.items()}
-    for made in (whole, anew):
+    anew.memory = {name: array.copy() for name, array in once.memory.items()}
+    for made in (once, anew):
         made.fit([], {SERVER_ROUND: 2})
-    assert same(weights(anew), weights(whole))
+    assert same(whole(anew), whole(once))
 
 
 def test_nodes_start_alike_and_part() -> None:
     first, second = client(index=0), client(index=1)
-    assert same(weights(first), weights(second))
+    assert same(whole(first), whole(second))
     for made in (first, second):
         made.fit([], {SERVER_ROUND: 1})
-    assert not same(weights(first), weights(second))
+    assert not same(whole(first), whole(second))
 
 
 def test_a_test_scores_the_node_s_own_model() -> None:

@@ -7,71 +7,31 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from torch import Tensor, nn
+from support import C, Extra, Float, check_alike, features_of, fit, image_set, new_client, same, shared
+from support import batch as batch_of
+from support import fedavg as fedavg_of
+from torch import Tensor
 
-from clients.base import ClientSetup, DomainClient
-from clients.models.networks import Blueprint, SplitModel, build
+from clients.base import DomainClient
+from clients.models.networks import SplitModel, build
 from clients.moon import PREVIOUS, PROJECTED, MoonClient, MoonParams, ProjectedClassifier
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets.base import ImageSet
-from fedshift_wire.names import DOMAINS, SERVER_ROUND, Params
+from clients.training.settings import ImageConfig
+from fedshift_wire.names import DOMAINS, SERVER_ROUND
 
-C, N = 4, 12
-Float = NDArray[np.float64]
+TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 4}
 
 
-def image_set(n: int = N) -> ImageSet:
-    x = np.random.default_rng(0).integers(0, 256, size=(n, 32, 32, 3), dtype=np.uint8)
-    return ImageSet(x, np.arange(n, dtype=np.int64) % C)
-
-
-def setup(model: str, bn: str, index: int, **train: Any) -> ClientSetup:
-    settings: dict[str, Any] = {"epochs": 1, "batch_size": 4, "lr": 0.05, "precision": "float32"}
-    return ClientSetup(
-        seed=11, index=index, device=torch.device("cpu"),
-        model=ModelConfig.model_validate({"name": model, "bn": bn}),
-        train=TrainConfig(**settings | train), images=ImageConfig(crop_padding=2),
-    )  # fmt: skip
-
-
-def client(
-    params: dict[str, Any] | None = None, *, model: str = "cnn", bn: str = "average", index: int = 3, seed: int = 0,
-    plugin: Any = None, **train: Any,
-) -> MoonClient:  # fmt: skip
-    configured, chosen, images = setup(model, bn, index, **train), MoonParams(**params or {}), image_set()
-    plan = Blueprint(configured.model, C, 32, seed)
-    built = MoonClient.build_model(plan, chosen)
-    if plugin is not None:
-        built = plugin.wrap(built, plan)
-    return MoonClient(built, configured, chosen, images, lambda domain: images, plugin=plugin)
+def client(params: dict[str, Any] | None = None, **options: Any) -> MoonClient:
+    return new_client(MoonClient, params, train_set=image_set(12, classes=C), **TRAIN | options)
 
 
 def fedavg(**options: Any) -> DomainClient:
-    model, bn = options.pop("model", "cnn"), options.pop("bn", "average")
-    images = image_set()
-    return DomainClient(build(model, C, 0), setup(model, bn, 3, **options), Params(), images, lambda domain: images)
+    return fedavg_of(train_set=image_set(12, classes=C), **TRAIN | options)
 
 
-def shared(of: DomainClient) -> list[NDArray[Any]]:
-    state = of.model.state_dict()
-    return [state[name].numpy().copy() for name in of.shared_names]
-
-
-def fit(
-    of: DomainClient, server_round: int = 1, given: list[NDArray[Any]] | None = None
-) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    arrays, _, metrics = of.fit(shared(of) if given is None else given, {SERVER_ROUND: server_round})
-    return arrays, metrics
-
-
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def batch(first: int = 5, n: int = 4) -> Batch:
-    x = torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(first))
-    return Batch(x, torch.arange(n) % C, 0)
+def batch(first: int = 5) -> Batch:
+    return batch_of(4, first, classes=C)
 
 
 def other_weights(of: DomainClient) -> list[NDArray[Any]]:
@@ -90,11 +50,6 @@ def contrast(z: Float, z_glob: Float, z_prev: Float, tau: float) -> float:
     """Eq. 3 as printed."""
     pull, push = np.exp(cosines(z, z_glob) / tau), np.exp(cosines(z, z_prev) / tau)
     return float(-np.log(pull / (pull + push)).mean())
-
-
-def features(model: SplitModel, x: Tensor) -> Float:
-    with torch.no_grad():
-        return np.asarray(model.encoder(x).numpy(), dtype=np.float64)
 
 
 def with_weights(model: str, names: list[str], arrays: list[NDArray[Any]], rest: dict[str, Tensor]) -> SplitModel:
@@ -126,8 +81,8 @@ def test_contrast_against_numpy(model: str, bn: str, tau: float) -> None:
     for first in range(2):
         given = batch(first)
         terms = made.loss(given)
-        z = features(plain.model, given.x)
-        expected = 2 * contrast(z, features(glob, given.x), features(prev, given.x), tau)
+        z = features_of(plain.model, given.x)
+        expected = 2 * contrast(z, features_of(glob, given.x), features_of(prev, given.x), tau)
         assert list(terms) == ["ce", "contrast"]
         assert float(terms["contrast"].detach()) == pytest.approx(expected, rel=1e-3)
         assert torch.equal(terms["ce"], plain.loss(given)["ce"])
@@ -251,10 +206,7 @@ def test_batchnorm_counts_only_the_batches_of_training() -> None:
 
 def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
     mine, plain = client({"mu": 0}), fedavg()
-    for server_round in (1, 2, 3):
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
+    check_alike(mine, plain, (1, 2, 3))
     assert mine.memory == {}
 
 
@@ -292,7 +244,7 @@ def test_projection_starts_from_the_seed_alone() -> None:
     torch.manual_seed(1)
     first = client({"projection": "mlp"}).model.state_dict()
     torch.manual_seed(2)
-    again, other = client({"projection": "mlp"}), client({"projection": "mlp"}, seed=1)
+    again, other = client({"projection": "mlp"}), client({"projection": "mlp"}, initial=1)
     name = "classifier.projection.0.weight"
     assert torch.equal(first[name], again.model.state_dict()[name])
     assert not torch.equal(first[name], other.model.state_dict()[name])
@@ -325,7 +277,7 @@ def projected(state: dict[str, NDArray[Any]], x: Tensor) -> Float:
     backbone.encoder.load_state_dict(
         {n.removeprefix("encoder."): torch.from_numpy(a) for n, a in state.items() if n.startswith("encoder.")}
     )
-    h = features(backbone, x)
+    h = features_of(backbone, x)
     w = {n: a.astype(np.float64) for n, a in state.items() if n.startswith("classifier.projection.")}
     first = h @ w["classifier.projection.0.weight"].T + w["classifier.projection.0.bias"]
     out = np.maximum(first, 0) @ w["classifier.projection.2.weight"].T + w["classifier.projection.2.bias"]
@@ -339,26 +291,6 @@ def test_width_of_the_projection() -> None:
 
 
 # --- with modules ----------------------------------------------------------------------------------
-
-
-class Extra:
-    """A plugin: a second classifier that stays on the node, and a generator, as F2DC's modules hold one."""
-
-    params_model = Params
-    personal = True
-
-    def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
-        model.register_module("extra", nn.Linear(model.feature_dim, model.num_classes))
-        return model
-
-    def private(self, model: SplitModel) -> frozenset[str]:
-        return frozenset(name for name in model.state_dict() if name.startswith("extra."))
-
-    def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
-        model.noise = torch.Generator()  # type: ignore[assignment]
-
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
-        return {"extra": nn.functional.cross_entropy(model.get_submodule("extra")(model(batch.x)[0]), batch.y)}
 
 
 @pytest.mark.parametrize("projection", ["none", "mlp"])

@@ -9,30 +9,23 @@ import image_trees
 import numpy as np
 import pytest
 import torchvision  # type: ignore[import-untyped]
-from digit_files import LABELS, NATIVE, noise, write_folder, write_mnist, write_svhn, write_usps
+from digit_files import LABELS, NATIVE, load, noise, write_folder, write_mnist, write_svhn, write_usps
 from image_trees import SPLITS
 from scipy.io import savemat  # type: ignore[import-untyped]
+from support import refusal_of
 
 from datasets import files
-from datasets.base import ImageSet, Source, Split
+from datasets.base import ImageSet, Split
 from datasets.catalog import DATASETS
 from datasets.digits import DOMAINS
-from datasets.digits import load as load_digits
 from fedshift_wire.errors import DataError
 
 REAL = image_trees.REAL / "digits"
 
 
-def load(root: Path | None, domain: str, split: Split = "train", *, download: bool = False) -> ImageSet:
-    return load_digits(domain, split, Source(root, download=download))
-
-
 def refusal(root: Path | None, domain: str, split: Split = "train", *, download: bool = False) -> str:
     """Return the message with which a load is refused: two lines at most."""
-    with pytest.raises(DataError) as caught:
-        load(root, domain, split, download=download)
-    assert str(caught.value).count("\n") <= 1
-    return str(caught.value)
+    return refusal_of(DataError, load, root, domain, split, download=download)
 
 
 def check_small(images: ImageSet) -> None:

@@ -4,19 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from digit_files import LABELS, NATIVE, noise, write_folder, write_usps
+from digit_files import LABELS, NATIVE, load, noise, write_folder, write_usps
 from image_trees import SPLITS
 
 from datasets import files
-from datasets.base import ImageSet, Source, Split
+from datasets.base import Source, Split
 from datasets.digits import COUNTS, find
-from datasets.digits import load as load_digits
 from datasets.listing import Arrays, Listing
 from fedshift_wire.errors import DataError
-
-
-def load(root: Path, domain: str, split: Split = "train") -> ImageSet:
-    return load_digits(domain, split, Source(root))
 
 
 def found_arrays(root: Path, domain: str, split: Split) -> Arrays:

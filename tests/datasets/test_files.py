@@ -8,21 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from digit_files import noise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from PIL import Image
+from support import refusal_of
 
 from datasets import files
 from datasets.base import ImageSet
 from fedshift_wire.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")
-
-
-def noise(*shape: int, seed: int = 0) -> NDArray[np.uint8]:
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
 def write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
@@ -36,10 +34,7 @@ def read(root: Path, domain: str = "art", size: int = 8) -> ImageSet:
 
 def refusal(root: Path, domain: str = "art") -> str:
     """Return the message with which a read is refused: two lines at most."""
-    with pytest.raises(DataError) as caught:
-        read(root, domain)
-    message = str(caught.value)
-    assert message.count("\n") <= 1
+    message = refusal_of(DataError, read, root, domain)
     assert "Traceback" not in message
     return message
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import refusal_of
 
 from datasets.splits import Allocation, node_parts
 from fedshift_wire.errors import ConfigError, DataError
@@ -39,10 +40,7 @@ def shares_by_domain(
 
 def refusal(allocation: Allocation, domains: tuple[str, ...] = DOMAINS) -> str:
     """Return the message with which an allocation does not pass the check."""
-    with pytest.raises(ConfigError) as caught:
-        allocation.check(domains)
-    assert str(caught.value).count("\n") <= 1
-    return str(caught.value)
+    return refusal_of(ConfigError, allocation.check, domains)
 
 
 # --- what a node holds -----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """FedCode on the server: Eqs 4 and 9 by hand and against loops, pseudo-labels, classes and nodes that come and go."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import new_strategy, node
+from support import prototypes_of as semantic
 
 from fedshift_wire.bounds import Refused
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
-from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
 
 Array = NDArray[Any]
 C, D = 3, 2
-
-
-def strategy(**params: Any) -> FedCodeStrategy:
-    federation = Federation(
-        domains=("a",), num_classes=C, feature_dim=D, seed=0, participation=1.0, personal=True,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}",
-    )  # fmt: skip
-    return FedCodeStrategy(federation, FedCodeServerParams(**params), lambda result, weights, knowledge: None)
-
-
-def node(index: int) -> Node:
-    return Node(100 + index, index, "a", (1, 1, 1), 0, True, index)
+strategy = partial(new_strategy, FedCodeStrategy, personal=True)
 
 
 def update(
@@ -51,13 +41,6 @@ def update(
 ONES = [[1.0, 1.0]] * C
 TWOS = [[2.0, 2.0]] * C
 ALL = [1] * C
-
-
-def semantic(server: FedCodeStrategy) -> dict[int, list[float]]:
-    prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
-    assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
-    assert prototypes.shape == (len(labels), D)
-    return {int(k): row.tolist() for k, row in zip(labels, prototypes, strict=True)}
 
 
 # --- Eq. 4 -----------------------------------------------------------------------------------------

@@ -5,22 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from support import new_strategy, node
 
 from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import ConfigError
-from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation, RoundResult
+from strategies.federation.rounds import RoundResult
 from strategies.fedicon import FedICONServerParams, FedICONStrategy
 
-NODE = Node(100, 0, "a", (1, 1), 5, True, 0)
+NODE = node(counts=(1, 1), num_test=5)
 
 
 def strategy(rounds: int = 12, **params: Any) -> FedICONStrategy:
-    federation = Federation(
-        domains=("a",), num_classes=2, feature_dim=2, seed=0, participation=1.0, personal=True,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}", rounds=rounds,
-    )  # fmt: skip
-    return FedICONStrategy(federation, FedICONServerParams(**params), lambda result, weights, knowledge: None)
+    return new_strategy(FedICONStrategy, classes=2, personal=True, rounds=rounds, **params)
 
 
 def phases(server: FedICONStrategy) -> list[int]:

@@ -1,42 +1,22 @@
 """FedProc on the server: the schedule of alpha, the mean over nodes, and classes that come and go."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
-from numpy.typing import NDArray
+from support import after_rounds, new_strategy, update
 
 from fedshift_wire.bounds import Refused
-from fedshift_wire.params import Params
-from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation, RoundResult
+from strategies.federation.rounds import RoundResult
 from strategies.federation.updates import Update
 from strategies.fedproc import FedProcStrategy, contrast_share
 
-Array = NDArray[Any]
 C, D = 3, 2
-
-
-def strategy(rounds: int = 4) -> FedProcStrategy:
-    federation = Federation(
-        domains=("a",), num_classes=C, feature_dim=D, seed=0, participation=1.0, personal=False,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}", rounds=rounds,
-    )  # fmt: skip
-    return FedProcStrategy(federation, Params(), lambda result, weights, knowledge: None)
-
-
-def update(prototypes: list[list[float]], counts: list[int], index: int = 0) -> Update:
-    node = Node(100 + index, index, "a", tuple(counts), 0, True, index)
-    knowledge: dict[str, Array] = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
-    return Update(node, ArrayRecord(), knowledge, max(sum(counts), 1), {})
+strategy = partial(new_strategy, FedProcStrategy, rounds=4)
 
 
 def merged(server: FedProcStrategy, *updates: Update) -> dict[int, list[float]]:
-    server.merge_knowledge(list(updates))
-    prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
-    assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
-    return {int(k): row.tolist() for k, row in zip(labels, prototypes, strict=True)}
+    return after_rounds(server, list(updates))
 
 
 @pytest.mark.parametrize(

@@ -1,47 +1,27 @@
 """FedProto on the server: the mean over images or nodes against loops, and classes that come and go."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import after_rounds, new_strategy, update
 
 from fedshift_wire.bounds import Refused
-from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
+from fedshift_wire.records import Arrays
 from strategies.federation.updates import Update
 from strategies.fedproto import FedProtoServerParams, FedProtoStrategy, weighted_prototypes
 from strategies.prototypes import keep_absent_classes
 
-Array = NDArray[Any]
 C, D = 3, 2
-
-
-def strategy(**params: Any) -> FedProtoStrategy:
-    federation = Federation(
-        domains=("a",), num_classes=C, feature_dim=D, seed=0, participation=1.0, personal=True,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}",
-    )  # fmt: skip
-    return FedProtoStrategy(federation, FedProtoServerParams(**params), lambda result, weights, knowledge: None)
-
-
-def update(prototypes: list[list[float]], counts: list[int], index: int = 0) -> Update:
-    node = Node(100 + index, index, "a", tuple(counts), 0, True, index)
-    knowledge: dict[str, Array] = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
-    return Update(node, ArrayRecord(), knowledge, max(sum(counts), 1), {})
+strategy = partial(new_strategy, FedProtoStrategy, personal=True)
 
 
 def merged(server: FedProtoStrategy, *updates: Update) -> dict[int, list[float]]:
-    server.merge_knowledge(list(updates))
-    prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
-    assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
-    assert prototypes.shape == (len(labels), D)
-    assert labels.tolist() == sorted(set(labels.tolist()))
-    return {int(k): row.tolist() for k, row in zip(labels, prototypes, strict=True)}
+    return after_rounds(server, list(updates))
 
 
 # --- the mean --------------------------------------------------------------------------------------
@@ -102,7 +82,7 @@ def test_first_round_in_which_nobody_holds_anything() -> None:
 
 
 def test_absent_classes_keep_all_their_clusters() -> None:
-    past: dict[str, Array] = {
+    past: Arrays = {
         "prototypes": np.arange(8, dtype=np.float32).reshape(4, 2),
         "labels": np.array([0, 1, 1, 2]),
     }

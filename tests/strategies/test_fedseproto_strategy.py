@@ -1,49 +1,25 @@
 """FedSeProto on the server: Eq. 3 and 16 against loops, and what happens to classes that come and go."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import after_rounds, new_strategy, update
 
 from fedshift_wire.bounds import Refused
-from fedshift_wire.params import Params
-from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
 from strategies.fedseproto import FedSeProtoStrategy
 
-Array = NDArray[Any]
 C, D = 3, 2
 ONES, TWOS, ALL = [[1.0, 1.0]] * C, [[2.0, 2.0]] * C, [1] * C
-
-
-def strategy() -> FedSeProtoStrategy:
-    federation = Federation(
-        domains=("a",), num_classes=C, feature_dim=D, seed=0, participation=1.0, personal=False,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}",
-    )  # fmt: skip
-    return FedSeProtoStrategy(federation, Params(), lambda result, weights, knowledge: None)
-
-
-def update(prototypes: Any, counts: list[int], index: int = 0) -> Update:
-    node = Node(100 + index, index, "a", tuple(counts), 0, True, index)
-    knowledge: dict[str, Array] = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
-    return Update(node, ArrayRecord(), knowledge, max(sum(counts), 1), {})
+strategy = partial(new_strategy, FedSeProtoStrategy)
 
 
 def rounds(server: FedSeProtoStrategy, *each: list[Update]) -> dict[int, list[float]]:
-    """Merge round after round; return the global prototype of each class that has one."""
-    for updates in each:
-        server.merge_knowledge(updates)
-    prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
+    found = after_rounds(server, *each)
     assert set(server.knowledge) == {"prototypes", "labels"}
-    assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
-    assert prototypes.shape == (len(labels), D)
-    assert sorted(set(labels.tolist())) == labels.tolist()
-    return {int(k): row.tolist() for k, row in zip(labels, prototypes, strict=True)}
+    return found
 
 
 def test_mean_over_the_nodes_that_hold_a_class_by_hand() -> None:

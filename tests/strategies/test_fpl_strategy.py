@@ -1,35 +1,17 @@
 """FPL on the server: clusters of each class, and classes that come and go."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
-from numpy.typing import NDArray
+from support import new_strategy, update
 
 from fedshift_wire.bounds import Refused
-from fedshift_wire.params import Params
-from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
 from strategies.fpl import FPLStrategy
 
-Array = NDArray[Any]
 C, D = 3, 2
-
-
-def strategy() -> FPLStrategy:
-    federation = Federation(
-        domains=("a",), num_classes=C, feature_dim=D, seed=0, participation=1.0, personal=False,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}",
-    )  # fmt: skip
-    return FPLStrategy(federation, Params(), lambda result, weights, knowledge: None)
-
-
-def update(prototypes: list[list[float]], counts: list[int], index: int = 0) -> Update:
-    node = Node(100 + index, index, "a", tuple(counts), 0, True, index)
-    knowledge: dict[str, Array] = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
-    return Update(node, ArrayRecord(), knowledge, max(sum(counts), 1), {})
+strategy = partial(new_strategy, FPLStrategy)
 
 
 def merged(server: FPLStrategy, *updates: Update) -> dict[int, list[list[float]]]:

@@ -1,20 +1,18 @@
 """I2PFL on the server: Eq. 3 to 5 against loops, and what happens to classes that come and go."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import after_rounds, new_strategy, update
 
 from fedshift_wire.bounds import Refused
-from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
-from strategies.federation.updates import Update
 from strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
 from strategies.prototypes import cluster_prototypes, mean_prototypes
 
@@ -193,31 +191,7 @@ def test_clusters_are_means_of_all_holders(seed: int, m: int) -> None:
 # --- rounds ----------------------------------------------------------------------------------------
 
 
-def strategy(**params: Any) -> I2PFLStrategy:
-    federation = Federation(
-        domains=("a",), num_classes=C, feature_dim=D, seed=0, participation=1.0, personal=False,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}",
-    )  # fmt: skip
-    return I2PFLStrategy(federation, I2PFLServerParams(**params), lambda result, weights, knowledge: None)
-
-
-def update(prototypes: list[list[float]], counts: list[int], index: int = 0) -> Update:
-    node = Node(100 + index, index, "a", tuple(counts), 0, True, index)
-    knowledge: dict[str, Array] = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
-    return Update(node, ArrayRecord(), knowledge, max(sum(counts), 1), {})
-
-
-def rounds(server: I2PFLStrategy, *each: list[Update]) -> dict[int, list[float]]:
-    """Merge round after round; return the global prototype of each class that has one."""
-    for updates in each:
-        server.merge_knowledge(updates)
-    prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
-    assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
-    assert prototypes.shape == (len(labels), D)
-    assert len(set(labels.tolist())) == len(labels)
-    return {int(k): row.tolist() for k, row in zip(labels, prototypes, strict=True)}
-
-
+strategy = partial(new_strategy, I2PFLStrategy)
 ONES = [[1.0, 1.0]] * C
 TWOS = [[2.0, 2.0]] * C
 ALL = [1] * C
@@ -238,20 +212,20 @@ ALL = [1] * C
     ],
 )
 def test_second_round_is_mixed_with_the_first(params: dict[str, Any], answer: float) -> None:
-    got = rounds(strategy(**params), [update(ONES, ALL)], [update(TWOS, ALL)])
+    got = after_rounds(strategy(**params), [update(ONES, ALL)], [update(TWOS, ALL)])
     assert list(got) == [0, 1, 2]
     np.testing.assert_allclose(list(got.values()), [[answer] * D] * C, rtol=1e-6)
 
 
 def test_third_round_is_mixed_with_the_mixture() -> None:
     # 1, then 0.5 * 1 + 0.5 * 2 = 1.5, then 0.5 * 1.5 + 0.5 * 4 = 2.75.
-    got = rounds(strategy(ema=0.5), [update(ONES, ALL)], [update(TWOS, ALL)], [update([[4.0, 4.0]] * C, ALL)])
+    got = after_rounds(strategy(ema=0.5), [update(ONES, ALL)], [update(TWOS, ALL)], [update([[4.0, 4.0]] * C, ALL)])
     assert got == {k: [2.75, 2.75] for k in range(C)}
 
 
 @pytest.mark.parametrize("weight_on", ["past", "current"])
 def test_first_round_is_taken_as_it_is(weight_on: str) -> None:
-    assert rounds(strategy(ema_weight_on=weight_on), [update(TWOS, ALL)]) == {k: [2, 2] for k in range(C)}
+    assert after_rounds(strategy(ema_weight_on=weight_on), [update(TWOS, ALL)]) == {k: [2, 2] for k in range(C)}
 
 
 @pytest.mark.parametrize("use_ema", [True, False])
@@ -259,21 +233,21 @@ def test_classes_come_and_go(use_ema: bool) -> None:
     server = strategy(ema=0.5, use_ema=use_ema)
     assert server.knowledge == {}
     # Round 1: only class 2. Round 2: only class 0, taken as it is; class 2 stays to the bit.
-    assert rounds(server, [update([[9, 9], [9, 9], [1, 3]], [0, 0, 1])]) == {2: [1, 3]}
-    assert rounds(server, [update([[5, 7], [9, 9], [9, 9]], [1, 0, 0])]) == {0: [5, 7], 2: [1, 3]}
+    assert after_rounds(server, [update([[9, 9], [9, 9], [1, 3]], [0, 0, 1])]) == {2: [1, 3]}
+    assert after_rounds(server, [update([[5, 7], [9, 9], [9, 9]], [1, 0, 0])]) == {0: [5, 7], 2: [1, 3]}
     # Round 3: class 2 again, at (3, 5): with EMA 0.5 * (1, 3) + 0.5 * (3, 5) = (2, 4).
-    last = rounds(server, [update([[9, 9], [9, 9], [3, 5]], [0, 0, 1])])
+    last = after_rounds(server, [update([[9, 9], [9, 9], [3, 5]], [0, 0, 1])])
     assert last == {0: [5, 7], 2: [2, 4] if use_ema else [3, 5]}
 
 
 def test_round_in_which_nobody_holds_anything_changes_nothing() -> None:
     server = strategy()
-    before = rounds(server, [update(ONES, [1, 0, 1])])
-    assert rounds(server, [update(TWOS, [0, 0, 0])]) == before
+    before = after_rounds(server, [update(ONES, [1, 0, 1])])
+    assert after_rounds(server, [update(TWOS, [0, 0, 0])]) == before
 
 
 def test_first_round_in_which_nobody_holds_anything() -> None:
-    assert rounds(strategy(), [update(TWOS, [0, 0, 0])]) == {}
+    assert after_rounds(strategy(), [update(TWOS, [0, 0, 0])]) == {}
 
 
 @pytest.mark.parametrize(
@@ -288,7 +262,7 @@ def test_first_round_in_which_nobody_holds_anything() -> None:
 )
 def test_switches_reach_the_prototypes(params: dict[str, Any], answer: float) -> None:
     updates = [update([[offset, 10.0]] * C, ALL, index) for index, offset in enumerate((1.0, 2.0, -3.0))]
-    got = rounds(strategy(**params), updates)
+    got = after_rounds(strategy(**params), updates)
     np.testing.assert_allclose(list(got.values()), [[answer, 10]] * C, rtol=1e-5, atol=1e-6)
 
 
@@ -298,7 +272,7 @@ def test_reweighting_does_not_look_at_how_many_images_a_node_has() -> None:
     many = [
         update([[offset, 0.0]] * C, [size] * C, i) for i, (offset, size) in enumerate(zip(offsets, sizes, strict=True))
     ]
-    assert rounds(strategy(), few) == rounds(strategy(), many)
+    assert after_rounds(strategy(), few) == after_rounds(strategy(), many)
 
 
 def test_knowledge_of_an_earlier_round_is_not_changed_in_place() -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import rng
 from torch import Tensor
 
 from clients.images.augment import random_crop, random_flip, to_float
@@ -15,10 +16,6 @@ def images(b: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:
     """Pixels from 1 to 255, so that the zeros of the padding stand out."""
     x = np.random.default_rng(seed).integers(1, 256, size=(b, h, w, 3), dtype=np.uint8)
     return torch.from_numpy(x)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def offsets(image: NDArray[np.uint8], window: NDArray[np.uint8], padding: int) -> list[tuple[int, int]]:

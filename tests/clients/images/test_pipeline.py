@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from support import ROOT
+from support import ROOT, client_setup, rng, shared
 from torch import Tensor
 
-from clients.base import ClientSetup, DomainClient
+from clients.base import DomainClient
 from clients.images import augment, transforms
 from clients.images.augment import Pipeline
 from clients.models.networks import build
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
-from fedshift_wire.names import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND
+from fedshift_wire.params import Params
 
 CPU = torch.device("cpu")
 #: What FedICON trains with, and each of its parts alone.
@@ -33,10 +34,6 @@ configs = pytest.mark.parametrize("given", CONFIGS, ids=lambda given: "+".join(g
 
 def images(b: int = 16, size: int = 12, seed: int = 0) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (b, size, size, 3), dtype=np.uint8))
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def pipeline(**given: Any) -> Pipeline:
@@ -149,17 +146,9 @@ class Watching(DomainClient):
 def trained(**given: Any) -> tuple[Watching, list[Any]]:
     x = images(20, 32).numpy()
     train_set = ImageSet(x, np.arange(20, dtype=np.int64) % 4)
-    setup = ClientSetup(
-        seed=3,
-        index=1,
-        device=CPU,
-        model=ModelConfig(name="cnn"),
-        train=TrainConfig(epochs=1, batch_size=8, lr=0.05, precision="float32"),
-        images=ImageConfig(**given),
-    )
-    client = Watching(build("cnn", 4, 0), setup, Params(), train_set, lambda domain: train_set)
-    state = client.model.state_dict()
-    arrays, _, _ = client.fit([state[name].numpy().copy() for name in client.shared_names], {SERVER_ROUND: 2})
+    configured = client_setup(seed=3, index=1, epochs=1, images=ImageConfig(**given))
+    client = Watching(build("cnn", 4, 0), configured, Params(), train_set, lambda domain: train_set)
+    arrays, _, _ = client.fit(shared(client), {SERVER_ROUND: 2})
     return client, arrays
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support import rng
 from torch import Tensor
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
@@ -36,10 +37,6 @@ def images(b: int, h: int = 12, w: int = 12, seed: int = 0) -> Tensor:
     x[:, 2, 3] = x[:, 1, 3]
     x[:, 2, 4] = x[:, 0, 4]
     return x
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def near(a: Tensor, b: Tensor) -> None:

@@ -2,35 +2,21 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from support import Float, as64, drawn, rng
 from torch import Tensor
 
 from clients.losses import f2dc as terms
 
-Float = NDArray[np.float64]
 B, C, D = 7, 4, 5
 NOISES: tuple[terms.Noise, ...] = ("logistic_pair", "gumbel_pair")
 
 
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def labels(seed: int) -> Tensor:
-    return torch.randint(0, C, (B,), generator=torch.Generator().manual_seed(seed))
-
-
-def as64(x: Tensor) -> Float:
-    return x.detach().float().numpy().astype(np.float64)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    return torch.randint(0, C, (B,), generator=rng(seed))
 
 
 # --- the slow versions -----------------------------------------------------------------------------

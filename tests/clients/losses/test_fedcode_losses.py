@@ -8,23 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from support import Float, as64, drawn
 from torch import Tensor
 
 from clients.losses import fedcode as terms
 
-Float = NDArray[np.float64]
 Form = Literal["abs_cos", "sum_abs", "literal"]
 B, D, K, J = 6, 5, 4, 3
 TAU = 0.5
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def as64(x: Tensor) -> Float:
-    return x.detach().numpy().astype(np.float64)
 
 
 # --- the slow versions -----------------------------------------------------------------------------
@@ -130,7 +121,7 @@ def test_decoupling_by_hand(form: Form, answer: float) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_semantic_contrast_against_loops(seed: int, centre: bool, style: bool, tau: float) -> None:
     labels = [3, 0, 2]  # class 1 has no prototype, and they are not in order
-    z_c, z_s, g, mean = normal(seed, B, D), normal(seed + 1, B, D), normal(seed + 2, 3, D), normal(seed + 3, D)
+    z_c, z_s, g, mean = drawn(seed, B, D), drawn(seed + 1, B, D), drawn(seed + 2, 3, D), drawn(seed + 3, D)
     y = [0, 1, 2, 3, 1, 2]
     got = terms.semantic_contrast(
         z_c,
@@ -152,7 +143,7 @@ def test_semantic_contrast_against_loops(seed: int, centre: bool, style: bool, t
 @pytest.mark.parametrize("semantic", [True, False])
 @pytest.mark.parametrize("centre", [True, False])
 def test_style_contrast_against_loops(number: int, centre: bool, semantic: bool) -> None:
-    z_s, z_c, p, mean = normal(0, B, D), normal(1, B, D), normal(2, number, D), normal(3, D)
+    z_s, z_c, p, mean = drawn(0, B, D), drawn(1, B, D), drawn(2, number, D), drawn(3, D)
     for j in range(number):
         got = terms.style_contrast(z_s, j, p, TAU, semantic=z_c if semantic else None, centre=mean if centre else None)
         expected = slow_style(
@@ -164,14 +155,14 @@ def test_style_contrast_against_loops(number: int, centre: bool, semantic: bool)
 @pytest.mark.parametrize("form", ["abs_cos", "sum_abs", "literal"])
 @pytest.mark.parametrize("seed", range(5))
 def test_decoupling_against_loops(seed: int, form: Form) -> None:
-    z_s, z_c = normal(seed, B, D), normal(seed + 10, B, D)
+    z_s, z_c = drawn(seed, B, D), drawn(seed + 10, B, D)
     z_s[0, 0] = z_c[1, 1] = z_s[2, 2] = z_c[2, 2] = 0
     got = float(terms.decoupling(z_s, z_c, form))
     assert got == pytest.approx(slow_decoupling(as64(z_s), as64(z_c), form), rel=1e-5)
 
 
 def test_forms_agree_where_no_feature_is_negative() -> None:
-    z_s, z_c = normal(0, B, D).relu(), normal(1, B, D).relu()
+    z_s, z_c = drawn(0, B, D).relu(), drawn(1, B, D).relu()
     assert float(terms.decoupling(z_s, z_c, "abs_cos")) == pytest.approx(float(terms.decoupling(z_s, z_c, "sum_abs")))
 
 
@@ -195,14 +186,14 @@ def test_contrast_is_smallest_where_the_paper_wants_it() -> None:
 
 def test_literal_decoupling_has_no_gradient_and_the_others_have() -> None:
     for form, moves in (("literal", False), ("abs_cos", True), ("sum_abs", True)):
-        z_s, z_c = normal(0, B, D).requires_grad_(), normal(1, B, D).requires_grad_()
+        z_s, z_c = drawn(0, B, D).requires_grad_(), drawn(1, B, D).requires_grad_()
         grads = torch.autograd.grad(terms.decoupling(z_s, z_c, form), [z_s, z_c])  # type: ignore[arg-type]
         assert all(bool(grad.any()) is moves for grad in grads), form
 
 
 def test_gradients_reach_both_features() -> None:
-    z_c, z_s = normal(0, B, D).requires_grad_(), normal(1, B, D).requires_grad_()
-    g, labels, y = normal(2, K, D), torch.arange(K), torch.tensor([0, 1, 2, 3, 0, 1])
+    z_c, z_s = drawn(0, B, D).requires_grad_(), drawn(1, B, D).requires_grad_()
+    g, labels, y = drawn(2, K, D), torch.arange(K), torch.tensor([0, 1, 2, 3, 0, 1])
     for loss in (
         terms.semantic_contrast(z_c, y, g, labels, TAU, style=z_s, centre=g[0]),
         terms.style_contrast(z_s, 1, g[:J], TAU, semantic=z_c, centre=g[0]),
@@ -214,7 +205,7 @@ def test_gradients_reach_both_features() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_gradient_against_differences(seed: int) -> None:
-    z_c, z_s, g, mean = normal(seed, B, D), normal(seed + 1, B, D), normal(seed + 2, K, D), normal(seed + 3, D)
+    z_c, z_s, g, mean = drawn(seed, B, D), drawn(seed + 1, B, D), drawn(seed + 2, K, D), drawn(seed + 3, D)
     y = [0, 1, 2, 3, 0, 1]
     leaf = z_c.clone().requires_grad_()
     loss = terms.semantic_contrast(leaf, torch.tensor(y), g, torch.arange(K), TAU, style=z_s, centre=mean)
@@ -234,17 +225,17 @@ def test_gradient_against_differences(seed: int) -> None:
 
 
 def test_batch_without_any_prototype_gives_zero_and_no_gradient() -> None:
-    z_c = normal(0, B, D).requires_grad_()
-    for g, labels in ((normal(1, 2, D), torch.tensor([2, 3])), (torch.zeros(0, D), torch.zeros(0, dtype=torch.int64))):
-        loss = terms.semantic_contrast(z_c, torch.zeros(B, dtype=torch.int64), g, labels, TAU, style=normal(2, B, D))
+    z_c = drawn(0, B, D).requires_grad_()
+    for g, labels in ((drawn(1, 2, D), torch.tensor([2, 3])), (torch.zeros(0, D), torch.zeros(0, dtype=torch.int64))):
+        loss = terms.semantic_contrast(z_c, torch.zeros(B, dtype=torch.int64), g, labels, TAU, style=drawn(2, B, D))
         (grad,) = torch.autograd.grad(loss, z_c)
         assert float(loss.detach()) == 0
         assert not grad.any()
 
 
 def test_one_cluster_and_no_other_negative_leaves_nothing_to_learn() -> None:
-    z_s = normal(0, B, D).requires_grad_()
-    loss = terms.style_contrast(z_s, 0, normal(1, 1, D), TAU)
+    z_s = drawn(0, B, D).requires_grad_()
+    loss = terms.style_contrast(z_s, 0, drawn(1, 1, D), TAU)
     (grad,) = torch.autograd.grad(loss, z_s)
     assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
     torch.testing.assert_close(grad, torch.zeros_like(grad), atol=1e-6, rtol=0)
@@ -253,14 +244,14 @@ def test_one_cluster_and_no_other_negative_leaves_nothing_to_learn() -> None:
 @pytest.mark.parametrize("form", ["abs_cos", "sum_abs", "literal"])
 @pytest.mark.parametrize("who", ["style", "semantic", "both"])
 def test_features_of_length_zero(who: str, form: Form) -> None:
-    z_c, z_s = normal(0, B, D), normal(1, B, D)
+    z_c, z_s = drawn(0, B, D), drawn(1, B, D)
     if who != "semantic":
         z_s[:] = 0
     if who != "style":
         z_c[0] = 0
     z_c.requires_grad_()
     z_s.requires_grad_()
-    g = torch.cat([normal(2, K - 1, D), torch.zeros(1, D)])  # a dead prototype as well
+    g = torch.cat([drawn(2, K - 1, D), torch.zeros(1, D)])  # a dead prototype as well
     total = (
         terms.semantic_contrast(z_c, torch.arange(B) % K, g, torch.arange(K), TAU, style=z_s, centre=g[K - 1])
         + terms.style_contrast(z_s, K - 1, g, TAU, semantic=z_c, centre=g.mean(dim=0))
@@ -272,14 +263,14 @@ def test_features_of_length_zero(who: str, form: Form) -> None:
 
 
 def test_one_sample() -> None:
-    z_c, z_s, g = normal(0, 1, D), normal(1, 1, D), normal(2, K, D)
+    z_c, z_s, g = drawn(0, 1, D), drawn(1, 1, D), drawn(2, K, D)
     got = float(terms.semantic_contrast(z_c, torch.tensor([2]), g, torch.arange(K), TAU, style=z_s))
     assert got == pytest.approx(slow_semantic(as64(z_c), [2], dict(enumerate(as64(g))), TAU, as64(z_s)), rel=1e-5)
 
 
 @pytest.mark.parametrize("tau", [1e-3, 0.5])
 def test_large_similarities_do_not_overflow(tau: float) -> None:
-    z_c = 1e4 * normal(0, B, D)
+    z_c = 1e4 * drawn(0, B, D)
     g = torch.cat([-z_c[:1], z_c[:1]])
     loss = terms.semantic_contrast(z_c[:1], torch.tensor([0]), g, torch.tensor([0, 1]), tau, style=z_c[:1])
     # The positive at cosine -1, two negatives at 1: log(1 + 2 exp(2 / tau)).
@@ -289,7 +280,7 @@ def test_large_similarities_do_not_overflow(tau: float) -> None:
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-3, 1.0, 1e3]), b=st.integers(1, 5), j=st.integers(1, 4))
 @settings(deadline=None, max_examples=40)
 def test_values_stay_between_their_bounds(seed: int, scale: float, b: int, j: int) -> None:
-    z_c, z_s, p = scale * normal(seed, b, D), scale * normal(seed + 1, b, D), normal(seed + 2, j, D)
+    z_c, z_s, p = scale * drawn(seed, b, D), scale * drawn(seed + 1, b, D), drawn(seed + 2, j, D)
     contrast = float(terms.style_contrast(z_s, 0, p, TAU, semantic=z_c, centre=p.mean(dim=0)))
     # All similarities lie between -1 / tau and 1 / tau, and there are j + 1 negatives.
     assert 0 < contrast <= math.log(1 + (j + 1) * math.exp(2 / TAU)) + 1e-4
@@ -301,7 +292,7 @@ def test_values_stay_between_their_bounds(seed: int, scale: float, b: int, j: in
 
 @pytest.mark.parametrize("form", ["abs_cos", "sum_abs", "literal"])
 def test_float32_inside_autocast(form: Form) -> None:
-    z_c, z_s, g = normal(0, B, D), normal(1, B, D), normal(2, K, D)
+    z_c, z_s, g = drawn(0, B, D), drawn(1, B, D), drawn(2, K, D)
 
     def every() -> list[Any]:
         return [

@@ -7,22 +7,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from support import Float, as64, numerical_gradient
 from torch import Tensor
 
 from clients.losses.fedicon import instance_contrast, supervised_contrast
 
-Float = NDArray[np.float64]
 B, C, D = 6, 3, 5
 
 
 def views(seed: int, b: int = B, d: int = D) -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(seed)
     return torch.randn(b, d, generator=rng), torch.randn(b, d, generator=rng)
-
-
-def as64(x: Tensor) -> Float:
-    return x.detach().numpy().astype(np.float64)
 
 
 # --- the slow versions, written from the paper -----------------------------------------------------
@@ -53,21 +48,6 @@ def slow_supervised(first: Float, second: Float, y: list[int], tau: float) -> fl
 def slow_instance(first: Float, second: Float, tau: float) -> float:
     z, b = unit_rows(first, second), len(first)
     return sum(anchor(z, x, [x + b if x < b else x - b], tau) for x in range(2 * b)) / (2 * b)
-
-
-def numerical_gradient(first: Tensor, second: Tensor, y: list[int] | None, tau: float) -> Float:
-    base, other, step = as64(first), as64(second), 1e-6
-    grad = np.zeros_like(base)
-    for place in np.ndindex(*base.shape):
-        ends = []
-        for sign in (1, -1):
-            moved = base.copy()
-            moved[place] += sign * step
-            ends.append(
-                slow_instance(moved, other, tau) if y is None else slow_supervised(moved, other, y, tau)
-            )  # fmt: skip
-        grad[place] = (ends[0] - ends[1]) / (2 * step)
-    return grad
 
 
 # --- against loops ---------------------------------------------------------------------------------
@@ -108,7 +88,12 @@ def test_gradient_against_differences(labelled: bool) -> None:
     leaf = first.clone().requires_grad_()
     loss = supervised_contrast(leaf, second, torch.tensor(y), 0.5) if labelled else instance_contrast(leaf, second, 0.5)
     (grad,) = torch.autograd.grad(loss, leaf)
-    expected = numerical_gradient(first, second, y if labelled else None, 0.5)
+    other = as64(second)
+
+    def slow(moved: Float) -> float:
+        return slow_supervised(moved, other, y, 0.5) if labelled else slow_instance(moved, other, 0.5)
+
+    expected = numerical_gradient(slow, first, 1e-6)
     np.testing.assert_allclose(as64(grad), expected, rtol=1e-3, atol=1e-5)
 
 

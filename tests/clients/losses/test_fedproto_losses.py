@@ -7,23 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from torch import Tensor
+from support import Float, as64, drawn, labels
 
 from clients.losses import fedproto
 
-Float = NDArray[np.float64]
 Reduction = Literal["mse_mean", "sum"]
 REDUCTIONS: tuple[Reduction, Reduction] = ("mse_mean", "sum")
 B, C, D = 9, 4, 5
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def labels(seed: int, b: int = B) -> Tensor:
-    return torch.randint(0, C, (b,), generator=torch.Generator().manual_seed(seed + 1000))
 
 
 def slow_distance(z: Float, y: list[int], g: Float, present: list[bool], reduction: str) -> float:
@@ -35,15 +25,11 @@ def slow_distance(z: Float, y: list[int], g: Float, present: list[bool], reducti
     return float(sum(values) / len(values)) if values else 0.0
 
 
-def as64(x: Tensor) -> Float:
-    return x.detach().numpy().astype(np.float64)
-
-
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @given(seed=st.integers(0, 10**6), b=st.integers(1, B), mask=st.lists(st.booleans(), min_size=C, max_size=C))
 @settings(deadline=None, max_examples=40)
 def test_distance_against_loops(reduction: Reduction, seed: int, b: int, mask: list[bool]) -> None:
-    z, g, y, present = drawn(seed, b, D), drawn(seed + 1, C, D), labels(seed, b), torch.tensor(mask)
+    z, g, y, present = drawn(seed, b, D), drawn(seed + 1, C, D), labels(seed, b, C), torch.tensor(mask)
     got = fedproto.prototype_distance(z, y, g, present, reduction=reduction)
     assert float(got) == pytest.approx(slow_distance(as64(z), y.tolist(), as64(g), mask, reduction), rel=1e-5)
 
@@ -62,7 +48,7 @@ def test_distance_by_hand(reduction: Reduction, answer: float) -> None:
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_gradient_is_twice_the_difference_over_the_number_of_samples(reduction: Reduction) -> None:
-    z, g, y = drawn(0, B, D).requires_grad_(), drawn(1, C, D), labels(0)
+    z, g, y = drawn(0, B, D).requires_grad_(), drawn(1, C, D), labels(0, B, C)
     present = torch.tensor([True, False, True, True])
     fedproto.prototype_distance(z, y, g, present, reduction=reduction).backward()  # type: ignore[no-untyped-call]
     number = sum(bool(present[k]) for k in y) * (D if reduction == "mse_mean" else 1)
@@ -77,7 +63,7 @@ def test_gradient_is_twice_the_difference_over_the_number_of_samples(reduction: 
 def test_nobody_has_a_prototype(reduction: Reduction) -> None:
     z = drawn(0, B, D).requires_grad_()
     loss = fedproto.prototype_distance(
-        z, labels(0), drawn(1, C, D), torch.zeros(C, dtype=torch.bool), reduction=reduction
+        z, labels(0, B, C), drawn(1, C, D), torch.zeros(C, dtype=torch.bool), reduction=reduction
     )
     loss.backward()  # type: ignore[no-untyped-call]
     assert float(loss.detach()) == 0
@@ -98,7 +84,7 @@ def test_zero_features_and_a_feature_on_its_prototype(reduction: Reduction) -> N
 
 
 def test_distance_is_float32_under_autocast() -> None:
-    z, g, y, present = drawn(0, B, D), drawn(1, C, D), labels(0), torch.ones(C, dtype=torch.bool)
+    z, g, y, present = drawn(0, B, D), drawn(1, C, D), labels(0, B, C), torch.ones(C, dtype=torch.bool)
     plain = fedproto.prototype_distance(z, y, g, present, reduction="sum")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = fedproto.prototype_distance(z, y, g, present, reduction="sum")

@@ -9,12 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from support import Float, as64, drawn, gradient, labels, numerical_gradient
 from torch import Tensor
 
 from clients.losses import fedseproto as eq
 
-Float = NDArray[np.float64]
 Form = Literal["corrected", "printed"]
 Direction = Literal["teacher_student", "student_teacher"]
 Reduction = Literal["sample_mean", "class_mean"]
@@ -22,35 +21,6 @@ FORMS: tuple[Form, Form] = ("corrected", "printed")
 DIRECTIONS: tuple[Direction, Direction] = ("teacher_student", "student_teacher")
 REDUCTIONS: tuple[Reduction, Reduction] = ("sample_mean", "class_mean")
 B, C, D = 7, 4, 5
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*(shape or (B, D)), generator=torch.Generator().manual_seed(seed))
-
-
-def labels(seed: int, b: int = B, c: int = C) -> Tensor:
-    return torch.randint(0, c, (b,), generator=torch.Generator().manual_seed(seed + 1000))
-
-
-def as64(x: Tensor) -> Float:
-    return x.detach().numpy().astype(np.float64)
-
-
-def gradient(loss: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    leaf = x.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(loss(leaf), leaf, allow_unused=True, materialize_grads=True)
-    return grad
-
-
-def numerical_gradient(slow: Callable[[Float], float], x: Tensor, step: float = 1e-5) -> Float:
-    base = as64(x)
-    grad = np.zeros_like(base)
-    for place in np.ndindex(*base.shape):
-        up, down = base.copy(), base.copy()
-        up[place] += step
-        down[place] -= step
-        grad[place] = (slow(up) - slow(down)) / (2 * step)
-    return grad
 
 
 # --- the slow versions -----------------------------------------------------------------------------
@@ -120,7 +90,7 @@ def test_gaussian_kl_by_hand() -> None:
 
 
 def test_gaussian_kl_is_what_torch_says() -> None:
-    mean, log_variance = normal(0), normal(1)
+    mean, log_variance = drawn(0, B, D), drawn(1, B, D)
     ours = torch.distributions.Normal(mean, (0.5 * log_variance).exp())
     prior = torch.distributions.Normal(torch.zeros(B, D), torch.ones(B, D))
     wanted = torch.distributions.kl_divergence(ours, prior).mean()
@@ -130,7 +100,7 @@ def test_gaussian_kl_is_what_torch_says() -> None:
 @pytest.mark.parametrize("b", [1, B])
 @pytest.mark.parametrize("seed", range(3))
 def test_gaussian_kl_against_loops(seed: int, b: int) -> None:
-    mean, log_variance = normal(seed, b, D), normal(seed + 50, b, D)
+    mean, log_variance = drawn(seed, b, D), drawn(seed + 50, b, D)
     slow = slow_gaussian_kl(as64(mean), as64(log_variance))
     assert float(eq.gaussian_kl(mean, log_variance)) == pytest.approx(slow, rel=1e-5)
     np.testing.assert_allclose(
@@ -161,7 +131,7 @@ def test_moment_kl_of_equal_samples_is_finite_and_does_not_move_them_apart() -> 
 @pytest.mark.parametrize("b", [1, 2, B])
 @pytest.mark.parametrize("seed", range(3))
 def test_moment_kl_against_loops(seed: int, b: int) -> None:
-    z = normal(seed, b, D)
+    z = drawn(seed, b, D)
     assert float(eq.moment_kl(z)) == pytest.approx(slow_moment_kl(as64(z)), rel=1e-4)
     np.testing.assert_allclose(
         gradient(eq.moment_kl, z).numpy(), numerical_gradient(slow_moment_kl, z), rtol=2e-2, atol=1e-5
@@ -169,7 +139,7 @@ def test_moment_kl_against_loops(seed: int, b: int) -> None:
 
 
 def test_squared_norm_is_the_gaussian_kl_with_variance_one() -> None:
-    z = normal(0)
+    z = drawn(0, B, D)
     assert float(eq.squared_norm(z)) == pytest.approx(sum(v**2 for v in as64(z).flat) / 2 / z.numel(), rel=1e-5)
     torch.testing.assert_close(eq.squared_norm(z), eq.gaussian_kl(z, torch.zeros(B, D)))
 
@@ -177,7 +147,7 @@ def test_squared_norm_is_the_gaussian_kl_with_variance_one() -> None:
 def test_reconstruction_is_the_mean_over_all_values() -> None:
     # Every value is off by 1/2.
     assert float(eq.reconstruction(torch.ones(3, 3, 4, 4), torch.full((3, 3, 4, 4), 0.5))) == 0.25
-    x, decoded = normal(0, 2, 3, 4, 4), normal(1, 2, 3, 4, 4)
+    x, decoded = drawn(0, 2, 3, 4, 4), drawn(1, 2, 3, 4, 4)
     slow = np.mean([np.mean((as64(x)[i] - as64(decoded)[i]) ** 2) for i in range(2)])
     assert float(eq.reconstruction(x, decoded)) == pytest.approx(float(slow), rel=1e-5)
 
@@ -201,7 +171,7 @@ def test_distillation_by_hand() -> None:
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
 @pytest.mark.parametrize("seed", range(2))
 def test_distillation_against_loops(form: Form, direction: Direction, temperature: float, seed: int) -> None:
-    t, s, d = (normal(seed + 10 * i, B, C) for i in range(3))
+    t, s, d = (drawn(seed + 10 * i, B, C) for i in range(3))
 
     def loss(semantic: Tensor, domain: Tensor) -> Tensor:
         return eq.distillation(t, semantic, domain, temperature=temperature, form=form, direction=direction)
@@ -220,7 +190,7 @@ def test_distillation_against_loops(form: Form, direction: Direction, temperatur
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_corrected_form_moves_the_semantic_output_to_the_teacher_and_the_printed_one_away(direction: Direction) -> None:
     """A1: the sign of Eq. 11."""
-    t, s, d = (normal(i, B, C) for i in range(3))
+    t, s, d = (drawn(i, B, C) for i in range(3))
 
     def step(form: Form) -> tuple[Tensor, Tensor]:
         def loss(a: Tensor, b: Tensor) -> Tensor:
@@ -239,14 +209,14 @@ def test_corrected_form_moves_the_semantic_output_to_the_teacher_and_the_printed
 
 
 def test_distillation_of_equal_outputs_is_log_two() -> None:
-    t, s = normal(0, B, C), normal(1, B, C)
+    t, s = drawn(0, B, C), drawn(1, B, C)
     for form in FORMS:
         loss = eq.distillation(t, s, s, temperature=1, form=form, direction="teacher_student")
         assert float(loss) == pytest.approx(math.log(2), rel=1e-6)
 
 
 def test_distillation_leaves_the_teacher_alone() -> None:
-    t, s, d = (normal(i, B, C) for i in range(3))
+    t, s, d = (drawn(i, B, C) for i in range(3))
     loss = eq.distillation(t.requires_grad_(), s, d, temperature=1, form="corrected", direction="teacher_student")
     assert not loss.requires_grad
 
@@ -281,7 +251,7 @@ def test_prototype_distance_by_hand() -> None:
 @pytest.mark.parametrize("missing", [[], [1], [0, 2, 3]])
 @pytest.mark.parametrize("seed", range(3))
 def test_prototype_distance_against_loops(reduction: Reduction, missing: list[int], seed: int) -> None:
-    z, y, c_g = normal(seed), labels(seed), normal(seed + 90, C, D)
+    z, y, c_g = drawn(seed, B, D), labels(seed, B, C), drawn(seed + 90, C, D)
     present = [k not in missing for k in range(C)]
 
     def loss(x: Tensor) -> Tensor:
@@ -297,7 +267,7 @@ def test_prototype_distance_against_loops(reduction: Reduction, missing: list[in
 @given(y=st.lists(st.integers(0, C - 1), min_size=1, max_size=9), seed=st.integers(0, 10**6))
 @settings(max_examples=50)
 def test_both_reductions_are_the_same_where_classes_are_equally_large(y: list[int], seed: int) -> None:
-    z, c_g, every = normal(seed, 2 * len(set(y)), D), normal(seed + 1, C, D), torch.ones(C, dtype=torch.bool)
+    z, c_g, every = drawn(seed, 2 * len(set(y)), D), drawn(seed + 1, C, D), torch.ones(C, dtype=torch.bool)
     of = torch.tensor(sorted(set(y)) * 2)
     by = [eq.prototype_distance(z, of, c_g, every, reduction=reduction) for reduction in REDUCTIONS]
     torch.testing.assert_close(by[0], by[1])
@@ -307,11 +277,11 @@ def test_both_reductions_are_the_same_where_classes_are_equally_large(y: list[in
 def test_prototype_distance_without_any_prototype_is_zero(reduction: Reduction) -> None:
     def loss(z: Tensor) -> Tensor:
         return eq.prototype_distance(
-            z, labels(0), torch.zeros(C, D), torch.zeros(C, dtype=torch.bool), reduction=reduction
+            z, labels(0, B, C), torch.zeros(C, D), torch.zeros(C, dtype=torch.bool), reduction=reduction
         )
 
-    assert float(loss(normal(0))) == 0
-    assert not gradient(loss, normal(0)).any()
+    assert float(loss(drawn(0, B, D))) == 0
+    assert not gradient(loss, drawn(0, B, D)).any()
 
 
 # --- number formats, zeros, one sample -------------------------------------------------------------
@@ -319,25 +289,25 @@ def test_prototype_distance_without_any_prototype_is_zero(reduction: Reduction) 
 
 def every_term(cast: Callable[[Tensor], Tensor], b: int = B, scale: float = 1.0) -> dict[str, tuple[Tensor, Tensor]]:
     """Each term's value, and its gradient with respect to what it trains."""
-    y, present = labels(7, b), torch.ones(C, dtype=torch.bool)
-    c_g, teacher, domain = cast(normal(8, C, D)), cast(normal(9, b, C)), cast(normal(10, b, C))
+    y, present = labels(7, b, C), torch.ones(C, dtype=torch.bool)
+    c_g, teacher, domain = cast(drawn(8, C, D)), cast(drawn(9, b, C)), cast(drawn(10, b, C))
     terms: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
-        "gaussian": (lambda x: eq.gaussian_kl(x, x.clamp(-10, 10)), normal(1, b, D)),
-        "moment": (eq.moment_kl, normal(2, b, D)),
-        "l2": (eq.squared_norm, normal(3, b, D)),
-        "reconstruction": (lambda x: eq.reconstruction(torch.ones_like(x), x), normal(4, b, 3, 2, 2)),
+        "gaussian": (lambda x: eq.gaussian_kl(x, x.clamp(-10, 10)), drawn(1, b, D)),
+        "moment": (eq.moment_kl, drawn(2, b, D)),
+        "l2": (eq.squared_norm, drawn(3, b, D)),
+        "reconstruction": (lambda x: eq.reconstruction(torch.ones_like(x), x), drawn(4, b, 3, 2, 2)),
     }
     for form in FORMS:
         for direction in DIRECTIONS:
             options: dict[str, Any] = {"temperature": 2.0, "form": form, "direction": direction}
             terms[f"kd {form} {direction}"] = (
                 lambda x, options=options: eq.distillation(teacher, x, domain, **options),  # type: ignore[misc]
-                normal(5, b, C),
+                drawn(5, b, C),
             )
     for reduction in REDUCTIONS:
         terms[f"proto {reduction}"] = (
             lambda x, reduction=reduction: eq.prototype_distance(x, y, c_g, present, reduction=reduction),  # type: ignore[misc]
-            normal(6, b, D),
+            drawn(6, b, D),
         )
     found = {}
     for name, (loss, x) in terms.items():

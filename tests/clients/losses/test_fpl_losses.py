@@ -7,26 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from torch import Tensor
+from support import Float, as64, drawn, labels
 
 from clients import losses
 from clients.losses import fpl
 
-Float = NDArray[np.float64]
 B, C, D, P = 9, 4, 5, 7
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def labels(seed: int, n: int = B, c: int = C) -> Tensor:
-    return torch.randint(0, c, (n,), generator=torch.Generator().manual_seed(seed + 1000))
-
-
-def as64(x: Tensor) -> Float:
-    return x.detach().numpy().astype(np.float64)
 
 
 def slow_unbiased(prototypes: Float, classes: list[int]) -> dict[int, Float]:
@@ -53,7 +39,7 @@ def slow_contrast(z: Float, y: list[int], prototypes: Float, classes: list[int],
 @given(seed=st.integers(0, 10**6), p=st.integers(1, P))
 @settings(deadline=None, max_examples=40)
 def test_unbiased_prototypes_against_loops(seed: int, p: int) -> None:
-    prototypes, classes = drawn(seed, p, D), labels(seed, p)
+    prototypes, classes = drawn(seed, p, D), labels(seed, p, C)
     u, present = fpl.unbiased_prototypes(prototypes, classes, C)
     expected = slow_unbiased(as64(prototypes), classes.tolist())
     assert present.tolist() == [k in expected for k in range(C)]
@@ -79,7 +65,7 @@ def test_no_prototype_at_all() -> None:
 @given(seed=st.integers(0, 10**6), b=st.integers(1, B), p=st.integers(1, P))
 @settings(deadline=None, max_examples=40)
 def test_consistency_against_loops(seed: int, b: int, p: int) -> None:
-    z, y, prototypes, classes = drawn(seed, b, D), labels(seed, b), drawn(seed + 1, p, D), labels(seed + 2, p)
+    z, y, prototypes, classes = drawn(seed, b, D), labels(seed, b, C), drawn(seed + 1, p, D), labels(seed + 2, p, C)
     u = slow_unbiased(as64(prototypes), classes.tolist())
     values = [float(((as64(z)[i] - u[int(y[i])]) ** 2).mean()) for i in range(b) if int(y[i]) in u]
     got = fpl.unbiased_consistency(z, y, *fpl.unbiased_prototypes(prototypes, classes, C))
@@ -100,7 +86,7 @@ def test_consistency_by_hand() -> None:
 @given(seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=25)
 def test_contrast_with_several_positives_against_loops(tau: float, seed: int) -> None:
-    z, y, prototypes, classes = drawn(seed, B, D), labels(seed), drawn(seed + 1, P, D), labels(seed + 2, P)
+    z, y, prototypes, classes = drawn(seed, B, D), labels(seed, B, C), drawn(seed + 1, P, D), labels(seed + 2, P, C)
     got = losses.prototype_contrast(z, y, prototypes, classes, tau)
     expected = slow_contrast(as64(z), y.tolist(), as64(prototypes), classes.tolist(), tau)
     assert float(got) == pytest.approx(expected, rel=1e-3, abs=1e-4)

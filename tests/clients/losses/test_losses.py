@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import Float, as64, drawn, gradient, labels, numerical_gradient
 from torch import Tensor
 
 from clients import losses
@@ -23,42 +24,13 @@ B, C, D = 9, 4, 5
 
 
 def features(seed: int, b: int = B, d: int = D) -> Tensor:
-    return torch.randn(b, d, generator=torch.Generator().manual_seed(seed))
-
-
-def labels(seed: int, b: int = B, c: int = C) -> Tensor:
-    return torch.randint(0, c, (b,), generator=torch.Generator().manual_seed(seed + 1000))
-
-
-def as64(x: Tensor) -> NDArray[np.float64]:
-    return x.detach().numpy().astype(np.float64)
-
-
-def gradient(loss: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """d loss / d x; zeros where the loss does not depend on x."""
-    leaf = x.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(loss(leaf), leaf, allow_unused=True, materialize_grads=True)
-    return grad
-
-
-def numerical_gradient(
-    slow: Callable[[NDArray[np.float64]], float], x: Tensor, step: float = 1e-5
-) -> NDArray[np.float64]:
-    """Central differences of a slow version, one number at a time."""
-    base = as64(x)
-    grad = np.zeros_like(base)
-    for place in np.ndindex(*base.shape):
-        up, down = base.copy(), base.copy()
-        up[place] += step
-        down[place] -= step
-        grad[place] = (slow(up) - slow(down)) / (2 * step)
-    return grad
+    return drawn(seed, b, d)
 
 
 # --- the slow versions -----------------------------------------------------------------------------
 
 
-def slow_cross_entropy(logits: NDArray[np.float64], y: list[int]) -> float:
+def slow_cross_entropy(logits: Float, y: list[int]) -> float:
     total = 0.0
     for i, label in enumerate(y):
         denominator = 0.0
@@ -68,7 +40,7 @@ def slow_cross_entropy(logits: NDArray[np.float64], y: list[int]) -> float:
     return total / len(y)
 
 
-def slow_class_means(h: NDArray[np.float64], y: list[int], classes: int) -> tuple[NDArray[np.float64], list[int]]:
+def slow_class_means(h: Float, y: list[int], classes: int) -> tuple[Float, list[int]]:
     means, counts = np.zeros((classes, h.shape[1])), [0] * classes
     for k in range(classes):
         for i, label in enumerate(y):
@@ -80,14 +52,12 @@ def slow_class_means(h: NDArray[np.float64], y: list[int], classes: int) -> tupl
     return means, counts
 
 
-def cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def cosine(a: Float, b: Float) -> float:
     lengths = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     return float(a @ b) / lengths if lengths > 0 else 0.0
 
 
-def slow_contrast(
-    h: NDArray[np.float64], y: list[int], g: NDArray[np.float64], classes: list[int], tau: float
-) -> float:
+def slow_contrast(h: Float, y: list[int], g: Float, classes: list[int], tau: float) -> float:
     terms = []
     for i, label in enumerate(y):
         numerator = denominator = 0.0
@@ -113,9 +83,9 @@ def slow_partner(y: list[int], scores: NDArray[np.float32]) -> list[int]:
 
 
 def slow_alignment(
-    h: NDArray[np.float64],
+    h: Float,
     y: list[int],
-    p: NDArray[np.float64],
+    p: Float,
     present: list[bool],
     level: Level,
     reduction: Reduction,
@@ -152,7 +122,7 @@ def test_cross_entropy_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_cross_entropy_against_loops(seed: int) -> None:
-    logits, y = 3 * features(seed, d=C), labels(seed)
+    logits, y = 3 * features(seed, d=C), labels(seed, B, C)
     assert float(losses.cross_entropy(logits, y)) == pytest.approx(
         slow_cross_entropy(as64(logits), y.tolist()), rel=1e-5
     )
@@ -179,7 +149,7 @@ def test_class_means_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_class_means_against_loops(seed: int) -> None:
-    h, y = features(seed), labels(seed)
+    h, y = features(seed), labels(seed, B, C)
     means, counts = losses.class_means(h, y, C + 2)  # two classes that cannot occur
     slow_means, slow_counts = slow_class_means(as64(h), y.tolist(), C + 2)
     np.testing.assert_allclose(means.numpy(), slow_means, rtol=1e-5, atol=1e-6)
@@ -217,7 +187,7 @@ def test_contrast_with_several_prototypes_of_a_class_by_hand() -> None:
 @pytest.mark.parametrize("tau", [1.0, 0.07, 0.02])
 @pytest.mark.parametrize("seed", range(3))
 def test_contrast_against_loops(seed: int, tau: float) -> None:
-    h, y, g = features(seed), labels(seed), features(seed + 50, b=C)
+    h, y, g = features(seed), labels(seed, B, C), features(seed + 50, b=C)
     classes = [2, 0, 3, 1]  # not in the order of the classes
     loss = losses.prototype_contrast(h, y, g, torch.tensor(classes), tau)
     assert float(loss) == pytest.approx(slow_contrast(as64(h), y.tolist(), as64(g), classes, tau), rel=1e-4)
@@ -226,13 +196,13 @@ def test_contrast_against_loops(seed: int, tau: float) -> None:
 @pytest.mark.parametrize("classes", [[0, 1, 1, 3, 3, 3], [2, 2, 2, 2, 0, 0], [1, 1, 1, 1, 1, 1]])
 @pytest.mark.parametrize("seed", range(3))
 def test_contrast_with_missing_and_several_prototypes_against_loops(seed: int, classes: list[int]) -> None:
-    h, y, g = features(seed), labels(seed), features(seed + 50, b=len(classes))
+    h, y, g = features(seed), labels(seed, B, C), features(seed + 50, b=len(classes))
     loss = losses.prototype_contrast(h, y, g, torch.tensor(classes), 0.3)
     assert float(loss) == pytest.approx(slow_contrast(as64(h), y.tolist(), as64(g), classes, 0.3), rel=1e-4, abs=1e-7)
 
 
 def test_contrast_is_cross_entropy_over_cosine_with_one_prototype_per_class() -> None:
-    h, y, g = features(3), labels(3), features(4, b=C)
+    h, y, g = features(3), labels(3, B, C), features(4, b=C)
     logits = torch.nn.functional.cosine_similarity(h[:, None], g[None], dim=2) / 0.07
     loss = losses.prototype_contrast(h, y, g, torch.arange(C), 0.07)
     assert float(loss) == pytest.approx(float(losses.cross_entropy(logits, y)), rel=1e-4)
@@ -240,7 +210,7 @@ def test_contrast_is_cross_entropy_over_cosine_with_one_prototype_per_class() ->
 
 @pytest.mark.parametrize("classes", [[0, 1, 2, 3], [0, 0, 2, 3, 3]])
 def test_contrast_has_the_gradient_of_the_slow_version(classes: list[int]) -> None:
-    h, y, g = features(5), labels(5), features(6, b=len(classes))
+    h, y, g = features(5), labels(5, B, C), features(6, b=len(classes))
     grad = gradient(lambda x: losses.prototype_contrast(x, y, g, torch.tensor(classes), 0.2), h)
     slow = numerical_gradient(lambda x: slow_contrast(x, y.tolist(), as64(g), classes, 0.2), h)
     np.testing.assert_allclose(grad.numpy(), slow, rtol=1e-3, atol=1e-4)
@@ -262,8 +232,8 @@ def test_contrast_leaves_out_samples_without_a_prototype(tau: float) -> None:
 @pytest.mark.parametrize("classes", [[5, 6, 7], []])
 def test_contrast_without_any_match_is_zero(classes: list[int]) -> None:
     g, of_class = features(2, b=len(classes)), torch.tensor(classes, dtype=torch.int64)
-    assert float(losses.prototype_contrast(features(1), labels(1), g, of_class, 0.07)) == 0
-    grad = gradient(lambda x: losses.prototype_contrast(x, labels(1), g, of_class, 0.07), features(1))
+    assert float(losses.prototype_contrast(features(1), labels(1, B, C), g, of_class, 0.07)) == 0
+    grad = gradient(lambda x: losses.prototype_contrast(x, labels(1, B, C), g, of_class, 0.07), features(1))
     assert torch.equal(grad, torch.zeros(B, D))
 
 
@@ -301,7 +271,7 @@ def test_contrast_does_not_overflow_at_a_small_temperature(tau: float) -> None:
 @given(seed=st.integers(0, 10**6), b=st.integers(1, 6), p=st.integers(1, 6), tau=st.sampled_from([0.02, 0.07, 1.0]))
 @settings(deadline=None, max_examples=40)
 def test_contrast_is_finite_and_never_negative(seed: int, b: int, p: int, tau: float) -> None:
-    h, y, g, of_class = features(seed, b=b), labels(seed, b=b), features(seed + 1, b=p), labels(seed + 1, b=p)
+    h, y, g, of_class = features(seed, b=b), labels(seed, b, C), features(seed + 1, b=p), labels(seed + 1, p, C)
     loss = losses.prototype_contrast(h, y, g, of_class, tau)
     assert float(loss) >= -1e-6
     assert float(loss) == pytest.approx(
@@ -407,13 +377,13 @@ def test_alignment_by_hand(level: Level, reduction: Reduction, answer: float) ->
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("missing", [[], [1], [0, 2, 3]])
 def test_alignment_against_loops(level: Level, reduction: Reduction, seed: int, missing: list[int]) -> None:
-    h, y, p = features(seed), labels(seed), features(seed + 90, b=C)
+    h, y, p = features(seed), labels(seed, B, C), features(seed + 90, b=C)
     present = [k not in missing for k in range(C)]
 
     def loss(x: Tensor) -> Tensor:
         return i2pfl.prototype_alignment(x, y, p, torch.tensor(present), level=level, reduction=reduction)
 
-    def slow(x: NDArray[np.float64]) -> float:
+    def slow(x: Float) -> float:
         return slow_alignment(x, y.tolist(), as64(p), present, level, reduction)
 
     assert float(loss(h)) == pytest.approx(slow(as64(h)), rel=1e-5)
@@ -425,7 +395,7 @@ def test_alignment_against_loops(level: Level, reduction: Reduction, seed: int, 
 def test_alignment_without_any_target_is_zero(level: Level, reduction: Reduction) -> None:
     def loss(h: Tensor) -> Tensor:
         none = torch.zeros(C, dtype=torch.bool)
-        return i2pfl.prototype_alignment(h, labels(0), torch.zeros(C, D), none, level=level, reduction=reduction)
+        return i2pfl.prototype_alignment(h, labels(0, B, C), torch.zeros(C, D), none, level=level, reduction=reduction)
 
     assert float(loss(features(0))) == 0
     assert torch.equal(gradient(loss, features(0)), torch.zeros(B, D))
@@ -451,7 +421,7 @@ def test_alignment_of_one_sample(level: Level, reduction: Reduction) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_alignment_passes_the_gradient_to_live_targets(level: Level) -> None:
-    y, present = labels(0), torch.ones(C, dtype=torch.bool)
+    y, present = labels(0, B, C), torch.ones(C, dtype=torch.bool)
     grad = gradient(
         lambda p: i2pfl.prototype_alignment(features(0), y, p, present, level=level, reduction="mse_mean"),
         features(1, b=C),
@@ -465,7 +435,7 @@ def test_alignment_passes_the_gradient_to_live_targets(level: Level) -> None:
 
 
 def _terms(cast: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    h, y, p = cast(features(7)), labels(7), cast(features(8, b=C))
+    h, y, p = cast(features(7)), labels(7, B, C), cast(features(8, b=C))
     present = torch.ones(C, dtype=torch.bool)
     terms: dict[str, Any] = {
         "ce": losses.cross_entropy(cast(features(7, d=C)), y),

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support import drawn
 from torch import Tensor
 
 from clients.losses.moon import model_contrast
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:

@@ -7,6 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import Float, drawn, rng, shared
+from support import batch as batch_of
 from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
@@ -16,9 +18,9 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import SERVER_ROUND, Params
+from fedshift_wire.names import SERVER_ROUND
+from fedshift_wire.params import Params
 
-Float = NDArray[np.float64]
 C, SEED = 4, 5
 CNNS = ("cnn", "cnn_bn", "cnn2", "cnn3")
 
@@ -38,20 +40,16 @@ def plugin(**params: Any) -> Decoupling:
 def wrapped(name: str = "cnn", classes: int = C, **params: Any) -> DecoupledModel:
     model = plugin(**params).wrap(plain(name, classes), plan(name, classes))
     assert isinstance(model, DecoupledModel)
-    model.start_round(rng())
+    model.start_round(rng(1))
     return model
 
 
-def rng(seed: int = 1) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def images(b: int = 6, seed: int = 0, size: int = 32) -> Tensor:
-    return torch.randn(b, 3, size, size, generator=rng(seed))
+    return drawn(seed, b, 3, size, size)
 
 
 def batch(b: int = 6, seed: int = 0, y: list[int] | None = None) -> Batch:
-    return Batch(images(b, seed), torch.tensor(y if y is not None else [i % C for i in range(b)]), 0)
+    return batch_of(b, seed, y, classes=C)
 
 
 def count(module: nn.Module) -> int:
@@ -149,7 +147,7 @@ def test_both_switches_off_leave_the_model_as_it_is() -> None:
     assert off.wrap(model, plan()) is model
     assert off.terms(model, batch()) == {}
     assert off.private(model) == frozenset()
-    off.start_round(model, rng())
+    off.start_round(model, rng(1))
 
 
 @pytest.mark.parametrize(
@@ -406,7 +404,7 @@ def test_host_that_made_no_pass_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="5 images, the batch has 6"):
         p.terms(model, batch())
     model(images(5))
-    p.start_round(model, rng())  # forgets what the round before left
+    p.start_round(model, rng(1))  # forgets what the round before left
     with pytest.raises(RuntimeError, match="no training pass"):
         p.terms(model, batch())
 
@@ -450,7 +448,7 @@ def test_mask_and_terms_are_float32_under_autocast() -> None:
     model, given = wrapped("cnn_bn"), batch()
     model.train()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        maps = model._insertion(2)(torch.rand(2, 64, 5, 5).bfloat16(), rng())
+        maps = model._insertion(2)(torch.rand(2, 64, 5, 5).bfloat16(), rng(1))
         model(given.x)
         terms = plugin().terms(model, given)
     assert maps.plus.dtype == maps.fused.dtype == torch.float32
@@ -532,9 +530,7 @@ def host(modules: Decoupling | None, name: str = "cnn", **train: Any) -> DomainC
 
 
 def fit(of: DomainClient, server_round: int = 1, weights: list[NDArray[Any]] | None = None) -> Any:
-    state = of.model.state_dict()
-    start = weights or [state[name].numpy().copy() for name in of.shared_names]
-    return of.fit(start, {SERVER_ROUND: server_round})
+    return of.fit(weights or shared(of), {SERVER_ROUND: server_round})
 
 
 def test_any_method_gets_the_terms_and_the_loss_falls() -> None:

@@ -1,24 +1,18 @@
 """Averaging real messages: what it holds in memory, what it lets go, and what it refuses."""
 
 import tracemalloc
-from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from numpy.typing import NDArray
+from support import federation
 
 from fedshift_app.flower.inline import InlineGrid
 from fedshift_wire.params import Params
-from fedshift_wire.records import decode, encode
+from fedshift_wire.records import Arrays, decode, encode
 from strategies.base import DomainStrategy
-from strategies.federation.rounds import Federation
 
-FEDERATION = Federation(
-    domains=("a",), num_classes=2, feature_dim=2, seed=0, participation=1.0, personal=False, min_nodes=1,
-    node_timeout=1.0, engine="simulation", run_json="",
-)  # fmt: skip
-Arrays = dict[str, NDArray[Any]]
+FEDERATION = federation(num_classes=2, run_json="")
 
 
 def answered(records: list[ArrayRecord], start: ArrayRecord) -> tuple[DomainStrategy, list[Message], list[Message]]:

@@ -2,10 +2,10 @@
 
 import pytest
 from flwr.app import Message, RecordDict
+from support import node as node_of
 
 from fedshift_app.flower.internals import identify_process
 from strategies.federation import dispatch
-from strategies.federation.roster import Node
 
 
 def messages(number: int) -> list[Message]:
@@ -14,7 +14,7 @@ def messages(number: int) -> list[Message]:
 
 
 def test_longest_first_then_by_index() -> None:
-    nodes = [Node(9 - i, i, "scan", (size,), 0, True, i) for i, size in enumerate((3, 8, 3, 9))]
+    nodes = [node_of(i, (size,), node_id=9 - i) for i, size in enumerate((3, 8, 3, 9))]
     assert [node.index for node in dispatch.longest_first({node: node.num_examples for node in nodes[::-1]})] == [
         3, 1, 0, 2,
     ]  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from support import node as node_of
 
 from fedshift_app.flower.internals import identify_process
 from strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
@@ -17,7 +18,8 @@ DOMAINS = ("scan", "texture")
 
 def nodes(*domains: str, shared: bool = True, num_test: int = 9) -> list[Node]:
     unheld = tuple((domain, num_test) for domain in DOMAINS if shared and domain not in domains)
-    return [Node(100 + i, i, domain, (5,), num_test, shared, i, unheld) for i, domain in enumerate(domains)]
+    told: dict[str, Any] = {"shared_test": shared, "unheld_tests": unheld}
+    return [node_of(i, (5,), domain, num_test, **told) for i, domain in enumerate(domains)]
 
 
 def asked(evaluation: Evaluation) -> dict[int, list[str]]:

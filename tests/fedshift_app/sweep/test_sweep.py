@@ -237,11 +237,10 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
         if table != "i2pfl.table1":
             raise ConfigError(f"there is no table {table!r}")
 
-    for name, functions in {"comparing": {"compare": compare}, "papers": {"get": get}}.items():
-        fake = types.ModuleType(f"fedshift_app.{name}")
-        vars(fake).update(functions)
-        monkeypatch.setitem(sys.modules, fake.__name__, fake)
-        monkeypatch.setattr(fedshift_app, name, fake, raising=False)
+    fake = types.ModuleType("fedshift_app.comparing")
+    vars(fake).update(compare=compare, papers=types.SimpleNamespace(get=get))
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    monkeypatch.setattr(fedshift_app, "comparing", fake, raising=False)
     return Compared
 
 

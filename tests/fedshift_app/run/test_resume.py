@@ -17,7 +17,7 @@ import psutil
 import pytest
 import yaml
 from flwr.app import MessageType
-from support import ListeningGrid, Run
+from support import Killed, ListeningGrid, Run
 
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner
@@ -39,10 +39,6 @@ PRIVATE = {
     "fedseproto": "train.epochs=2",
     "i2pfl": "method.augproto_scope=round",
 }
-
-
-class Killed(BaseException):
-    """What a kill is in a test: no ``except Exception`` sees it."""
 
 
 #: What is done of a write when the kill comes: nothing, half of it, all but the rename, all.

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import refusal_of
 
 from datasets import catalog
 from fedshift_app.config import registry
@@ -48,10 +49,7 @@ def with_text(folder: Path, key: str, text: str) -> str:
 
 def refusal(flat: dict[str, Any]) -> str:
     """Return the message with which a configuration is refused: two lines at most."""
-    with pytest.raises(ConfigError) as caught:
-        resolve(flat)
-    assert str(caught.value).count("\n") <= 1, str(caught.value)
-    return str(caught.value)
+    return refusal_of(ConfigError, resolve, flat)
 
 
 # --- what is in conf/ -------------------------------------------------------------------------------------

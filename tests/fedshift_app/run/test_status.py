@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, MessageType
-from support import ROOT, InlineRun, ListeningGrid
+from support import ROOT, InlineRun, ListeningGrid, node
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import inline, internals
@@ -22,7 +22,6 @@ from fedshift_app.run import durable, exit_codes, status
 from fedshift_app.run.durable import Lock
 from fedshift_app.run.folder import LOCK_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
-from strategies.federation.roster import Node
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 
@@ -95,7 +94,7 @@ def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path:
 
 
 def test_waiting_for_nodes_is_told_with_who_is_there(tmp_path: Path) -> None:
-    nodes = [Node(10 + i, i, "scan", (3, 4), 5, shared_test=False, partition_id=i) for i in range(3)]
+    nodes = [node(i, (3, 4), "scan", 5, node_id=10 + i, shared_test=False) for i in range(3)]
     folder: Any = SimpleNamespace(path=tmp_path, engine="deployment", run_id="", history=[], seconds=1.0)
     lock = Lock(tmp_path / LOCK_FILE)
     file = status.StatusFile(folder, resolve({}), nodes)

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import ArrayRecord, Error, Message, MessageType, MetricRecord
-from support import InlineRun, ListeningGrid, Run
+from support import InlineRun, ListeningGrid, Run, client_setup, image_set, shared
 
-from clients.base import ClientSetup, DomainClient
+from clients.base import DomainClient
 from clients.models.networks import build
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
@@ -72,27 +71,16 @@ def numbers(message: Message) -> dict[str, Any]:
 # --- the node ---------------------------------------------------------------------------------------------
 
 
-def image_set(number: int, seed: int) -> ImageSet:
-    rng = np.random.default_rng(seed)
-    return ImageSet(rng.integers(0, 256, (number, 32, 32, 3), np.uint8), np.arange(number, dtype=np.int64) % 3)
-
-
 def make_client(model: str, bn: Any, validation: ImageSet | None = None) -> DomainClient:
-    train = TrainConfig(epochs=1, batch_size=8, lr=0.05, precision="float32")
-    setup = ClientSetup(3, 0, torch.device("cpu"), ModelConfig(name=model, bn=bn), train, ImageConfig())  # type: ignore[arg-type]
-    tests = {"own": image_set(17, 1), "other": image_set(9, 2)}
-    return DomainClient(build(model, 3, 0), setup, Params(), image_set(24, 0), tests.__getitem__, validation)  # type: ignore[arg-type]
-
-
-def initial(client: DomainClient) -> list[Any]:
-    state = client.model.state_dict()
-    return [state[name].numpy().copy() for name in client.shared_names]
+    configured = client_setup(model, bn=bn, index=0, seed=3, images=ImageConfig(), epochs=1)
+    tests = {"own": image_set(17, seed=1), "other": image_set(9, seed=2)}
+    return DomainClient(build(model, 3, 0), configured, Params(), image_set(24), tests.__getitem__, validation)
 
 
 @pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("resnet10", "local")])
 def test_a_client_model_has_the_nodes_own_parts_and_its_freshly_trained_shared_ones(model: str, bn: str) -> None:
     client = make_client(model, bn)
-    before = initial(client)
+    before = shared(client)
     weights, _, metrics = client.fit(before, {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own", "other"]})
     assert (metrics[LOCAL_COUNT + "own"], metrics[LOCAL_COUNT + "other"]) == (17, 9)
     # The trained shared weights beside what the node keeps to itself make up the same model again.
@@ -103,31 +91,31 @@ def test_a_client_model_has_the_nodes_own_parts_and_its_freshly_trained_shared_o
 
 def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
     client = make_client("cnn", "average")
-    client.own_test = image_set(7, 5)
-    metrics = client.fit(initial(client), {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own"]})[2]
-    assert (metrics[LOCAL_OWN_CORRECT], metrics[LOCAL_OWN_COUNT]) == (client.score(image_set(7, 5))[0], 7)
-    assert not [name for name in client.fit(initial(client), {SERVER_ROUND: 1})[2] if name.startswith("local")]
+    client.own_test = image_set(7, seed=5)
+    metrics = client.fit(shared(client), {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own"]})[2]
+    assert (metrics[LOCAL_OWN_CORRECT], metrics[LOCAL_OWN_COUNT]) == (client.score(image_set(7, seed=5))[0], 7)
+    assert not [name for name in client.fit(shared(client), {SERVER_ROUND: 1})[2] if name.startswith("local")]
 
 
 def test_scoring_changes_neither_weights_nor_losses() -> None:
     plain, scored = make_client("resnet10", "local"), make_client("resnet10", "local")
     for server_round in (1, 2):
-        first = plain.fit(initial(plain), {SERVER_ROUND: server_round})
-        second = scored.fit(initial(scored), {SERVER_ROUND: server_round, LOCAL_DOMAINS: ["own"]})
+        first = plain.fit(shared(plain), {SERVER_ROUND: server_round})
+        second = scored.fit(shared(scored), {SERVER_ROUND: server_round, LOCAL_DOMAINS: ["own"]})
         assert all(np.array_equal(a, b) for a, b in zip(first[0], second[0], strict=True))
         assert first[2].items() < second[2].items()
         assert all(np.array_equal(plain.memory[name], scored.memory[name]) for name in plain.memory)
 
 
 def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> None:
-    with_part, without = make_client("cnn", "average", image_set(11, 4)), make_client("cnn", "average")
+    with_part, without = make_client("cnn", "average", image_set(11, seed=4)), make_client("cnn", "average")
     asked = {DOMAINS: [], VALIDATION: True}
-    loss, images, metrics = with_part.evaluate(initial(with_part), asked)
+    loss, images, metrics = with_part.evaluate(shared(with_part), asked)
     assert (loss, images) == (0.0, 0)
     assert set(metrics) == {VALIDATION_CORRECT, VALIDATION_COUNT}
-    assert (metrics[VALIDATION_CORRECT], metrics[VALIDATION_COUNT]) == (with_part.score(image_set(11, 4))[0], 11)
-    assert without.evaluate(initial(without), asked)[2] == {}
-    assert VALIDATION_COUNT not in with_part.evaluate(initial(with_part), {DOMAINS: ["own"]})[2]
+    assert (metrics[VALIDATION_CORRECT], metrics[VALIDATION_COUNT]) == (with_part.score(image_set(11, seed=4))[0], 11)
+    assert without.evaluate(shared(without), asked)[2] == {}
+    assert VALIDATION_COUNT not in with_part.evaluate(shared(with_part), {DOMAINS: ["own"]})[2]
 
 
 # --- client models in a run -------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def test_a_disk_that_fails_is_told_once(tmp_path: Path, capfd: pytest.CaptureFix
 
 @pytest.mark.parametrize(("value", "plain"), [("json", False), ("xml\x1b", True), ("", True)])
 def test_the_format_of_standard_output_is_asked_for_by_the_environment(value: str, plain: bool) -> None:
-    code = "from fedshift_app import console; console.set_up(); console.log.info('hello', extra={'node': 3})"
+    code = "from fedshift_app.run import console; console.set_up(); console.log.info('hello', extra={'node': 3})"
     ended = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {logs.FORMAT: value, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=True,

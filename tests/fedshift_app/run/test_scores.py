@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import node
 
 from fedshift_app.run.scores import (
     Matrix,
@@ -158,7 +159,7 @@ def test_ratio_to_zero_is_unknown() -> None:
 
 
 def nodes(*domains: str, shared: bool = True, num_test: int = 9) -> tuple[Node, ...]:
-    return tuple(Node(100 + i, i, domain, (5,), num_test, shared, i) for i, domain in enumerate(domains))
+    return tuple(node(i, (5,), domain, num_test, shared_test=shared) for i, domain in enumerate(domains))
 
 
 def test_nodes_share_their_domains_test_set() -> None:

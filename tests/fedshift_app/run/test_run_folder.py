@@ -16,6 +16,7 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from support import node
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.durable import write_atomically
@@ -34,7 +35,6 @@ from fedshift_app.run.folder import (
 )
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import Arrays
-from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
 
 CONFIG = resolve({"seed": 3, "rounds": 4})
@@ -53,13 +53,6 @@ def weights(value: float = 0.0) -> Arrays:
 
 def record(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
-
-
-def node(index: int, domain: str) -> Node:
-    return Node(
-        node_id=900 + index, index=index, domain=domain, class_counts=(3, 0, 2), num_test=4, shared_test=True,
-        partition_id=index,
-    )  # fmt: skip
 
 
 def opened(tmp_path: Path) -> RunFolder:
@@ -327,7 +320,7 @@ def test_results(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     for number, accuracy in enumerate((40.0, 60.0), start=1):
         folder.add_round(RoundResult(number, {"a": accuracy, "b": 20.0}, bytes_up=5), record(weights(number)), {})
-    returned = folder.finish([node(0, "a"), node(1, "b")])
+    returned = folder.finish([node(i, (3, 0, 2), "ab"[i], 4, node_id=900 + i) for i in range(2)])
     written: dict[str, Any] = json.loads((folder.path / RESULTS_FILE).read_text())
     assert written == json.loads(json.dumps(finite(returned)))
     expected = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import InlineRun, Run
+from support import InlineRun, Killed, Run
 
 from fedshift_app.config.resolving import from_json, resolve
 from fedshift_app.launch import runner
@@ -71,10 +71,6 @@ def test_hyperparameters_are_told(run_inline: InlineRun) -> None:
 
 def test_nothing_is_written_unless_asked(run_inline: InlineRun) -> None:
     assert not (run_inline(rounds=1, set=SHORT).folder / tracking.FOLDER).exists()
-
-
-class Killed(BaseException):
-    """What a kill is in a test."""
 
 
 @pytest.mark.parametrize("before", ["tensorboard", "none"])
