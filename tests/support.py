@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from clients.base import ClientSetup, DomainClient
 from clients.models.networks import Blueprint, SplitModel
+from clients.modules.base import AllModules, Modules
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
@@ -131,7 +132,7 @@ def client_setup(
 def new_client(
     kind: type[Client], params: dict[str, Any] | None = None, knowledge: Arrays | None = None, *,
     train_set: ImageSet | None = None, test_set: Callable[[str], ImageSet] | None = None,
-    network: SplitModel | None = None, initial: int = 0, plugin: Any = None, **options: Any,
+    network: SplitModel | None = None, initial: int = 0, modules: Sequence[Modules] = (), **options: Any,
 ) -> Client:  # fmt: skip
     """Return a client of a method.
 
@@ -143,16 +144,16 @@ def new_client(
         test_set: The test set of each domain; the training images if None.
         network: Its model; the method's own if None.
         initial: Seed of the initial weights.
-        plugin: Modules in the model.
+        modules: Those in the model.
         options: For ``client_setup``.
     """
     images = image_set() if train_set is None else train_set
     configured, own = client_setup(**options), kind.params_model(**params or {})
     plan = Blueprint(configured.model, C, images.x.shape[1], initial)
     model = kind.build_model(plan, own) if network is None else network
-    if plugin is not None:
-        model = plugin.wrap(model, plan)
-    made = kind(model, configured, own, images, test_set or (lambda domain: images), plugin=plugin)
+    parts = AllModules(modules)
+    model = parts.wrap(model, plan)
+    made = kind(model, configured, own, images, test_set or (lambda domain: images), modules=parts)
     made.knowledge = dict(knowledge or {})
     return made
 
@@ -245,13 +246,17 @@ def global_prototypes(labels: Sequence[int] = (3, 0, 2)) -> Arrays:
     return {"prototypes": g, "labels": np.array(labels)}
 
 
-class Extra:
-    """A plugin: a second classifier, which may stay on the node, and a generator, as F2DC's modules hold one."""
-
-    params_model = Params
+class Extra(Modules):
+    """Modules: a second classifier, which may stay on the node, and a generator, as F2DC's hold one."""
 
     def __init__(self, private: bool = True) -> None:
-        self.personal = private
+        super().__init__(Params())
+        self._private = private
+
+    @property
+    def personal(self) -> bool:
+        """Whether the classifier stays."""
+        return self._private
 
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
         """Put the classifier into a model."""
@@ -260,11 +265,11 @@ class Extra:
 
     def private(self, model: SplitModel) -> frozenset[str]:
         """Return the names of what stays."""
-        return frozenset(name for name in model.state_dict() if self.personal and name.startswith("extra."))
+        return frozenset(name for name in model.state_dict() if self._private and name.startswith("extra."))
 
     def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
         """Hang a generator on the model, which cannot be copied."""
-        model.noise = torch.Generator()  # type: ignore[assignment]
+        model.noise = torch.Generator()
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return the classifier's cross-entropy."""
@@ -332,7 +337,7 @@ def new_strategy(
 ) -> Strategy:
     """Return the strategy of a method, whose own parameters are given; it keeps no checkpoints."""
     told = federation(num_classes=classes, feature_dim=width, personal=personal, rounds=rounds)
-    return kind(told, kind.params_model(**params), lambda result, weights, knowledge: None)
+    return kind(told, kind.params_model(**params), lambda result, weights: None)
 
 
 def node(index: int = 0, counts: Sequence[int] = (1, 1, 1), domain: str = "a", num_test: int = 0, **more: Any) -> Node:
