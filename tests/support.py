@@ -26,8 +26,9 @@ from fedshift_wire.names import LOSS_TERM, SERVER_ROUND
 from fedshift_wire.params import Params
 from fedshift_wire.records import Arrays
 from strategies.base import DomainStrategy
+from strategies.contributions import check_contribution
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
+from strategies.federation.rounds import Ask, Federation
 from strategies.federation.updates import Update
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -359,6 +360,18 @@ def prototypes_of(server: DomainStrategy) -> dict[int, list[float]]:
     assert prototypes.shape == (len(classes), server.federation.feature_dim)
     assert classes.tolist() == sorted(set(classes.tolist()))
     return {int(k): row.tolist() for k, row in zip(classes, prototypes, strict=True)}
+
+
+def check_knowledge(server: DomainStrategy, knowledge: Arrays, announced: int = 999) -> None:
+    """Check what a node with so many images of each class contributes, as the strategy does."""
+    told = server.federation
+    sizes = {"C": told.num_classes, "D": told.feature_dim}
+    check_contribution(knowledge, server.expected(), sizes, [announced] * told.num_classes, 1e6)
+
+
+def ask(server_round: int = 1, trains: bool = True) -> Ask:
+    """Return what a node is about to be asked."""
+    return Ask(server_round, trains)
 
 
 def after_rounds(server: DomainStrategy, *rounds: list[Update]) -> dict[int, list[float]]:

@@ -1,5 +1,7 @@
 """Things of other packages and of a user's own files: found by name; what is wrong with one is a line that names it."""
 
+import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,9 @@ METHOD = Method(name="mine", title="A method of my own", defaults={})
 def forget() -> Iterator[None]:
     extensions.forget()
     yield
+    for name in ("my_methods", "your_methods", "my_data"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
     extensions.forget()
 
 

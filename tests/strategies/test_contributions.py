@@ -24,8 +24,8 @@ def dense(**changes: Any) -> dict[str, Any]:
 
 
 def ragged(labels: list[int], counts: list[int]) -> dict[str, Any]:
-    p = len(labels)
-    return {"prototypes": np.ones((p, 2), np.float32), "labels": np.array(labels, np.int64), "counts": np.array(counts)}
+    whole = {"labels": np.array(labels, np.int64), "counts": np.array(counts, np.int64)}
+    return {"prototypes": np.ones((len(labels), 2), np.float32)} | whole
 
 
 def test_what_is_declared_passes() -> None:

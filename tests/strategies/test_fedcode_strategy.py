@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from support import new_strategy, node
+from support import ask, check_knowledge, new_strategy, node
 from support import prototypes_of as semantic
 
 from fedshift_wire.bounds import Refused
@@ -174,9 +174,10 @@ def bundle(*indices: int) -> list[Update]:
 
 
 def label_of(server: FedCodeStrategy, index: int) -> int:
-    label = server.knowledge_for(node(index))["pseudo-label"]
-    assert (label.shape, str(label.dtype)) == ((1,), "int64")
-    return int(label[0])
+    told = server.tell(node(index), ask())
+    assert set(told) == {"pseudo-label"}
+    assert type(told["pseudo-label"]) is int
+    return told["pseudo-label"]
 
 
 def test_each_node_is_told_its_own_cluster_and_nothing_of_the_others() -> None:
@@ -185,20 +186,21 @@ def test_each_node_is_told_its_own_cluster_and_nothing_of_the_others() -> None:
     assert {label_of(server, i) for i in (0, 2, 4)} == {label_of(server, 0)}
     assert {label_of(server, i) for i in (1, 3, 5)} == {1 - label_of(server, 0)}
     for index in range(6):
-        sent = server.knowledge_for(node(index))
-        assert set(sent) == {"prototypes", "labels", "style-prototypes", "pseudo-label"}
+        sent = server.knowledge_for(node(index), ask())
+        assert set(sent) == {"prototypes", "labels", "style-prototypes"}
         own = sent["style-prototypes"][label_of(server, index)]
         np.testing.assert_allclose(own, [2, 0.1] if index % 2 == 0 else [0.1, 2], rtol=1e-5)
 
 
 def test_round_1_sends_nothing() -> None:
-    assert strategy().knowledge_for(node(0)) == {}
+    assert strategy().knowledge_for(node(0), ask()) == strategy().tell(node(0), ask()) == {}
 
 
 def test_a_node_that_has_not_contributed_has_no_pseudo_label() -> None:
     server = strategy()
     server.merge_knowledge(bundle(0, 1, 2, 3, 4))
-    assert set(server.knowledge_for(node(5))) == {"prototypes", "labels", "style-prototypes"}
+    assert set(server.knowledge_for(node(5), ask())) == {"prototypes", "labels", "style-prototypes"}
+    assert server.tell(node(5), ask()) == {}
     server.merge_knowledge(bundle(5))
     assert label_of(server, 5) == label_of(server, 1) != label_of(server, 0)
 
@@ -209,8 +211,9 @@ def test_styles_of_nodes_that_were_not_asked_are_clustered_with_the_others() -> 
     server.merge_knowledge(bundle(1, 4, 5))
     server.merge_knowledge(bundle(0, 2, 3))
     whole.merge_knowledge(bundle(0, 1, 2, 3, 4, 5))
-    for name in ("style-prototypes", "nodes", "node-styles", "pseudo-labels"):
-        assert np.array_equal(server.knowledge[name], whole.knowledge[name]), name
+    assert np.array_equal(server.knowledge["style-prototypes"], whole.knowledge["style-prototypes"])
+    for name in ("nodes", "node-styles", "pseudo-labels"):
+        assert np.array_equal(server.state[name], whole.state[name]), name
 
 
 def test_a_new_style_replaces_the_old_one() -> None:
@@ -218,7 +221,7 @@ def test_a_new_style_replaces_the_old_one() -> None:
     server.merge_knowledge(bundle(0, 1, 2, 3, 4, 5))
     server.merge_knowledge([update(ONES, ALL, (0.2, 5.0), 0)])
     assert label_of(server, 0) == label_of(server, 1)
-    np.testing.assert_allclose(server.knowledge["node-styles"][0], [0.2, 5.0], rtol=1e-6)
+    np.testing.assert_allclose(server.state["node-styles"][0], [0.2, 5.0], rtol=1e-6)
 
 
 def test_first_partition_reaches_the_nodes() -> None:
@@ -230,7 +233,7 @@ def test_first_partition_reaches_the_nodes() -> None:
         server.merge_knowledge(updates)
         p, pseudo = cluster_styles(styles, partition)
         assert np.array_equal(server.knowledge["style-prototypes"], p)
-        assert np.array_equal(server.knowledge["pseudo-labels"], pseudo)
+        assert np.array_equal(server.state["pseudo-labels"], pseudo)
         found.append(len(p))
     assert found[0] < found[1]
 
@@ -255,9 +258,9 @@ def test_heads_are_averaged_by_share_of_images_for_scoring() -> None:
     server = strategy(global_model="average_heads")
     updates = [update(ONES, ALL, index=0, examples=10, head=1.0), update(ONES, ALL, index=1, examples=30, head=2.0)]
     for each in updates:
-        server.check_knowledge(each.knowledge)
+        check_knowledge(server, each.knowledge)
     server.merge_knowledge(updates)
-    sent = server.knowledge_for(node(0))
+    sent = server.knowledge_for(node(0), ask())
     np.testing.assert_allclose(sent["head-weight"], np.full((C, D), 1.75))
     np.testing.assert_allclose(sent["head-bias"], np.full(C, -1.75))
     assert sent["head-weight"].dtype == np.float32
@@ -269,25 +272,25 @@ def test_heads_are_averaged_by_share_of_images_for_scoring() -> None:
 @pytest.mark.parametrize("params", [{"alpha": 0.0}, {"use_semcl": False, "use_stycl": False}])
 def test_without_contrast_nothing_travels(params: dict[str, Any]) -> None:
     server = strategy(**params)
-    server.check_knowledge({})
+    check_knowledge(server, {})
     server.merge_knowledge([Update(node(0), ArrayRecord(), {}, 10, {})])
     assert server.knowledge == {}
-    assert server.knowledge_for(node(0)) == {}
+    assert server.knowledge_for(node(0), ask()) == server.tell(node(0), ask()) == server.state == {}
     with pytest.raises(Refused, match="unexpected"):
-        server.check_knowledge(update(ONES, ALL).knowledge)
+        check_knowledge(server, update(ONES, ALL).knowledge)
 
 
 @pytest.mark.parametrize("params", [{"use_semcl": False}, {"use_stycl": False}])
 def test_one_contrast_needs_both_kinds_of_prototypes(params: dict[str, Any]) -> None:
     server = strategy(**params)
-    server.check_knowledge(update(ONES, ALL).knowledge)
+    check_knowledge(server, update(ONES, ALL).knowledge)
     with pytest.raises(Refused):
-        server.check_knowledge({})
+        check_knowledge(server, {})
 
 
 def test_refusals() -> None:
     server, good = strategy(), update(ONES, ALL).knowledge
-    server.check_knowledge(good)
+    check_knowledge(server, good)
     bad: dict[str, dict[str, Array]] = {
         "prototypes": {"prototypes": np.ones((C, D + 1), np.float32)},
         "counts": {"counts": np.ones(C + 1, np.int64)},
@@ -298,22 +301,22 @@ def test_refusals() -> None:
     }
     for message, changed in bad.items():
         with pytest.raises(Refused, match=message):
-            server.check_knowledge(good | changed)
+            check_knowledge(server, good | changed)
     with pytest.raises(Refused, match="no 'style-prototype'"):
-        server.check_knowledge({name: array for name, array in good.items() if name != "style-prototype"})
+        check_knowledge(server, {name: array for name, array in good.items() if name != "style-prototype"})
 
 
 def test_a_head_is_checked_too() -> None:
     server, good = strategy(global_model="average_heads"), update(ONES, ALL, head=1.0).knowledge
-    server.check_knowledge(good)
+    check_knowledge(server, good)
     for message, changed in (
         ("head-weight of shape", {"head-weight": np.ones((C, D + 1), np.float32)}),
         ("finite", {"head-bias": np.full(C, np.inf, np.float32)}),
     ):
         with pytest.raises(Refused, match=message):
-            server.check_knowledge(good | changed)
+            check_knowledge(server, good | changed)
     with pytest.raises(Refused, match="no 'head-weight'"):
-        server.check_knowledge(update(ONES, ALL).knowledge)
+        check_knowledge(server, update(ONES, ALL).knowledge)
 
 
 @pytest.mark.parametrize("params", [{"finch_partition": "x"}, {"alpha": -1.0}, {"global_model": "x"}, {"beta": 1.0}])

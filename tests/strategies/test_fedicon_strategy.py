@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from support import new_strategy, node
+from support import ask, check_knowledge, new_strategy, node
 
 from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import ConfigError
-from strategies.federation.rounds import RoundResult
 from strategies.fedicon import FedICONServerParams, FedICONStrategy
 
 NODE = node(counts=(1, 1), num_test=5)
@@ -20,14 +19,10 @@ def strategy(rounds: int = 12, **params: Any) -> FedICONStrategy:
 
 
 def phases(server: FedICONStrategy) -> list[int]:
-    """What a node is told in each round of the run."""
-    told = []
-    for server_round in range(1, server.federation.rounds + 1):
-        server._result = RoundResult(server_round)
-        (name, phase), *more = server.knowledge_for(NODE).items()
-        assert (name, phase.shape, phase.dtype, more) == ("phase", (1,), np.int64, [])
-        told.append(int(phase[0]))
-    return told
+    """What a node is told in each round of the run: 1 for the classifier."""
+    told = [server.tell(NODE, ask(server_round)) for server_round in range(1, server.federation.rounds + 1)]
+    assert all(set(one) == {"phase"} for one in told)
+    return [["encoder", "classifier"].index(str(one["phase"])) for one in told]
 
 
 @pytest.mark.parametrize("training", ["federated_personal", "federated"])
@@ -46,8 +41,7 @@ def test_last_rounds_train_the_classifier(training: str, rounds: int, last: int)
 def test_without_classifier_rounds_every_round_is_scored_and_nothing_is_told(params: dict[str, Any]) -> None:
     server = strategy(3, **params)
     for server_round in (1, 2, 3):
-        server._result = RoundResult(server_round)
-        assert server.knowledge_for(NODE) == {}
+        assert server.tell(NODE, ask(server_round)) == server.knowledge_for(NODE, ask(server_round)) == {}
         assert server.scores_round(server_round)
 
 
@@ -72,6 +66,6 @@ def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> N
 
 def test_nodes_contribute_nothing_besides_weights() -> None:
     server = strategy()
-    server.check_knowledge({})
+    check_knowledge(server, {})
     with pytest.raises(Refused):
-        server.check_knowledge({"prototypes": np.zeros((2, 2), np.float32)})
+        check_knowledge(server, {"prototypes": np.zeros((2, 2), np.float32)})

@@ -4,10 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support import after_rounds, new_strategy, update
+from support import after_rounds, ask, check_knowledge, new_strategy, update
 
 from fedshift_wire.bounds import Refused
-from strategies.federation.rounds import RoundResult
 from strategies.federation.updates import Update
 from strategies.fedproc import FedProcStrategy, contrast_share
 
@@ -29,23 +28,20 @@ def test_alpha_falls_from_one_to_one_over_the_rounds(rounds: int, shares: list[f
 def test_nodes_are_told_the_alpha_of_the_round() -> None:
     server = strategy(rounds=4)
     node = update([[0, 0]] * C, [1] * C).node
-    assert server.knowledge_for(node) == {}  # round 1: no prototypes
+    assert server.knowledge_for(node, ask(1)) == server.tell(node, ask(1)) == {}  # round 1: no prototypes
     server.merge_knowledge([update([[1, 2]] * C, [1] * C)])
     for server_round, alpha in ((2, 0.75), (3, 0.5), (4, 0.25)):
-        server._result = RoundResult(server_round)
-        sent = server.knowledge_for(node)
-        assert set(sent) == {"prototypes", "labels", "alpha"}
-        assert sent["alpha"].shape == (1,)
-        assert sent["alpha"].tolist() == [alpha]
+        assert set(server.knowledge_for(node, ask(server_round))) == {"prototypes", "labels"}
+        assert server.tell(node, ask(server_round)) == {"alpha": alpha}
     assert set(server.knowledge) == {"prototypes", "labels"}  # alpha follows from the round, so none is kept
 
 
 def test_a_run_of_one_round_has_no_contrast() -> None:
     server = strategy(rounds=1)
-    server._result = RoundResult(1)
-    assert server.knowledge_for(update([[0, 0]] * C, [1] * C).node) == {}
+    node = update([[0, 0]] * C, [1] * C).node
+    assert server.tell(node, ask(1)) == {}
     server.merge_knowledge([update([[1, 2]] * C, [1] * C)])  # evaluation after it
-    assert server.knowledge_for(update([[0, 0]] * C, [1] * C).node)["alpha"].tolist() == [1.0]
+    assert server.tell(node, ask(1, trains=False)) == {"alpha": 1.0}
 
 
 def test_each_node_counts_once_however_many_images_it_has() -> None:
@@ -72,7 +68,7 @@ def test_classes_come_and_go() -> None:
 
 def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:
     server = strategy()
-    server.check_knowledge(update([[1.0] * D] * C, [1] * C).knowledge)
+    check_knowledge(server, update([[1.0] * D] * C, [1] * C).knowledge)
     for bad in ({}, update([[1.0] * (D + 1)] * C, [1] * C).knowledge, update([[np.inf] * D] * C, [1] * C).knowledge):
         with pytest.raises(Refused):
-            server.check_knowledge(bad)
+            check_knowledge(server, bad)

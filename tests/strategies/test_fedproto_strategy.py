@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from support import after_rounds, new_strategy, update
+from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_wire.bounds import Refused
 from fedshift_wire.records import Arrays
@@ -102,7 +102,7 @@ def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> N
 
 def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:
     server, ones = strategy(), [[1.0] * D] * C
-    server.check_knowledge(update(ones, [1] * C).knowledge)
+    check_knowledge(server, update(ones, [1] * C).knowledge)
     for bad in ({}, update([[1.0] * (D + 1)] * C, [1] * C).knowledge, update([[np.nan] * D] * C, [1] * C).knowledge):
         with pytest.raises(Refused):
-            server.check_knowledge(bad)
+            check_knowledge(server, bad)

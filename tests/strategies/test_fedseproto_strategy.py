@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from support import after_rounds, new_strategy, update
+from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_wire.bounds import Refused
 from strategies.federation.updates import Update
@@ -88,11 +88,11 @@ def test_weights_are_averaged_by_number_of_images() -> None:
 
 def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:
     server = strategy()
-    server.check_knowledge(update(ONES, ALL).knowledge)
+    check_knowledge(server, update(ONES, ALL).knowledge)
     wide = update([[1.0] * (D + 1)] * C, ALL).knowledge
     for bad in ({}, wide, update(ONES, [1] * (C + 1)).knowledge, update([[np.nan, 1.0]] * C, ALL).knowledge):
         with pytest.raises(Refused):
-            server.check_knowledge(bad)
+            check_knowledge(server, bad)
 
 
 def test_server_has_no_parameters_of_its_own() -> None:

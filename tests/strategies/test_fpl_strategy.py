@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support import new_strategy, update
+from support import check_knowledge, new_strategy, update
 
 from fedshift_wire.bounds import Refused
 from strategies.federation.updates import Update
@@ -72,7 +72,7 @@ def test_prototypes_of_length_zero() -> None:
 
 def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:
     server = strategy()
-    server.check_knowledge(update([[1.0] * D] * C, [1] * C).knowledge)
+    check_knowledge(server, update([[1.0] * D] * C, [1] * C).knowledge)
     for bad in ({}, update([[1.0] * (D + 1)] * C, [1] * C).knowledge, update([[np.inf] * D] * C, [1] * C).knowledge):
         with pytest.raises(Refused):
-            server.check_knowledge(bad)
+            check_knowledge(server, bad)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from support import after_rounds, new_strategy, update
+from support import after_rounds, check_knowledge, new_strategy, update
 
 from fedshift_wire.bounds import Refused
 from strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
@@ -318,7 +318,7 @@ def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> N
 
 def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:
     server = strategy()
-    server.check_knowledge(update(ONES, ALL).knowledge)
+    check_knowledge(server, update(ONES, ALL).knowledge)
     for bad in ({}, update([[1.0] * (D + 1)] * C, ALL).knowledge, update(ONES, [1] * (C + 1)).knowledge):
         with pytest.raises(Refused):
-            server.check_knowledge(bad)
+            check_knowledge(server, bad)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_wire.bounds import Refused
-from strategies.prototypes import check_prototypes, finch_groups, mean_prototypes, stack_prototypes
+from strategies.contributions import check_contribution
+from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototypes import finch_groups, mean_prototypes, stack_prototypes
 
 C, D = 3, 4
 
@@ -17,6 +19,12 @@ C, D = 3, 4
 def contribution(**changes: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
     good: dict[str, NDArray[Any] | None] = {"prototypes": np.ones((C, D), np.float32), "counts": np.array([1, 0, 5])}
     return {name: array for name, array in (good | changes).items() if array is not None}
+
+
+def check_prototypes(knowledge: dict[str, NDArray[Any]], classes: int, width: int) -> None:
+    """Check a contribution as the strategies with prototypes do."""
+    sizes = {"C": classes, "D": width}
+    check_contribution(knowledge, PrototypeStrategy.contributes, sizes, [9] * classes, 1e6)
 
 
 def spoiled(value: float) -> NDArray[np.float32]:

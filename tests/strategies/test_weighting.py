@@ -1,4 +1,4 @@
-"""F2DC on the server: Eqs 10 and 11 against loops, and against what they give on PACS."""
+"""Rules of weights, for any method; F2DC's (Eqs 10 and 11) against loops, and against what they give on PACS."""
 
 import math
 from typing import Any
@@ -10,21 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import federation
 
-from strategies.f2dc import F2DCServerParams, F2DCStrategy, discrepancy, domain_aware
+from fedshift_wire.params import Params
+from strategies.base import DomainStrategy
+from strategies.f2dc import discrepancy, domain_aware
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
+from strategies.settings import AggregationConfig
 
 Counts = NDArray[np.float64]
 
 
-def strategy(**params: Any) -> F2DCStrategy:
-    federation = Federation(
-        domains=("a", "b", "c", "d"), num_classes=3, feature_dim=2, seed=0, participation=1.0, personal=False,
-        min_nodes=1, node_timeout=1.0, engine="simulation", run_json="{}",
-    )  # fmt: skip
-    return F2DCStrategy(federation, F2DCServerParams(**params), lambda result, weights, knowledge: None)
+def weights(given: list[Update], **params: Any) -> list[float]:
+    """Return the weights of a method without a rule of its own, by the run's."""
+    config = AggregationConfig(**{"weights": "domain-aware"} | params)
+    strategy = DomainStrategy(federation(domains=tuple("abcd"), aggregation=config), Params(), lambda *told: None)
+    return strategy.node_weights(given)
 
 
 def update(domain: str, counts: list[int], index: int = 0) -> Update:
@@ -76,7 +78,7 @@ def test_discrepancy_by_hand() -> None:
 
 def test_weights_by_hand() -> None:
     # Equal nodes of two domains: shares 1/2, discrepancy 0, so equal weights whatever alpha and beta.
-    assert strategy().weights(updates(("a", [2, 2, 2]), ("b", [2, 2, 2]))) == [0.5, 0.5]
+    assert weights(updates(("a", [2, 2, 2]), ("b", [2, 2, 2]))) == [0.5, 0.5]
     # alpha = ln 3 and beta = 0: sizes 1 and 0 of 1 score 3/4 and 1/2.
     p = domain_aware(np.array([1.0, 0.0]), np.array([5.0, 7.0]), math.log(3), 0.0)
     np.testing.assert_allclose(p, [0.6, 0.4])
@@ -98,9 +100,9 @@ def test_weights_on_pacs_are_nearly_uniform(balance: str) -> None:
         counts = [size // 7 + (1 if c < size % 7 else 0) for c in range(7)]
         nodes += [(domain, counts)] * number
     given = updates(*nodes)
-    weights = strategy(balance=balance).weights(given)
-    assert sum(weights) == pytest.approx(1)
-    by_domain = {u.node.domain: (weight, u.num_examples / 6233) for u, weight in zip(given, weights, strict=True)}
+    found = weights(given, balance=balance)
+    assert sum(found) == pytest.approx(1)
+    by_domain = {u.node.domain: (weight, u.num_examples / 6233) for u, weight in zip(given, found, strict=True)}
     assert {name: round(weight, 3) for name, (weight, _) in by_domain.items()} == {
         "photo": 0.097, "art_painting": 0.098, "cartoon": 0.099, "sketch": 0.105,
     }  # fmt: skip
@@ -124,15 +126,13 @@ def test_weights_against_loops(
     counts = [row if sum(row) else [1, 0, 0] for row in counts]  # a node without images does not take part
     given = updates(*zip(letters, counts, strict=False))
     domains = len(set(letters[: len(counts)]))
-    server = strategy(alpha=alpha, beta=beta, balance="approximate" if approximate else "exact")
-    np.testing.assert_allclose(
-        server.weights(given), slow_weights(counts, domains, alpha, beta, approximate=approximate), rtol=1e-9
-    )
+    found = weights(given, alpha=alpha, beta=beta, balance="approximate" if approximate else "exact")
+    np.testing.assert_allclose(found, slow_weights(counts, domains, alpha, beta, approximate=approximate), rtol=1e-9)
 
 
 def test_approximation_is_exact_where_nodes_have_the_classes_in_equal_parts() -> None:
     given = updates(("a", [2, 4, 6]), ("a", [1, 2, 3]), ("b", [5, 10, 15]))
-    np.testing.assert_allclose(strategy().weights(given), strategy(balance="approximate").weights(given), rtol=1e-12)
+    np.testing.assert_allclose(weights(given), weights(given, balance="approximate"), rtol=1e-12)
 
 
 def test_approximation_has_the_papers_closed_form() -> None:
@@ -144,12 +144,12 @@ def test_approximation_has_the_papers_closed_form() -> None:
 def test_domains_are_those_of_the_round() -> None:
     # The run knows four domains; two take part, so G = 1/2 and equal halves have no discrepancy.
     both = updates(("a", [4, 4, 4]), ("b", [2, 2, 2]))
-    np.testing.assert_allclose(strategy().weights(both), slow_weights([[4] * 3, [2] * 3], 2, 1.0, 0.4))
+    np.testing.assert_allclose(weights(both), slow_weights([[4] * 3, [2] * 3], 2, 1.0, 0.4))
 
 
 @pytest.mark.parametrize("balance", ["exact", "approximate"])
 def test_one_node_weighs_all(balance: str) -> None:
-    assert strategy(balance=balance).weights(updates(("a", [0, 3, 0]))) == [1.0]
+    assert weights(updates(("a", [0, 3, 0])), balance=balance) == [1.0]
 
 
 def test_class_that_nobody_holds_changes_nothing() -> None:
@@ -165,23 +165,43 @@ def test_class_that_nobody_holds_changes_nothing() -> None:
 UNEVEN = (("a", [9, 1, 2]), ("a", [1, 1, 1]), ("b", [0, 6, 3]))
 
 
-def test_fedavg_weighs_by_images_to_the_bit() -> None:
+def test_samples_weighs_by_images_to_the_bit() -> None:
     given = updates(*UNEVEN)
-    assert strategy(aggregation="fedavg").weights(given) == [12 / 24, 3 / 24, 9 / 24]
+    assert weights(given, weights="samples") == [12 / 24, 3 / 24, 9 / 24]
 
 
 @pytest.mark.parametrize("params", [{"alpha": 2.0}, {"beta": 2.0}, {"balance": "approximate"}])
 def test_switches_change_the_weights(params: dict[str, Any]) -> None:
     given = updates(*UNEVEN)
-    assert not np.allclose(strategy(**params).weights(given), strategy().weights(given), rtol=1e-4)
-    assert strategy(aggregation="fedavg", **params).weights(given) == strategy(aggregation="fedavg").weights(given)
+    assert not np.allclose(weights(given, **params), weights(given), rtol=1e-4)
+    assert weights(given, **params | {"weights": "samples"}) == weights(given, weights="samples")
 
 
 def test_without_alpha_and_beta_all_nodes_weigh_the_same() -> None:
-    np.testing.assert_allclose(strategy(alpha=0.0, beta=0.0).weights(updates(*UNEVEN)), [1 / 3] * 3)
+    np.testing.assert_allclose(weights(updates(*UNEVEN), alpha=0.0, beta=0.0), [1 / 3] * 3)
 
 
-@pytest.mark.parametrize("params", [{"alpha": -0.1}, {"beta": -1.0}, {"aggregation": "x"}, {"balance": 1}, {"tau": 1}])
+@pytest.mark.parametrize("params", [{"alpha": -0.1}, {"beta": -1.0}, {"weights": "x"}, {"balance": 1}, {"tau": 1}])
 def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        F2DCServerParams(**params)
+        AggregationConfig(**params)
+
+
+# --- other rules -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(10, 30, 60), (5,), (1, 1)])
+def test_equal_gives_each_node_the_same(sizes: tuple[int, ...]) -> None:
+    given = [update("ab"[i % 2], [size, 0, 0], i) for i, size in enumerate(sizes)]
+    assert weights(given, weights="equal") == [1 / len(sizes)] * len(sizes)
+
+
+def test_a_method_keeps_its_own_rule_unless_the_run_has_another() -> None:
+    class First(DomainStrategy):
+        def weights(self, updates: list[Update]) -> list[float]:
+            return [1.0] + [0.0] * (len(updates) - 1)
+
+    given = updates(*UNEVEN)
+    for rule, wanted in (("method", [1.0, 0.0, 0.0]), ("equal", [1 / 3] * 3)):
+        told = federation(aggregation=AggregationConfig(weights=rule))  # type: ignore[arg-type]
+        assert First(told, Params(), lambda *told: None).node_weights(given) == wanted
