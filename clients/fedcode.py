@@ -286,7 +286,7 @@ class FedCodeClient(DomainClient):
         def predict(x: Tensor) -> Tensor:
             return nn.functional.linear(self.forward(x)[0], weight, bias)
 
-        return Scores(own.correct, own.loss_sum, {"global": self.score(test, predict)[0]})
+        return Scores(own.correct, own.loss_sum, {**own.others, "global": self.score(test, predict)[0]})
 
     def _contrasts(self, z_c: Tensor, z_s: Tensor | None, y: Tensor) -> dict[str, Tensor]:
         """Return SemCL (Eq. 11) and StyCL (Eq. 13) as far as there are prototypes for them."""

@@ -14,7 +14,7 @@ round, as the text says and algorithm 1 does not (``schedule``); (4) sums over d
 
 import itertools
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -166,8 +166,6 @@ class FedSeProtoClient(DomainClient):
     params: FedSeProtoParams
     model: FedSeProtoModel
 
-    _noise: ClassVar[str] = "fedseproto-noise"
-
     @classmethod
     def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse local training that has no epoch left for phase 2."""
@@ -212,11 +210,10 @@ class FedSeProtoClient(DomainClient):
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and start this round's generator."""
-        self._rng = self.torch_rng(self._noise, server_round)
+        self._rng = self.torch_rng("fedseproto-noise", server_round)
         self._targets = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)  # c_g
-        images, device = self.setup.images, self.setup.device
-        self._std = torch.tensor(images.std, device=device).view(3, 1, 1)
-        self._mean = torch.tensor(images.mean, device=device).view(3, 1, 1)
+        scale = self.setup.images.mean, self.setup.images.std
+        self._mean, self._std = (torch.tensor(v, device=self.setup.device).view(3, 1, 1) for v in scale)
 
     def phases(self, server_round: int) -> list[Phase]:
         """Return phase 1, where this round has it, and phase 2; H learns in phase 1 only, if there are phases (A4)."""

@@ -172,15 +172,18 @@ class NodeTools(NumPyClient):
 
     @contextmanager
     def kept_weights(self) -> Iterator[None]:
-        """Put all weights and buffers back afterwards to what they were before."""
+        """Put all weights and buffers back afterwards to what they were before, and which weights learn."""
         state = self.model.state_dict()
         kept = {name: tensor.clone() for name, tensor in state.items()}
+        learn = [parameter.requires_grad for parameter in self.model.parameters()]
         try:
             yield
         finally:
             with torch.no_grad():
                 for name, tensor in state.items():
                     tensor.copy_(kept[name])
+            for parameter, learns in zip(self.model.parameters(), learn, strict=True):
+                parameter.requires_grad_(learns)
 
     def plain_batches(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented."""

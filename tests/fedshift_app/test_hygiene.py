@@ -61,6 +61,52 @@ def test_no_path_that_reads_what_another_party_wrote_can_run_code() -> None:
     assert found == []
 
 
+def test_only_a_users_own_file_is_run_by_its_path() -> None:
+    """One place loads Python by a path, and asks the process's environment first."""
+    found = [path for path in sources() if "exec_module(" in path.read_text() or "runpy" in path.read_text()]
+    assert [str(path.relative_to(ROOT)) for path in found] == ["fedshift_wire/extensions.py"]
+    callers = [path for path in sources() if "load_file(" in path.read_text()]
+    assert {str(path.relative_to(ROOT)) for path in callers} - {"fedshift_wire/extensions.py"} == {
+        "fedshift_app/config/extending.py"
+    }
+
+
+#: What each package may import of ours, besides itself.
+BELOW = {
+    "fedshift_wire": set(),
+    "datasets": {"fedshift_wire"},
+    "strategies": {"datasets", "fedshift_wire"},
+    "clients": {"datasets", "fedshift_wire"},
+    "fedshift_app": {"strategies", "clients", "datasets", "fedshift_wire"},
+}  # fmt: skip
+
+
+def test_imports_point_one_way() -> None:
+    found = []
+    for path in sources():
+        part = path.relative_to(ROOT).parts[0]
+        for place in ast.walk(ast.parse(path.read_text())):
+            names = [name.name for name in place.names] if isinstance(place, ast.Import) else []
+            names += [place.module or ""] if isinstance(place, ast.ImportFrom) else []
+            tops = {name.split(".")[0] for name in names} & set(PARTS)
+            found += [f"{path.relative_to(ROOT)}: {top}" for top in tops - BELOW[part] - {part}]
+            if part == "strategies" and any(name.split(".")[0] == "torch" for name in names):
+                found.append(f"{path.relative_to(ROOT)}: torch")
+    assert found == []
+
+
+def test_what_the_bundle_leaves_out_is_not_needed_in_it() -> None:
+    """Server and node use no room of ``fedshift_app`` that only the command needs."""
+    out = ("launch", "sweep", "comparing", "report")
+    for path in (ROOT / "fedshift_app").rglob("*.py"):
+        room = path.relative_to(ROOT / "fedshift_app").parts[0]
+        if room in out or room == "cli.py":
+            continue
+        for place in ast.walk(ast.parse(path.read_text())):
+            if isinstance(place, ast.ImportFrom) and (place.module or "").startswith("fedshift_app."):
+                assert (place.module or "").split(".")[1] not in out, path
+
+
 class _Everything(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)

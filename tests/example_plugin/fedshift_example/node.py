@@ -10,19 +10,14 @@ from fedshift_wire.params import Params
 
 
 class ShortFeaturesParams(Params):
-    """Parameters of the penalty."""
-
     mu: float = Field(0.01, ge=0)  # its weight; 0 leaves FedAvg's client
 
 
 class ShortFeatures(DomainClient):
-    """Adds mu times the mean square of the features."""
-
     params_model = ShortFeaturesParams
     params: ShortFeaturesParams
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return both terms; without a weight cross-entropy alone."""
         features, logits = self.forward(batch.x)  # B x D, B x C
         terms = {"ce": losses.cross_entropy(logits, batch.y)}
         if self.params.mu > 0:
