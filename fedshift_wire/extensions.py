@@ -97,6 +97,17 @@ class Registry(Mapping[str, T], Generic[T]):
             self._found[name] = self._load(name)
         return self._found[name]
 
+    def named(self, name: str, key: str) -> T:
+        """As ``[name]``, for what a configuration asks for under a key.
+
+        Raises:
+            ConfigError: With the key.
+        """
+        try:
+            return self[name]
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from None
+
     def origin(self, name: str) -> str:
         """Return where a thing comes from: ``fedshift``, a package with its version, or a file."""
         if name in self._ours:

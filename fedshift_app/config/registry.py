@@ -64,7 +64,7 @@ def modules_params(name: str, given: Mapping[str, Any]) -> Params:
         ConfigError: If its name or a parameter is unknown.
         pydantic.ValidationError: If a value is not allowed.
     """
-    return _checked(imported(MODULES[name].modules).params_model, given, f"modules.{name}")
+    return _checked(imported(MODULES.named(name, "modules").modules).params_model, given, f"modules.{name}")
 
 
 def adapt_params(section: Mapping[str, Any]) -> Params:
@@ -75,7 +75,7 @@ def adapt_params(section: Mapping[str, Any]) -> Params:
         pydantic.ValidationError: If a value is not allowed.
     """
     name = str(section.get("name", NONE))
-    model = Params if name == NONE else imported(ADAPTATIONS[name].adaptation).params_model
+    model = Params if name == NONE else imported(ADAPTATIONS.named(name, "adapt.name").adaptation).params_model
     return _checked(
         model, {key: value for key, value in section.items() if key != "name"}, "adapt", f"adapt.name={name}"
     )

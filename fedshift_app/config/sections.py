@@ -147,8 +147,9 @@ def check_together(config: RunConfig) -> None:
         ConfigError: With the keys.
     """
     size = config.dataset.size or catalog.get(config.dataset.name).size
-    for name in (config.model.name, *config.model.per_node):
-        only = NETWORKS[name].size
+    asked = [("model.name", config.model.name), *(("model.per_node", name) for name in config.model.per_node)]
+    for key, name in asked:
+        only = NETWORKS.named(name, key).size
         if only is not None and size != only:
             any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
             raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")

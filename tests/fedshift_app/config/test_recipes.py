@@ -156,12 +156,12 @@ def test_the_section_modules_takes_a_list(given: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("modules=[nothing]", "unknown modules 'nothing'; there are f2dc"),
+        ("modules=[nothing]", "modules: unknown modules 'nothing'; there are f2dc"),
         ("modules=[f2dc,f2dc]", "modules: 'f2dc' comes twice"),
         ("modules=[3]", "modules: expected a list such as"),
         ("modules.tau=1", "expected modules.NAME.KEY with a name of the run's modules"),
         ("modules=[f2dc] modules.f2dc.nothing=1", "unknown key modules.f2dc.nothing; there are conv_layers"),
-        ("adapt.name=nothing", "unknown adaptation 'nothing'; there are finetune, fedicon"),
+        ("adapt.name=nothing", "adapt.name: unknown adaptation 'nothing'; there are finetune, fedicon"),
         ("adapt.name=finetune adapt.lr=1", "unknown key adapt.lr for adapt.name=finetune; there are epochs"),
         ("adapt.epochs=1", "unknown key adapt.epochs for adapt.name=none"),
     ],
