@@ -18,6 +18,7 @@ from support import (
     Float,
     as64,
     begun,
+    check_accepted,
     fedavg,
     fit,
     gradients,
@@ -40,7 +41,7 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import SERVER_ROUND
 from fedshift_wire.seeding import torch_seed
-from strategies.prototypes import check_prototypes
+from strategies.fedseproto import FedSeProtoStrategy
 
 OFF: dict[str, Any] = {"schedule": "joint", "use_kd": False, "use_mi": False, "use_proto": False}
 SHARED = ("encoder.", "semantic.", "classifier.")
@@ -497,7 +498,7 @@ def test_contribution_is_the_class_mean_of_semantic_features_in_evaluation_mode(
 def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precision: str) -> None:
     made = client(params, global_prototypes(), precision=precision)
     arrays, metrics = fit(made, ROUND)
-    check_prototypes(made.contribution(), C, D)
+    check_accepted(made, FedSeProtoStrategy)
     assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
     assert all(np.isfinite(value) for value in metrics.values())
 
@@ -529,7 +530,7 @@ def test_with_different_networks_only_prototypes_travel(name: str) -> None:
     arrays, metrics = fit(made, ROUND)
     assert arrays == []
     assert "proto" in terms_in(metrics)
-    check_prototypes(made.contribution(), C, 512)
+    check_accepted(made, FedSeProtoStrategy)
     assert set(made.memory) == {MODEL_PART + n for n in made.model.state_dict()}
 
 
