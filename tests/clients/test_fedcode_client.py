@@ -29,6 +29,7 @@ from support import (
 )
 from torch import Tensor, nn
 
+from clients.adapt.finetune import Finetune, FinetuneParams
 from clients.fedcode import SAIN, FedCodeClient, FedCodeParams, with_sain
 from clients.models.networks import Blueprint, bare, build
 from clients.training.batches import Batch
@@ -578,6 +579,13 @@ def test_evaluation_reports_the_global_score() -> None:
     made = client({"global_model": "average_heads"}, heads())
     _, _, metrics = made.evaluate(shared(made), {DOMAINS: ["a"], SERVER_ROUND: 3})
     assert metrics["other-correct/global/a"] == made.score_test(image_set()).others["global"]
+
+
+def test_the_global_score_stands_beside_that_before_an_adaptation() -> None:
+    made = client({"global_model": "average_heads"}, heads(), adaptation=Finetune(FinetuneParams(epochs=1)))
+    scores = made.score_test(image_set())
+    plain = client({"global_model": "average_heads"}, heads()).score_test(image_set())
+    assert scores.others == plain.others | {"before-fine-tuning": plain.correct}
 
 
 # --- determinism, and the way back to FedAvg -------------------------------------------------------
