@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,8 @@ from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.base import ClientSetup, DomainClient
+from clients.adapt.base import Adaptation
+from clients.base import ClientSetup, DomainClient, Scores
 from clients.models.networks import Blueprint, SplitModel
 from clients.modules.base import AllModules, Modules
 from clients.training.batches import Batch
@@ -106,6 +107,16 @@ def image_set(n: int = N, size: int = 32, classes: int = C - 1, seed: int = 0) -
     return ImageSet(x, np.arange(n, dtype=np.int64) % classes)
 
 
+def barred_images(n: int = N, seed: int = 0, classes: int = C - 1) -> ImageSet:
+    """Return images that tell their class: another part of them is bright."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n, dtype=np.int64) % classes
+    x = rng.integers(0, 120, size=(n, 32, 32, 3))
+    for image, label in zip(x, y, strict=True):
+        image[8 * label : 8 * label + 8] += 130
+    return ImageSet(x.astype(np.uint8), y)
+
+
 def batch(b: int = 8, first: int = 0, y: Sequence[int] | None = None, epoch: int = 0, classes: int = C - 1) -> Batch:
     """Return a batch of random images, drawn from the seed ``first``; their classes take turns, or are ``y``."""
     labels = [i % classes for i in range(b)] if y is None else list(y)
@@ -132,20 +143,25 @@ def client_setup(
 
 def new_client(
     kind: type[Client], params: dict[str, Any] | None = None, knowledge: Arrays | None = None, *,
-    train_set: ImageSet | None = None, test_set: Callable[[str], ImageSet] | None = None,
-    network: SplitModel | None = None, initial: int = 0, modules: Sequence[Modules] = (), **options: Any,
+    told: Mapping[str, int | float | str] | None = None, train_set: ImageSet | None = None,
+    test_set: Callable[[str], ImageSet] | None = None, validation_set: ImageSet | None = None,
+    network: SplitModel | None = None, initial: int = 0, modules: Sequence[Modules] = (),
+    adaptation: Adaptation | None = None, **options: Any,
 ) -> Client:  # fmt: skip
     """Return a client of a method.
 
     Args:
         kind: Its class.
         params: The method's own parameters.
-        knowledge: What the server sent besides weights.
+        knowledge: The arrays that the server sent besides weights.
+        told: The numbers and words that it sent.
         train_set: Its images; random ones if None.
         test_set: The test set of each domain; the training images if None.
+        validation_set: Images of its own that it does not train on.
         network: Its model; the method's own if None.
         initial: Seed of the initial weights.
         modules: Those in the model.
+        adaptation: What is done before a test is scored.
         options: For ``client_setup``.
     """
     images = image_set() if train_set is None else train_set
@@ -154,8 +170,11 @@ def new_client(
     model = kind.build_model(plan, own) if network is None else network
     parts = AllModules(modules)
     model = parts.wrap(model, plan)
-    made = kind(model, configured, own, images, test_set or (lambda domain: images), modules=parts)
-    made.knowledge = dict(knowledge or {})
+    made = kind(
+        model, configured, own, images, test_set or (lambda domain: images), validation_set, modules=parts,
+        adaptation=adaptation,
+    )  # fmt: skip
+    made.knowledge, made.told = dict(knowledge or {}), dict(told or {})
     return made
 
 
@@ -168,6 +187,17 @@ def begun(made: Client, server_round: int = ROUND, epoch: int = 0) -> Client:
     """Return the client in an epoch of a round, before its first batch."""
     made.start_round(server_round)
     made.start_epoch(epoch)
+    return made
+
+
+def in_phase(made: Client, server_round: int = ROUND, place: int = 0) -> Client:
+    """Return the client in a phase of a round, as the training loop leaves it before the phase's first batch."""
+    made.start_round(server_round)
+    phases = made.phases(server_round)
+    made._phase = phases[place]
+    for name, parameter in made.model.named_parameters():
+        parameter.requires_grad_(made._phase.learns(name))
+    made.start_epoch(sum(phase.epochs for phase in phases[:place]))
     return made
 
 
@@ -194,6 +224,32 @@ def fit(
     arrays, number, metrics = of.fit(shared(of) if given is None else given, {SERVER_ROUND: server_round})
     assert number == len(of.train_set)
     return arrays, metrics
+
+
+def changed(before: Arrays, after: Arrays) -> set[str]:
+    """Return the names of the weights that are not equal bit for bit."""
+    assert before.keys() == after.keys()
+    return {name for name in before if not np.array_equal(before[name], after[name])}
+
+
+def parts_of(names: Iterable[str]) -> set[str]:
+    """Return the parts of a model in which weights lie: ``encoder``, ``classifier``, ..."""
+    return {name.split(".")[0] for name in names}
+
+
+def scored_weights(of: DomainClient, test: ImageSet) -> tuple[Scores, list[Arrays]]:
+    """Score a test set; return all weights at each pass over images of it, too."""
+    seen: list[Arrays] = []
+    score = of.score
+
+    def spy(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+        seen.append(weights(of))
+        return score(images, predict)
+
+    of.score = spy  # type: ignore[method-assign]
+    scores = of.score_test(test)
+    of.score = score  # type: ignore[method-assign]
+    return scores, seen
 
 
 def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
@@ -224,7 +280,7 @@ def gradients(made: DomainClient, given: Batch) -> dict[str, tuple[float, dict[s
     """Return each term of a batch, and its gradient with respect to each weight that is trained."""
     trained = {name: weight for name, weight in made.model.named_parameters() if weight.requires_grad}
     found = {}
-    for name, term in made.loss(given).items():
+    for name, term in made.terms_of(given).items():
         grads = torch.autograd.grad(
             term, list(trained.values()), retain_graph=True, allow_unused=True, materialize_grads=True
         )
@@ -367,6 +423,14 @@ def check_knowledge(server: DomainStrategy, knowledge: Arrays, announced: int = 
     told = server.federation
     sizes = {"C": told.num_classes, "D": told.feature_dim}
     check_contribution(knowledge, server.expected(), sizes, [announced] * told.num_classes, 1e6)
+
+
+def check_accepted(of: DomainClient, kind: type[DomainStrategy], **params: Any) -> None:
+    """Check that the server takes what a client contributed: what its method declares, of images that it has."""
+    classes, width = of.model.num_classes, of.model.feature_dim
+    server = new_strategy(kind, classes=classes, width=width, personal=True, **params)
+    announced = np.bincount(of.train_set.y, minlength=classes).tolist()
+    check_contribution(of.contribution(), server.expected(), {"C": classes, "D": width}, announced, 1e6)
 
 
 def ask(server_round: int = 1, trains: bool = True) -> Ask:

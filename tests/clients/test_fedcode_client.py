@@ -1,7 +1,6 @@
 """FedCode on a node: SAIN, the terms of Eq. 16 against NumPy, every switch against the term it names."""
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ from support import (
     N,
     batch,
     begun,
+    check_accepted,
     features_of,
     fedavg,
     fit,
     gradients,
     image_set,
     new_client,
-    new_strategy,
     normalised,
     same,
     shared,
@@ -30,8 +29,9 @@ from support import (
 )
 from torch import Tensor, nn
 
+from clients.adapt.finetune import Finetune, FinetuneParams
 from clients.fedcode import SAIN, FedCodeClient, FedCodeParams, with_sain
-from clients.models.networks import MODELS, Blueprint, build
+from clients.models.networks import Blueprint, bare, build
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
 from fedshift_wire.names import DOMAINS, SERVER_ROUND
@@ -41,22 +41,28 @@ from strategies.fedcode import FedCodeServerParams, FedCodeStrategy
 J = 3  # clusters of style prototypes
 OFF: dict[str, Any] = {"use_semcl": False, "use_stycl": False, "use_fdr": False}
 TERMS = ["ce", "semcl", "stycl", "fdr"]
-client = partial(new_client, FedCodeClient)
 
 
-def knowledge(label: int | None = 1, width: int = D) -> Arrays:
+def client(
+    params: dict[str, Any] | None = None, known: Arrays | None = None, label: int | None = 1, **options: Any
+) -> FedCodeClient:
+    """A client, and from round 2 on what the server sent: prototypes and, unless it is new, its pseudo-label."""
+    told = {} if known is None or label is None else {"pseudo-label": label}
+    return new_client(FedCodeClient, params, known, told=told, **options)
+
+
+def knowledge(width: int = D) -> Arrays:
     """As the server sends it: class 1 has no prototype, and they are not in the order of the classes."""
     rng = np.random.default_rng(1)
-    found: Arrays = {
+    return {
         "prototypes": rng.uniform(size=(3, width)).astype(np.float32),
         "labels": np.array([3, 0, 2]),
         "style-prototypes": rng.uniform(size=(J, width)).astype(np.float32),
     }
-    return found if label is None else found | {"pseudo-label": np.array([label])}
 
 
-def started(params: dict[str, Any] | None = None, known: Arrays | None = None) -> FedCodeClient:
-    return begun(client(params, knowledge() if known is None else known))
+def started(params: dict[str, Any] | None = None, known: Arrays | None = None, label: int | None = 1) -> FedCodeClient:
+    return begun(client(params, knowledge() if known is None else known, label))
 
 
 # --- SAIN (Eqs 5-7) --------------------------------------------------------------------------------
@@ -171,7 +177,7 @@ def test_gradients_of_sain_are_those_of_its_equations(
 )
 def test_where_sain_stands(name: str, blocks: int) -> None:
     """ResNet-10 has a BatchNorm in the stem, two a block and three in shortcuts: 1 + 4 * 2 + 3 = 12."""
-    plain, styled = MODELS[name](C).encoder, with_sain(MODELS[name](C).encoder)
+    plain, styled = bare(name, C).encoder, with_sain(bare(name, C).encoder)
     normed = [m for m in plain.modules() if isinstance(m, nn.BatchNorm2d)]
     assert not [m for m in styled.modules() if isinstance(m, nn.BatchNorm2d)]
     found = [m for m in styled.modules() if isinstance(m, SAIN)]
@@ -185,7 +191,7 @@ def test_where_sain_stands(name: str, blocks: int) -> None:
 
 
 def test_sain_follows_the_convolution_that_had_no_norm() -> None:
-    styled = with_sain(MODELS["cnn"](C).encoder)
+    styled = with_sain(bare("cnn", C).encoder)
     kinds = [type(m).__name__ for m in styled.modules() if not list(m.children()) or isinstance(m, SAIN)]
     linear = ["Linear", "Linear"]  # of squeeze-and-excitation
     block = ["Conv2d", "SAIN", *linear, "ReLU", "MaxPool2d"]
@@ -297,7 +303,7 @@ def test_terms_against_numpy(params: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("label", range(J))
 def test_the_pseudo_label_says_which_style_prototype_draws(label: int) -> None:
-    made, given = started(None, knowledge(label)), batch()
+    made, given = started(label=label), batch()
     assert float(made.loss(given)["stycl"].detach()) == pytest.approx(
         slow_terms(made, given, made.params, label)["stycl"], rel=1e-4
     )
@@ -313,14 +319,14 @@ def test_round_1_has_no_contrast() -> None:
 
 def test_a_node_without_a_pseudo_label_trains_without_stycl() -> None:
     """It joined late: the others have prototypes already, but its own style is not among them yet."""
-    assert list(started(None, knowledge(None)).loss(batch())) == ["ce", "semcl", "fdr"]
+    assert list(started(label=None).loss(batch())) == ["ce", "semcl", "fdr"]
 
 
 def test_one_cluster() -> None:
-    known = knowledge(0)
+    known = knowledge()
     known["style-prototypes"] = known["style-prototypes"][:1]
     for params in ({}, {"style_in_negatives": False, "center_in_negatives": False}):
-        found = started(params, known).loss(batch())
+        found = started(params, known, label=0).loss(batch())
         assert list(found) == TERMS
         assert all(term.isfinite() for term in found.values())
     assert float(found["stycl"].detach()) == pytest.approx(0, abs=1e-4)  # nothing left to be told from
@@ -527,8 +533,7 @@ def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precisi
     made = client(params, knowledge(), epochs=1, precision=precision)
     arrays, metrics = fit(made, ROUND)
     of_server = {name: value for name, value in params.items() if name in FedCodeServerParams.model_fields}
-    server = new_strategy(FedCodeStrategy, classes=C, width=D, personal=True, **of_server)
-    server.check_knowledge(made.contribution())
+    check_accepted(made, FedCodeStrategy, **of_server)
     assert bool(made.contribution()) is (made.params.contrasts or made.params.global_model != "off")
     assert all(np.isfinite(array).all() for array in arrays)
     assert metrics["loss"] == pytest.approx(sum(value for name, value in metrics.items() if name.startswith("loss/")))
@@ -574,6 +579,13 @@ def test_evaluation_reports_the_global_score() -> None:
     made = client({"global_model": "average_heads"}, heads())
     _, _, metrics = made.evaluate(shared(made), {DOMAINS: ["a"], SERVER_ROUND: 3})
     assert metrics["other-correct/global/a"] == made.score_test(image_set()).others["global"]
+
+
+def test_the_global_score_stands_beside_that_before_an_adaptation() -> None:
+    made = client({"global_model": "average_heads"}, heads(), adaptation=Finetune(FinetuneParams(epochs=1)))
+    scores = made.score_test(image_set())
+    plain = client({"global_model": "average_heads"}, heads()).score_test(image_set())
+    assert scores.others == plain.others | {"before-fine-tuning": plain.correct}
 
 
 # --- determinism, and the way back to FedAvg -------------------------------------------------------

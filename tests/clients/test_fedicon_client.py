@@ -1,8 +1,6 @@
-"""FedICON on a node: what each phase trains, the test phase against slow versions, every switch."""
+"""FedICON on a node: what each phase trains, the personal classifier against a slow version, every switch."""
 
-import copy
-from collections.abc import Callable
-from itertools import chain, pairwise
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,117 +8,75 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from torch import Tensor
+from support import (
+    INDEX,
+    ROUND,
+    D,
+    N,
+    barred_images,
+    changed,
+    check_alike,
+    fit,
+    new_client,
+    normalised,
+    parts_of,
+    same,
+    scored_weights,
+    shared,
+    terms_in,
+    weights,
+)
+from support import batch as batch_of
+from support import fedavg as fedavg_of
 
-from clients.base import ClientSetup, DomainClient, Scores
-from clients.fedicon import BEFORE, PROJECTION_WIDTH, FedICONClient, FedICONParams
-from clients.images.augment import Pipeline
+from clients.adapt.fedicon import ContrastAdaptation, ContrastParams
+from clients.base import DomainClient, Scores
+from clients.fedicon import PROJECTION_WIDTH, FedICONClient, FedICONParams
 from clients.losses.fedicon import instance_contrast, supervised_contrast
-from clients.models.networks import Blueprint, build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from datasets.corruptions import corrupt, random_corruption
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node.setup import initial_model, is_personal
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import LOCAL_DOMAINS, SERVER_ROUND, Params
-from fedshift_wire.seeding import torch_seed
+from fedshift_wire.names import LOCAL_DOMAINS, SERVER_ROUND
 
-SEED, INDEX, ROUND = 11, 3, 2
-C, D, N = 4, 64, 20  # class 3 has no image; D is the cnn's
-OFF: dict[str, Any] = {"lie": False, "tta": False}
+BEFORE = "before-adaptation"
 VIEWS = ImageConfig(
     crop_padding=2, resized_crop=(0.5, 1.0), jitter=(0.4, 0.4, 0.4, 0.1), grayscale=0.2, views=2, eval_batch=33
 )
 PLAIN = ImageConfig(crop_padding=2, flip=True, eval_batch=33)
-CLASSIFIER = {"phase": np.array([1])}
-ENCODER = {"phase": np.array([0])}
+CLASSIFIER = {"phase": "classifier"}
+ENCODER = {"phase": "encoder"}
 
-State = dict[str, Tensor]
-
-
-def image_set(n: int = N, seed: int = 0, classes: int = C - 1) -> ImageSet:
-    """Images that tell their class: another part of them is bright."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(n, dtype=np.int64) % classes
-    x = rng.integers(0, 120, size=(n, 32, 32, 3))
-    for image, label in zip(x, y, strict=True):
-        image[8 * label : 8 * label + 8] += 130
-    return ImageSet(x.astype(np.uint8), y)
-
-
-def setup(
-    model: str = "cnn", bn: str = "average", images: ImageConfig = VIEWS, index: int = INDEX, **train: Any
-) -> ClientSetup:
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"}
-    return ClientSetup(
-        seed=SEED, index=index, device=torch.device("cpu"), images=images,
-        model=ModelConfig.model_validate({"name": model, "bn": bn}), train=TrainConfig(**settings | train),
-    )  # fmt: skip
+Settings = dict[str, Any]
 
 
 def client(
-    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, **options: Any
+    params: Settings | None = None, told: dict[str, str] | None = None, adapt: Settings | None = None, **options: Any
 ) -> FedICONClient:
-    train_set = options.pop("train_set", None) or image_set()
-    configured, given = setup(**options), FedICONParams(**params or {})
-    model = FedICONClient.build_model(Blueprint(configured.model, C, 32, 0), given)
-    made = FedICONClient(model, configured, given, train_set, lambda domain: image_set(15, seed=1))
-    made.knowledge = dict(knowledge or {})
+    """A client; with ``adapt``, that adapts to test images."""
+    adaptation = None if adapt is None else ContrastAdaptation(ContrastParams(**adapt))
+    made = new_client(
+        FedICONClient, params, told=told, adaptation=adaptation, test_set=lambda domain: barred_images(15, seed=1),
+        **{"train_set": barred_images(), "images": VIEWS} | options,
+    )  # fmt: skip
     made.server_round = ROUND
     return made
 
 
-def shared(of: DomainClient) -> list[NDArray[Any]]:
-    return [of.model.state_dict()[name].numpy().copy() for name in of.shared_names]
+def fedavg(images: ImageConfig) -> DomainClient:
+    return fedavg_of(train_set=barred_images(), test_set=lambda domain: barred_images(15, seed=1), images=images)
 
 
-def state_of(of: DomainClient) -> State:
-    return {name: tensor.clone() for name, tensor in of.model.state_dict().items()}
-
-
-def changed(before: State, after: State) -> set[str]:
-    assert before.keys() == after.keys()
-    return {name for name in before if not torch.equal(before[name], after[name])}
-
-
-def parts(names: set[str]) -> set[str]:
-    return {name.split(".")[0] for name in names}
-
-
-def fit(of: DomainClient, server_round: int = 1, **config: Any) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    arrays, number, metrics = of.fit(shared(of), {SERVER_ROUND: server_round} | config)
-    assert number == len(of.train_set)
+def fit_and_score_locally(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], Settings]:
+    arrays, _, metrics = of.fit(shared(of), {SERVER_ROUND: server_round, LOCAL_DOMAINS: ["a"]})
     return arrays, metrics
 
 
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def batch(b: int = 8, first: int = 0) -> Batch:
-    rng = torch.Generator().manual_seed(first)
-    x, second = (torch.randn(b, 3, 32, 32, generator=rng) for _ in range(2))
-    return Batch(x, torch.tensor([i % (C - 1) for i in range(b)]), 0, second)
-
-
-def scored_states(made: FedICONClient, test: ImageSet) -> tuple[Scores, list[State]]:
-    """Score a test set; return the model's state at each call of ``score`` too."""
-    seen: list[State] = []
-    score = made.score
-
-    def spy(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
-        seen.append(state_of(made))
-        return score(images, predict)
-
-    made.score = spy  # type: ignore[method-assign]
-    scores = made.score_test(test)
-    made.score = score  # type: ignore[method-assign]
-    return scores, seen
-
-
-def normalised(images: ImageSet) -> Tensor:
-    x = (images.x / 255 - np.array(VIEWS.mean)) / np.array(VIEWS.std)
-    return torch.from_numpy(x.transpose(0, 3, 1, 2).astype(np.float32))
+def batch() -> Batch:
+    given = batch_of()
+    return replace(given, second=batch_of(first=1).x)
 
 
 # --- encoder rounds --------------------------------------------------------------------------------
@@ -140,26 +96,27 @@ def test_loss_contrasts_the_two_views_of_the_batch(supervised: bool, projection:
     assert float(term.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
 
 
-@pytest.mark.parametrize("knowledge", [{}, ENCODER])
+@pytest.mark.parametrize("told", [{}, ENCODER])
 @pytest.mark.parametrize("model", ["cnn", "cnn_bn"])
-def test_encoder_round_trains_the_encoder_alone(knowledge: dict[str, NDArray[Any]], model: str) -> None:
-    made = client(knowledge=knowledge, model=model, momentum=0.9, weight_decay=0.1)
-    before = state_of(made)
+def test_encoder_round_trains_the_encoder_alone(told: dict[str, str], model: str) -> None:
+    made = client(told=told, model=model, momentum=0.9, weight_decay=0.1)
+    before = weights(made)
     _, metrics = fit(made)
-    moved = changed(before, state_of(made))
+    moved = changed(before, weights(made))
     assert moved == {name for name in before if name.startswith("encoder")}  # not even decayed
-    assert {name for name in metrics if name.startswith("loss/")} == {"loss/supcon"}
+    assert terms_in(metrics) == ["supcon"]
     assert metrics["loss"] == pytest.approx(metrics["loss/supcon"])
-    assert (made.view_count(1), made.epochs(1)) == (2, 2)
+    (phase,) = made.phases(1)
+    assert (phase.views, phase.epochs) == (2, 2)
 
 
 def test_projection_is_trained_with_the_encoder_and_travels() -> None:
     made, plain = client({"projection": "mlp"}), client()
-    for name, weights in plain.model.state_dict().items():  # the network starts as without it
-        assert torch.equal(weights, made.model.state_dict()[name])
-    before = state_of(made)
+    for name, initial in plain.model.state_dict().items():  # the network starts as without it
+        assert torch.equal(initial, made.model.state_dict()[name])
+    before = weights(made)
     fit(made)
-    assert parts(changed(before, state_of(made))) == {"encoder", "projection"}
+    assert parts_of(changed(before, weights(made))) == {"encoder", "projection"}
     assert set(made.shared_names) - set(plain.shared_names) == {
         f"projection.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")
     }
@@ -180,20 +137,22 @@ def test_one_view_is_refused_where_two_are_contrasted() -> None:
 @pytest.mark.parametrize("model", ["cnn", "cnn_bn"])
 def test_classifier_round_trains_the_classifier_alone(model: str) -> None:
     made = client({"classifier_epochs": 3}, CLASSIFIER, model=model, momentum=0.9, weight_decay=0.1)
-    before = state_of(made)
+    before = weights(made)
     _, metrics = fit(made)
-    assert changed(before, state_of(made)) == {"classifier.weight", "classifier.bias"}  # nor BatchNorm's statistics
-    assert {name for name in metrics if name.startswith("loss/")} == {"loss/ce"}
-    assert (made.view_count(1), made.epochs(1)) == (0, 3)
+    assert changed(before, weights(made)) == {"classifier.weight", "classifier.bias"}  # nor BatchNorm's statistics
+    assert terms_in(metrics) == ["ce"]
+    (phase,) = made.phases(1)
+    assert (phase.views, phase.epochs) == (0, 3)
 
 
-def test_phases_may_alternate_on_one_client() -> None:
-    made = client()
-    for knowledge, part in ((CLASSIFIER, "classifier"), (ENCODER, "encoder"), (CLASSIFIER, "classifier")):
-        made.knowledge, before = dict(knowledge), state_of(made)
+@pytest.mark.parametrize("adapt", [{}, None])
+def test_phases_may_alternate_on_one_client(adapt: Settings | None) -> None:
+    made = client(adapt=adapt)
+    for told, part in ((CLASSIFIER, "classifier"), (ENCODER, "encoder"), (CLASSIFIER, "classifier")):
+        made.told, before = told, weights(made)
         fit(made)
-        made.score_test(image_set(9))  # must not leave flags behind either
-        assert parts(changed(before, state_of(made))) == {part}
+        made.score_test(barred_images(9))  # must not leave flags behind either
+        assert parts_of(changed(before, weights(made))) == {part}
 
 
 def gradient_step(
@@ -214,9 +173,9 @@ def gradient_step(
 
 def test_classifier_round_is_logistic_regression_on_plain_images() -> None:
     made = client({"classifier_epochs": 2}, CLASSIFIER, batch_size=N, momentum=0.0, weight_decay=0.0, lr=0.5)
-    weight, bias = (state_of(made)[f"classifier.{kind}"].numpy().astype(np.float64) for kind in ("weight", "bias"))
+    weight, bias = (weights(made)[f"classifier.{kind}"].astype(np.float64) for kind in ("weight", "bias"))
     with torch.no_grad():
-        features = made.model.encoder(normalised(made.train_set)).numpy().astype(np.float64)
+        features = made.model.encoder(normalised(made.train_set, VIEWS)).numpy().astype(np.float64)
     fit(made)
     for _ in range(2):
         gradient_step(weight, bias, features, made.train_set.y.tolist(), 0.5)
@@ -230,16 +189,16 @@ def test_classifier_round_is_logistic_regression_on_plain_images() -> None:
 
 @pytest.mark.parametrize("training", ["federated_personal", "local"])
 def test_personal_classifier_is_logistic_regression_on_own_images(training: str) -> None:
-    params = {"tta": False, "classifier_training": training, "personal_epochs": 3}
+    params = {"classifier_training": training, "personal_epochs": 3}
     made = client(params, batch_size=N, momentum=0.0, weight_decay=0.0, lr=0.5)
-    before = state_of(made)
-    weight, bias = (before[f"classifier.{k}"].numpy().astype(np.float64) for k in ("weight", "bias"))
+    before = weights(made)
+    weight, bias = (before[f"classifier.{k}"].astype(np.float64) for k in ("weight", "bias"))
     with torch.no_grad():
-        features = made.model.encoder(normalised(made.train_set)).numpy().astype(np.float64)
-    _, (seen,) = scored_states(made, image_set(9))
+        features = made.model.encoder(normalised(made.train_set, VIEWS)).numpy().astype(np.float64)
+    _, (seen,) = scored_weights(made, barred_images(9))
     for _ in range(3):
         gradient_step(weight, bias, features, made.train_set.y.tolist(), 0.5)
-    assert parts(changed(before, seen)) == {"classifier"}
+    assert parts_of(changed(before, seen)) == {"classifier"}
     np.testing.assert_allclose(seen["classifier.weight"], weight, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(seen["classifier.bias"], bias, rtol=1e-3, atol=1e-5)
 
@@ -247,174 +206,30 @@ def test_personal_classifier_is_logistic_regression_on_own_images(training: str)
 def test_personal_classifier_takes_momentum_batches_and_decay_of_local_training() -> None:
     found = []
     for train in ({}, {"momentum": 0.0}, {"batch_size": 4}, {"weight_decay": 0.1}, {"lr": 0.01}):
-        _, (seen,) = scored_states(client({"tta": False}, **train), image_set(9))
+        _, (seen,) = scored_weights(client(**train), barred_images(9))
         found.append(seen["classifier.weight"])
-    assert all(not torch.equal(found[0], other) for other in found[1:])
-
-
-# --- test phase: adaptation ------------------------------------------------------------------------
-
-
-def slow_adaptation(made: FedICONClient, images: NDArray[np.uint8], lr: float, batch_size: int, epochs: int) -> State:
-    """Plain gradient descent on Eq. 5, the views drawn batch after batch as the node draws them."""
-    encoder = copy.deepcopy(made.model.encoder)
-    pipeline = Pipeline(VIEWS, torch.device("cpu"))
-    order, first, second = (
-        torch.Generator().manual_seed(torch_seed(SEED, f"fedicon-tta-{name}", INDEX, ROUND))
-        for name in ("order", "first", "second")
-    )
-    for _ in range(epochs):
-        for index in torch.randperm(len(images), generator=order).split(batch_size):  # type: ignore[no-untyped-call]
-            one, other = pipeline.two_views(torch.from_numpy(images)[index], first, second)
-            loss = instance_contrast(encoder(one), encoder(other), made.params.tau)
-            weights = list(encoder.parameters())
-            for weight, grad in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-                weight.data -= lr * grad
-    return {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
-
-
-@pytest.mark.parametrize(("n", "batch_size", "epochs"), [(12, 12, 1), (12, 4, 1), (12, 5, 2), (5, 32, 1)])
-def test_adaptation_is_descent_on_the_contrast_of_the_test_images(n: int, batch_size: int, epochs: int) -> None:
-    made = client({"tta_batch": batch_size, "tta_epochs": epochs, "tta_lr": 0.05, "tau": 0.2})
-    test, before = image_set(n, seed=1), state_of(made)
-    expected = slow_adaptation(made, test.x, 0.05, batch_size, epochs)
-    scores, (unadapted, adapted) = scored_states(made, test)
-    assert parts(changed(unadapted, adapted)) == {"encoder"}  # the classifier is fixed
-    assert parts(changed(before, unadapted)) == {"classifier"}  # which is personal
-    for name, weights in expected.items():
-        np.testing.assert_allclose(adapted[name], weights, rtol=1e-3, atol=1e-5, err_msg=name)
-    made.model.load_state_dict(adapted)
-    correct, loss_sum = made.score(test)
-    assert (scores.correct, scores.loss_sum) == (correct, loss_sum)
-    made.model.load_state_dict(unadapted)
-    assert scores.others == {BEFORE: made.score(test)[0]}
-
-
-@pytest.mark.parametrize("mode", ["transductive", "online"])
-@pytest.mark.parametrize("params", [{}, {"lie": False}])
-def test_labels_of_test_images_change_nothing_of_the_adaptation(mode: str, params: dict[str, Any]) -> None:
-    test = image_set(12, seed=1)
-    wrong = ImageSet(test.x, (test.y + 1) % C)
-    made = client(params | {"tta_mode": mode, "tta_batch": 4, "tta_lr": 0.05})
-    _, honest = scored_states(made, test)
-    _, fooled = scored_states(made, wrong)
-    assert len(honest) == (4 if mode == "online" else 2)
-    assert all(not changed(a, b) for a, b in zip(honest, fooled, strict=True))
-    assert changed(honest[0], honest[-1])
-
-
-def test_online_predicts_each_batch_after_its_step() -> None:
-    made, test = client({"tta_mode": "online", "tta_batch": 4, "tta_lr": 0.05}), image_set(10, seed=1)
-    scored: list[list[int]] = []
-    score = made.score
-
-    def spy(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
-        scored.append([next(i for i in range(10) if np.array_equal(test.x[i], x)) for x in images.x])
-        return score(images, predict)
-
-    made.score = spy  # type: ignore[method-assign]
-    made.score_test(test)
-    assert scored[0] == list(range(10))  # before adaptation
-    assert [len(places) for places in scored[1:]] == [4, 4, 2]
-    assert sorted(chain.from_iterable(scored[1:])) == list(range(10))
-    _, states = scored_states(made, test)
-    assert all(changed(a, b) for a, b in pairwise(states))
-
-
-def test_with_one_batch_online_is_transductive() -> None:
-    test = image_set(12, seed=1)
-    online, whole = (
-        client({"tta_mode": mode, "tta_lr": 0.1}).score_test(test) for mode in ("online", "transductive")
-    )  # fmt: skip
-    assert (online.correct, online.others) == (whole.correct, whole.others)
-    assert online.loss_sum == pytest.approx(whole.loss_sum, rel=1e-4)
-
-
-@pytest.mark.parametrize("mode", ["transductive", "online"])
-@pytest.mark.parametrize(("n", "batch_size"), [(1, 8), (9, 8), (2, 8), (17, 4)])
-def test_last_batch_of_one_image(n: int, batch_size: int, mode: str) -> None:
-    made = client({"tta_batch": batch_size, "tta_mode": mode}, model="cnn_bn")
-    scores, states = scored_states(made, image_set(n, seed=1))
-    assert 0 <= scores.correct <= n and np.isfinite(scores.loss_sum)
-    assert all(tensor.isfinite().all() for tensor in states[-1].values())
-    if n == 1:  # alone, it has nothing to stand out from: Eq. 5 is zero, only BatchNorm has seen it
-        weights = {name for name, _ in made.model.named_parameters()}
-        assert not changed(states[0], states[-1]) & weights
-
-
-@pytest.mark.parametrize("bn", ["average", "freeze", "local"])
-def test_adaptation_moves_batchnorm_unless_it_is_frozen(bn: str) -> None:
-    made = client(model="cnn_bn", bn=bn)
-    _, (before, after) = scored_states(made, image_set(12, seed=1))
-    moved = changed(before, after)
-    assert any("running" in name for name in moved) is (bn != "freeze")
-    assert not made.model.training  # scored in evaluation mode
-
-
-@pytest.mark.parametrize("params", [{}, {"lie": False}, {"tta_mode": "online"}, {"classifier_training": "local"}])
-def test_scoring_leaves_the_model_as_found_and_starts_again(params: dict[str, Any]) -> None:
-    made, test = client(params | {"tta_lr": 0.05}, model="cnn_bn"), image_set(12, seed=1)
-    before = state_of(made)
-    torch.manual_seed(3)
-    rng = torch.get_rng_state()
-    first = made.score_test(test)
-    assert not changed(before, state_of(made))
-    assert made.memory == {}
-    made.score_test(image_set(7, seed=5))  # what was scored in between does not matter
-    assert made.score_test(test) == first
-    assert torch.equal(torch.get_rng_state(), rng)
-
-
-def test_scores_come_out_of_evaluate_before_and_after() -> None:
-    made = client()
-    _, number, metrics = made.evaluate(shared(made), {SERVER_ROUND: ROUND, "domains": ["a"]})
-    direct = made.score_test(image_set(15, seed=1))
-    assert number == metrics["count/a"] == 15
-    assert metrics["correct/a"] == direct.correct
-    assert metrics[f"other-correct/{BEFORE}/a"] == direct.others[BEFORE]
-
-
-def test_a_batch_may_be_larger_than_those_of_training() -> None:
-    """The memory that all batches use in turn is no limit."""
-    made, test = client({"tta_batch": 40, "tta_lr": 0.05}), image_set(50, seed=1)
-    assert made.setup.train.batch_size < 40
-    assert [len(seen) for seen in made._adapt(test.x)] == [40, 10]
-
-
-@pytest.mark.parametrize("mode", ["transductive", "online"])
-@pytest.mark.parametrize("corruption", ["gaussian_noise", "contrast", "random"])
-def test_adaptation_to_corrupted_images(corruption: str, mode: str) -> None:
-    """Covariate shift: severe corruption, a classifier that knows the clean classes, a step that matters."""
-    test, keys = image_set(24, seed=1), np.arange(24)
-    x = random_corruption(test.x, 5, keys) if corruption == "random" else corrupt(test.x, corruption, 5, keys)
-    made = client({"tta_mode": mode, "tta_lr": 0.01, "personal_epochs": 20})
-    for _ in range(2):
-        fit(made)
-    scores, (unadapted, *adapted) = scored_states(made, ImageSet(x, test.y))
-    assert changed(unadapted, adapted[-1])
-    assert 0 <= scores.correct <= 24 and 0 <= scores.others[BEFORE] <= 24
-    assert np.isfinite(scores.loss_sum)
+    assert all(not np.array_equal(found[0], other) for other in found[1:])
 
 
 # --- switches --------------------------------------------------------------------------------------
 
 
-def behaviour(params: dict[str, Any]) -> dict[str, Any]:
+def behaviour(params: Settings, adapt: Settings | None) -> dict[str, Any]:
     """Everything that a switch might change, each under a name of its own."""
-    made = client({"tta_lr": 0.05} | params)
-    start = state_of(made)
+    made = client(params, adapt=adapt)
+    start = weights(made)
     _, metrics = fit(made)
-    encoder = state_of(made)
-    made.knowledge = dict(CLASSIFIER)
+    encoder = weights(made)
+    made.told = CLASSIFIER
     fit(made)
-    classifier = state_of(made)
-    made.model.load_state_dict(start)
-    made.knowledge = {}
-    scores, states = scored_states(made, image_set(12, seed=1))
+    classifier = weights(made)
+    made.model.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
+    made.told = {}
+    scores, states = scored_weights(made, barred_images(12, seed=1))
     return {
-        "terms": {name for name in metrics if name.startswith("loss/")},
-        "views": made.view_count(1),
-        "trained": parts(changed(start, encoder)),
+        "terms": terms_in(metrics),
+        "views": [phase.views for phase in made.phases(1)],
+        "trained": parts_of(changed(start, encoder)),
         "encoder": encoder,
         "classifier": {k: v for k, v in classifier.items() if k.startswith("classifier")},
         "travels": made.shared_names,
@@ -425,36 +240,37 @@ def behaviour(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
-    weights = {"encoder", "classifier", "before", "after"}
-    return {name for name in a if (changed(a[name], b[name]) if name in weights else a[name] != b[name])}
+    arrays = {"encoder", "classifier", "before", "after"}
+    return {name for name in a if (changed(a[name], b[name]) if name in arrays else a[name] != b[name])}
 
 
 @pytest.mark.parametrize(
-    ("params", "named"),
+    ("params", "adapt", "named"),
     [
-        ({}, set()),
+        ({}, {}, set()),
         # What is trained, on what; then the classifier is trained as well, from where the encoder round left it.
-        ({"lie": False}, {"terms", "views", "trained", "encoder", "classifier", "before", "after"}),
-        ({"gis": False}, {"travels"}),
-        ({"tta": False}, {"after", "others"}),
+        ({"lie": False}, {}, {"terms", "views", "trained", "encoder", "classifier", "before", "after"}),
+        ({"gis": False}, {}, {"travels"}),
+        ({}, None, {"after", "others"}),
         # Another loss, so another encoder for the classifier round that follows; tests start from the same weights.
-        ({"supervised": False}, {"terms", "encoder", "classifier"}),
-        ({"classifier_training": "federated"}, {"before", "after"}),
-        ({"classifier_training": "local"}, {"travels"}),
-        ({"tta_mode": "online"}, set()),  # one batch
-        ({"tta_epochs": 2}, {"after"}),
-        ({"tta_lr": 0.02}, {"after"}),
-        ({"tta_batch": 5}, {"after"}),
-        ({"personal_epochs": 2}, {"before", "after"}),
-        ({"classifier_epochs": 2}, {"classifier"}),
-        ({"tau": 0.5}, {"encoder", "classifier", "after"}),
+        ({"supervised": False}, {}, {"terms", "encoder", "classifier"}),
+        ({"classifier_training": "federated"}, {}, {"before", "after"}),
+        ({"classifier_training": "local"}, {}, {"travels"}),
+        ({}, {"mode": "online"}, set()),  # one batch
+        ({}, {"epochs": 2}, {"after"}),
+        ({}, {"lr": 0.02}, {"after"}),
+        ({}, {"batch_size": 5}, {"after"}),
+        ({"personal_epochs": 2}, {}, {"before", "after"}),
+        ({"classifier_epochs": 2}, {}, {"classifier"}),
+        ({"tau": 0.5}, {}, {"encoder", "classifier"}),
+        ({}, {"tau": 0.5}, {"after"}),
     ],
 )
-def test_switch_changes_exactly_what_it_names(params: dict[str, Any], named: set[str]) -> None:
-    default = behaviour({})
-    assert default["terms"] == {"loss/supcon"}
-    assert (default["views"], default["trained"], default["others"]) == (2, {"encoder"}, {BEFORE})
-    assert differing(default, behaviour(params)) == named
+def test_switch_changes_exactly_what_it_names(params: Settings, adapt: Settings | None, named: set[str]) -> None:
+    default = behaviour({}, {"lr": 0.05})
+    assert default["terms"] == ["supcon"]
+    assert (default["views"], default["trained"], default["others"]) == ([2], {"encoder"}, {BEFORE})
+    assert differing(default, behaviour(params, None if adapt is None else {"lr": 0.05} | adapt)) == named
 
 
 def test_without_gis_nothing_travels_and_the_node_goes_on_where_it_was() -> None:
@@ -462,44 +278,49 @@ def test_without_gis_nothing_travels_and_the_node_goes_on_where_it_was() -> None
     arrays, _ = fit(made)
     assert arrays == [] and made.shared_names == []
     assert {name.removeprefix("model/") for name in made.memory} == set(made.model.state_dict())
-    trained = state_of(made)
+    trained = weights(made)
     fit(sharing)
-    assert not changed(trained, state_of(sharing))  # the training itself is the same
+    assert not changed(trained, weights(sharing))  # the training itself is the same
     again = client({"gis": False})
     again.memory = made.memory
     again.evaluate([], {SERVER_ROUND: 1, "domains": []})
-    assert not changed(trained, state_of(again))
+    assert not changed(trained, weights(again))
 
 
 def test_local_classifier_never_travels_and_starts_as_it_was() -> None:
-    made = client({"classifier_training": "local"})
+    made = client({"classifier_training": "local"}, adapt={})
     assert {name for name in made.model.state_dict() if name not in made.shared_names} == {
         "classifier.weight", "classifier.bias",
     }  # fmt: skip
-    initial = state_of(made)
-    fit(made, **{LOCAL_DOMAINS: ["a"]})
-    assert parts(changed(initial, state_of(made))) == {"encoder"}
+    initial = weights(made)
+    fit_and_score_locally(made)
+    assert parts_of(changed(initial, weights(made))) == {"encoder"}
 
 
 @pytest.mark.parametrize(
-    ("params", "personal"),
+    ("settings", "personal", "own_classifier"),
     [
-        ({}, True),
-        ({"tta": False}, True),
-        ({"classifier_training": "federated"}, True),
-        ({"classifier_training": "federated", "tta": False}, False),
-        ({"classifier_training": "local", "tta": False}, True),
-        ({"lie": False}, True),
-        (OFF, False),
-        (OFF | {"classifier_training": "local"}, False),
-        (OFF | {"gis": False}, True),
+        ({}, True, True),
+        ({"tta": False}, True, True),
+        ({"classifier_training": "federated"}, True, False),
+        ({"classifier_training": "federated", "tta": False}, False, False),
+        ({"classifier_training": "local", "tta": False}, True, True),
+        ({"lie": False}, True, False),
+        ({"lie": False, "tta": False}, False, False),
+        ({"lie": False, "tta": False, "classifier_training": "local"}, False, False),
+        ({"lie": False, "tta": False, "gis": False}, True, True),
     ],
 )
-def test_nodes_are_scored_each_for_itself_where_they_adapt(params: dict[str, Any], personal: bool) -> None:
-    made = client(params)
-    assert FedICONClient.personal(made.model, made.setup.model, made.params) is personal
+def test_nodes_are_scored_each_for_itself_where_they_adapt(
+    settings: Settings, personal: bool, own_classifier: bool
+) -> None:
+    asked = " ".join(f"method.{name}={str(value).lower()}" for name, value in settings.items())
+    config = resolve({"method": "fedicon", "set": asked})
+    assert is_personal(config, initial_model(config)) is personal
+    made = client({name: value for name, value in settings.items() if name != "tta"})
+    assert FedICONClient.personal(made.model, made.setup.model, made.params) is own_classifier
     if not personal:
-        assert made.score_test(image_set(9)) == Scores(*made.score(image_set(9)))
+        assert made.score_test(barred_images(9)) == Scores(*made.score(barred_images(9)))
 
 
 def test_batchnorm_stays_private_with_and_without_a_local_classifier() -> None:
@@ -507,27 +328,22 @@ def test_batchnorm_stays_private_with_and_without_a_local_classifier() -> None:
         made = client(params, model="cnn_bn", bn="local")
         hidden = set(made.model.state_dict()) - set(made.shared_names)
         assert more <= hidden and any("running_mean" in name for name in hidden)
-        assert FedICONClient.personal(made.model, made.setup.model, FedICONParams(tta=False, lie=False))
+        assert FedICONClient.personal(made.model, made.setup.model, FedICONParams(lie=False))
 
 
 @pytest.mark.parametrize(
     "params",
     [
         {"tau": 0.0},
-        {"tta_lr": 0.0},
-        {"tta_batch": 1},
-        {"tta_epochs": 0},
         {"personal_epochs": 0},
         {"classifier_epochs": 0},
         {"projection": "linear"},
         {"classifier_training": "x"},
-        {"tta_mode": "batch"},
-        {"tta_mode": "online", "tta_epochs": 2},
         {"projection": "mlp", "lie": False},
         {"unknown": 1},
     ],
 )
-def test_parameters_that_make_no_sense_are_refused(params: dict[str, Any]) -> None:
+def test_parameters_that_make_no_sense_are_refused(params: Settings) -> None:
     with pytest.raises(ValidationError):
         FedICONParams(**params)
 
@@ -535,59 +351,50 @@ def test_parameters_that_make_no_sense_are_refused(params: dict[str, Any]) -> No
 # --- the way back to FedAvg, determinism, edges ----------------------------------------------------
 
 
-def fedavg(images: ImageConfig) -> DomainClient:
-    return DomainClient(
-        build("cnn", C, 0), setup(images=images), Params(), image_set(), lambda domain: image_set(15, seed=1)
-    )
-
-
 @pytest.mark.parametrize("more", [{}, {"classifier_training": "local"}, {"supervised": False}, {"tau": 1.0}])
-def test_switched_off_it_is_fedavg_bit_for_bit(more: dict[str, Any]) -> None:
-    mine, plain = client(OFF | more, images=PLAIN), fedavg(PLAIN)
+def test_switched_off_it_is_fedavg_bit_for_bit(more: Settings) -> None:
+    mine, plain = client({"lie": False} | more, images=PLAIN), fedavg(PLAIN)
     for server_round in (1, 2):
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
+        check_alike(mine, plain, [server_round])
         asked = {SERVER_ROUND: server_round, "domains": ["a"]}
-        assert mine.evaluate(arrays, asked) == plain.evaluate(wanted, asked)
+        assert mine.evaluate(shared(mine), asked) == plain.evaluate(shared(plain), asked)
 
 
 def test_without_lie_one_view_is_taken_of_two() -> None:
     one_view = VIEWS.model_copy(update={"views": 1})
-    assert same(fit(client(OFF))[0], fit(fedavg(one_view))[0])
+    assert same(fit(client({"lie": False}))[0], fit(fedavg(one_view))[0])
 
 
-@pytest.mark.parametrize("params", [{}, {"tta": False}, {"lie": False, "tta": True}])
-def test_switched_on_it_is_not_fedavg(params: dict[str, Any]) -> None:
-    mine, plain = client(params), fedavg(VIEWS.model_copy(update={"views": 1}))
+@pytest.mark.parametrize(("params", "adapt"), [({}, {}), ({}, None), ({"lie": False}, {})])
+def test_switched_on_it_is_not_fedavg(params: Settings, adapt: Settings | None) -> None:
+    mine, plain = client(params, adapt=adapt), fedavg(VIEWS.model_copy(update={"views": 1}))
     trained, wanted = fit(mine)[0], fit(plain)[0]
     assert same(trained, wanted) is ("lie" in params)
     asked = {SERVER_ROUND: 1, "domains": ["a"]}
     assert mine.evaluate(wanted, asked)[0] != plain.evaluate(wanted, asked)[0]
 
 
-@pytest.mark.parametrize("knowledge", [ENCODER, CLASSIFIER])
-def test_fit_is_deterministic_and_scoring_client_models_changes_nothing(knowledge: dict[str, NDArray[Any]]) -> None:
+@pytest.mark.parametrize("told", [ENCODER, CLASSIFIER])
+def test_fit_is_deterministic_and_scoring_client_models_changes_nothing(told: dict[str, str]) -> None:
     runs = []
     for noise in range(2):
         torch.manual_seed(noise)
-        made = client(knowledge=knowledge)
-        arrays, metrics = fit(made, ROUND, **({LOCAL_DOMAINS: ["a"]} if noise else {}))
+        arrays, metrics = (fit_and_score_locally if noise else fit)(client(told=told, adapt={}), ROUND)
         runs.append((arrays, metrics["loss"]))
     assert same(runs[0][0], runs[1][0])
     assert runs[0][1] == runs[1][1]
-    assert not same(runs[0][0], fit(client(knowledge=knowledge), ROUND + 1)[0])
-    assert not same(runs[0][0], fit(client(knowledge=knowledge, index=INDEX + 1), ROUND)[0])
+    assert not same(runs[0][0], fit(client(told=told), ROUND + 1)[0])
+    assert not same(runs[0][0], fit(client(told=told, index=INDEX + 1), ROUND)[0])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("train_set", [image_set(classes=1), image_set(1), image_set(9)])
+@pytest.mark.parametrize("train_set", [barred_images(classes=1), barred_images(1), barred_images(9)])
 def test_nodes_with_one_class_or_one_image_train_and_test(train_set: ImageSet, precision: str) -> None:
-    made = client(train_set=train_set, precision=precision)
-    for knowledge in (ENCODER, CLASSIFIER):
-        made.knowledge = dict(knowledge)
+    made = client(train_set=train_set, precision=precision, adapt={})
+    for told in (ENCODER, CLASSIFIER):
+        made.told = told
         arrays, metrics = fit(made)
         assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
         assert np.isfinite(metrics["loss"])
-    scores = made.score_test(image_set(9))
+    scores = made.score_test(barred_images(9))
     assert np.isfinite(scores.loss_sum) and set(scores.others) == {BEFORE}

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from support import (
     ROUND,
     C,
-    D,
     N,
     batch,
     begun,
+    check_accepted,
     check_alike,
     fedavg,
     fit,
@@ -28,22 +28,23 @@ from support import (
 
 from clients.fedproc import FedProcClient, FedProcParams
 from clients.training.batches import Batch
-from strategies.prototypes import check_prototypes
+from strategies.fedproc import FedProcStrategy
 
 ALPHA = 0.75
 client = partial(new_client, FedProcClient)
+known = partial(global_prototypes, (0, 2, 3))  # class 1 has no prototype
 
 
-def told(alpha: float = ALPHA) -> dict[str, NDArray[Any]]:
-    """Knowledge as the server sends it: class 1 has no prototype."""
-    return global_prototypes((0, 2, 3)) | {"alpha": np.array([alpha])}
+def later(params: dict[str, Any] | None = None, alpha: float = ALPHA, **options: Any) -> FedProcClient:
+    """A client in a round to which the server sent prototypes and alpha."""
+    return client(params, known(), told={"alpha": alpha}, **options)
 
 
 def terms_of(
-    params: dict[str, Any] | None = None, knowledge: dict[str, NDArray[Any]] | None = None, given: Batch | None = None
+    params: dict[str, Any] | None = None, alpha: float = ALPHA, given: Batch | None = None
 ) -> dict[str, tuple[float, NDArray[np.float32]]]:
     """Each term of a batch, and its gradient with respect to all weights."""
-    return flat_gradients(begun(client(params, told() if knowledge is None else knowledge)), given or batch())
+    return flat_gradients(begun(later(params, alpha)), given or batch())
 
 
 # --- the loss --------------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ def terms_of(
 @pytest.mark.parametrize("tau", [0.5, 0.1])
 def test_both_terms_against_numpy(alpha: float, tau: float) -> None:
     made, given = client({"tau": tau}), batch()
-    y, g = given.y.tolist(), told()["prototypes"].astype(np.float64)
+    y, g = given.y.tolist(), known()["prototypes"].astype(np.float64)
     with torch.no_grad():
         z, logits = (part.numpy().astype(np.float64) for part in made.model(given.x))
     contrast, entropy = [], []
@@ -63,14 +64,14 @@ def test_both_terms_against_numpy(alpha: float, tau: float) -> None:
         if place is not None:
             contrast.append(-np.log(np.exp(s[place] / tau) / sum(np.exp(v / tau) for v in s)))
         entropy.append(-np.log(np.exp(logits[i][y[i]]) / np.exp(logits[i]).sum()))
-    terms = terms_of({"tau": tau}, told(alpha))
+    terms = terms_of({"tau": tau}, alpha)
     assert list(terms) == ["ce", "gpc"]
     assert terms["gpc"][0] == pytest.approx(alpha * np.mean(contrast), rel=1e-4)
     assert terms["ce"][0] == pytest.approx((1 - alpha) * np.mean(entropy), rel=1e-4, abs=1e-12)
 
 
 def test_alpha_moves_weight_from_cross_entropy_to_the_contrast() -> None:
-    late, early = terms_of(knowledge=told(0.25)), terms_of(knowledge=told(0.75))
+    late, early = terms_of(alpha=0.25), terms_of(alpha=0.75)
     assert early["gpc"][0] == pytest.approx(3 * late["gpc"][0], rel=1e-6)
     assert late["ce"][0] == pytest.approx(3 * early["ce"][0], rel=1e-6)
 
@@ -97,7 +98,7 @@ def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> No
 
 
 def test_without_prototypes_cross_entropy_has_its_full_weight() -> None:
-    assert list(terms_of(knowledge={})) == ["ce"]
+    assert list(flat_gradients(begun(client()), batch())) == ["ce"]
     assert same(fit(client(), 1)[0], fit(fedavg(), 1)[0])
 
 
@@ -114,12 +115,12 @@ def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> N
 @pytest.mark.parametrize("classes", [C - 1, 1])
 def test_a_round_contributes_the_class_means(precision: str, classes: int) -> None:
     train_set = image_set(classes=classes)
-    made = client({}, told(), epochs=1, precision=precision, train_set=train_set)
+    made = later(epochs=1, precision=precision, train_set=train_set)
     _, metrics = fit(made, ROUND)
     assert metrics["loss"] == pytest.approx(metrics["loss/ce"] + metrics["loss/gpc"])
     assert all(np.isfinite(value) for value in metrics.values())
     got = made.contribution()
-    check_prototypes(got, C, D)
+    check_accepted(made, FedProcStrategy)
     assert got["counts"].tolist() == ([7, 7, 6, 0] if classes > 1 else [N, 0, 0, 0])
     with torch.no_grad():
         h = made.forward(normalised(train_set, made.setup.images))[0].numpy()
@@ -132,16 +133,16 @@ def test_fit_is_deterministic() -> None:
     runs = []
     for noise in range(2):
         torch.manual_seed(noise)  # global generators must not matter
-        made = client(knowledge=told())
+        made = later()
         runs.append((*fit(made, ROUND), list(made.contribution().values())))
     assert same(runs[0][0], runs[1][0]) and same(runs[0][2], runs[1][2])
     assert runs[0][1] == runs[1][1]
 
 
 def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
-    mine, plain = client({"use_gpc": False}, told()), fedavg()
+    mine, plain = later({"use_gpc": False}), fedavg()
     check_alike(mine, plain)
 
 
 def test_switched_on_it_is_not_fedavg() -> None:
-    assert not same(fit(client(knowledge=told()), 1)[0], fit(fedavg(), 1)[0])
+    assert not same(fit(later(), 1)[0], fit(fedavg(), 1)[0])

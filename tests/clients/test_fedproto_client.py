@@ -16,6 +16,7 @@ from support import (
     N,
     batch,
     begun,
+    check_accepted,
     check_alike,
     client_setup,
     features_of,
@@ -37,7 +38,7 @@ from clients.training.prototypes import EpochMeans
 from clients.training.settings import ImageConfig, ModelConfig
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
-from strategies.prototypes import check_prototypes
+from strategies.fedproto import FedProtoStrategy
 
 SHARED: dict[str, Any] = {"share_weights": True}
 OFF: dict[str, Any] = {"share_weights": True, "lambda_proto": 0.0}
@@ -230,7 +231,7 @@ def test_where_prototypes_come_from_does_not_change_training() -> None:
 def test_contribution_is_what_the_server_accepts(source: str, precision: str) -> None:
     made = client({"proto_source": source}, global_prototypes(), epochs=1, precision=precision)
     _, metrics = fit(made, ROUND)
-    check_prototypes(made.contribution(), C, D)
+    check_accepted(made, FedProtoStrategy)
     terms = [value for name, value in metrics.items() if name.startswith("loss/")]
     assert len(terms) == 2 and np.isfinite(terms).all()
     assert metrics["loss"] == pytest.approx(sum(terms))

@@ -25,6 +25,14 @@ def client(params: dict[str, Any] | None = None, *, kind: Any = FedProxClient, *
     return made
 
 
+def started(params: dict[str, Any] | None = None, **options: Any) -> DomainClient:
+    """A client to which the server has sent what it has, before its first batch."""
+    made = client(params, **options)
+    made._take(shared(made))
+    made.start_round(1)
+    return made
+
+
 def moved(of: DomainClient, by: float = 0.01) -> None:
     """Move every parameter and every floating buffer, each by a number of its own."""
     with torch.no_grad():
@@ -44,8 +52,7 @@ def snapshot(of: DomainClient) -> dict[str, NDArray[Any]]:
 
 @pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("cnn_bn", "average"), ("cnn_bn", "local")])
 def test_term_is_over_the_parameters_that_travel(model: str, bn: str) -> None:
-    made = client({"mu": 0.3}, model=model, bn=bn)
-    made.start_round(1)
+    made = started({"mu": 0.3}, model=model, bn=bn)
     start = snapshot(made)
     moved(made)
     names = [name for name, _ in made.model.named_parameters()]
@@ -61,8 +68,7 @@ def test_cross_entropy_is_fedavgs_and_the_term_is_proportional_to_mu() -> None:
     moved(plain)
     found = {}
     for mu in (0.01, 1.0):
-        made = client({"mu": mu})
-        made.start_round(1)
+        made = started({"mu": mu})
         moved(made)
         found[mu] = made.loss(batch())
         assert torch.equal(found[mu]["ce"], plain.loss(batch())["ce"])
@@ -84,8 +90,7 @@ def test_received_weights_are_those_of_the_round_not_of_the_node() -> None:
 
 def test_one_step_against_the_equation() -> None:
     """After one batch at w^t the second batch's gradient has mu (w - w^t) on top of cross-entropy's."""
-    made, given = client({"mu": 0.7}), batch()
-    made.start_round(1)
+    made, given = started({"mu": 0.7}), batch()
     start = {name: p.detach().clone() for name, p in made.model.named_parameters()}
     moved(made)
     terms = made.loss(given)
@@ -124,8 +129,7 @@ def test_runs_with_batchnorm_and_every_precision(bn: str, precision: str) -> Non
 
 @pytest.mark.parametrize("private", [True, False])
 def test_modules_are_held_if_they_travel(private: bool) -> None:
-    made = client({"mu": 1.0}, plugin=Extra(private))
-    made.start_round(1)
+    made = started({"mu": 1.0}, modules=[Extra(private)])
     start = snapshot(made)
     moved(made)
     names = [n for n, _ in made.model.named_parameters() if not (private and n.startswith("extra."))]

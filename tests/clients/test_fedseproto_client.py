@@ -17,11 +17,13 @@ from support import (
     D,
     Float,
     as64,
-    begun,
+    batch,
+    check_accepted,
     fedavg,
     fit,
     gradients,
     image_set,
+    in_phase,
     new_client,
     normalised,
     same,
@@ -29,23 +31,21 @@ from support import (
     terms_in,
     weights,
 )
-from support import batch as batch_of
 from torch import Tensor
 
-from clients.base import MODEL_PART
 from clients.fedseproto import Decoder, FedSeProtoClient, FedSeProtoParams, SideEncoder
 from clients.models.networks import build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.tools import MODEL_PART
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import SERVER_ROUND
 from fedshift_wire.seeding import torch_seed
-from strategies.prototypes import check_prototypes
+from strategies.fedseproto import FedSeProtoStrategy
 
 OFF: dict[str, Any] = {"schedule": "joint", "use_kd": False, "use_mi": False, "use_proto": False}
 SHARED = ("encoder.", "semantic.", "classifier.")
 client = partial(new_client, FedSeProtoClient)
-batch = partial(batch_of, epoch=1)  # of phase 2
 
 
 def global_prototypes(d: int = D) -> dict[str, NDArray[Any]]:
@@ -55,7 +55,8 @@ def global_prototypes(d: int = D) -> dict[str, NDArray[Any]]:
 
 
 def started(params: dict[str, Any] | None = None, *, phase: int = 2) -> FedSeProtoClient:
-    return begun(client(params, global_prototypes()), epoch=phase - 1)
+    """A client in phase 2, which is always the last one, or in phase 1."""
+    return in_phase(client(params, global_prototypes()), place=0 if phase == 1 else -1)
 
 
 # --- the slow version of Eq. 10 to 15 --------------------------------------------------------------
@@ -135,7 +136,7 @@ def test_terms_against_numpy(params: dict[str, Any]) -> None:
     made = started(params)
     for first, noise in enumerate(noise_of(8, batches=2)):  # the generator runs on from batch to batch
         expected = slow_terms(made, batch(first=first), noise)
-        terms = made.loss(batch(first=first))
+        terms = made.terms_of(batch(first=first))
         assert list(terms) == list(expected)
         for name, value in expected.items():
             assert float(terms[name].detach()) == pytest.approx(value, rel=1e-4), name
@@ -146,7 +147,7 @@ def test_phase_1_is_the_cross_entropy_of_the_general_features() -> None:
     with torch.no_grad():
         logits = linear(made.model.classifier, as64(made.model.encoder(given.x)))
     expected = np.mean([-math.log(softmax(logits[i])[k]) for i, k in enumerate(given.y.tolist())])
-    terms = made.loss(given)
+    terms = made.terms_of(given)
     assert list(terms) == ["ce_base"]
     assert float(terms["ce_base"].detach()) == pytest.approx(float(expected), rel=1e-5)
 
@@ -224,7 +225,7 @@ def test_variance_stays_within_bounds(value: float) -> None:
 def values_and_gradients(params: dict[str, Any]) -> dict[str, tuple[float, dict[str, Tensor]]]:
     """Each term of the second batch, and its gradient with respect to each part of the model."""
     made = started(params)
-    made.loss(batch(first=7))
+    made.terms_of(batch(first=7))
     found = {}
     for name, (value, grads) in gradients(made, batch()).items():
         parts: dict[str, list[Tensor]] = {}
@@ -284,7 +285,7 @@ def test_without_gaussian_codes_nothing_is_sampled(params: dict[str, Any]) -> No
     assert switched["proto"][0] == default["proto"][0]
     made = started(params)
     assert made.model.semantic.log_variance is None
-    assert torch.equal(made.loss(batch())["ce"], made.loss(batch())["ce"])
+    assert torch.equal(made.terms_of(batch())["ce"], made.terms_of(batch())["ce"])
 
 
 def test_mi_stopgrad_keeps_mi_out_of_the_general_encoder_and_changes_no_value() -> None:
@@ -323,7 +324,7 @@ def test_in_a_joint_schedule_the_head_learns_from_the_cross_entropy_alone() -> N
 
 def test_phase_1_moves_encoder_and_head_alone() -> None:
     made = started(phase=1)
-    made.loss(batch())["ce_base"].backward()  # type: ignore[no-untyped-call]
+    made.terms_of(batch())["ce_base"].backward()  # type: ignore[no-untyped-call]
     moved = {name.split(".")[0] for name, weight in made.model.named_parameters() if weight.grad is not None}
     assert moved == {"encoder", "classifier"}
 
@@ -362,15 +363,21 @@ def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> N
 )
 def test_schedule(schedule: str, server_round: int, phases: list[int]) -> None:
     made = client({"schedule": schedule, "phase1_epochs": 2}, epochs=3)
-    made.start_round(server_round)
-    found = []
-    for epoch in range(3):
-        made.start_epoch(epoch)
-        found.append(1 if "ce_base" in made.loss(batch(epoch=epoch)) else 2)
+    found: dict[int, set[int]] = {}
+    terms_of = made.terms_of
+
+    def watched(given: Batch) -> dict[str, Tensor]:
+        terms = terms_of(given)
+        phase = 1 if "ce_base" in terms else 2
+        found.setdefault(given.epoch, set()).add(phase)
         learns = made.model.classifier.weight.requires_grad
-        assert learns is (found[-1] == 1 or schedule == "joint")
+        assert learns is (phase == 1 or schedule == "joint")
         assert made.model.classifier.bias.requires_grad is learns
-    assert found == phases
+        return terms
+
+    made.terms_of = watched  # type: ignore[method-assign]
+    fit(made, server_round)
+    assert found == {epoch: {phase} for epoch, phase in enumerate(phases)}
 
 
 def test_head_is_what_phase_1_made_of_it() -> None:
@@ -436,7 +443,7 @@ def test_later_rounds_have_every_term() -> None:
 
 
 def test_batch_whose_class_has_no_prototype() -> None:
-    terms = started().loss(batch(y=[1] * 8))
+    terms = started().terms_of(batch(y=[1] * 8))
     assert float(terms["proto"].detach()) == 0
     sum(terms.values()).backward()  # type: ignore[union-attr, no-untyped-call]
 
@@ -444,7 +451,7 @@ def test_batch_whose_class_has_no_prototype() -> None:
 @pytest.mark.parametrize("mi_form", ["gaussian", "batch_moment", "l2"])
 def test_batch_of_one(mi_form: str) -> None:
     made = started({"mi_form": mi_form})
-    terms = made.loss(batch(b=1))
+    terms = made.terms_of(batch(b=1))
     assert set(terms) == {"ce", "kd", "mi", "proto"}
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     assert all(term.isfinite() for term in terms.values())
@@ -457,7 +464,7 @@ def test_dead_encoder(mi_form: str) -> None:
     made = started({"mi_form": mi_form})
     torch.nn.init.zeros_(made.model.encoder[7].weight)  # type: ignore[index, arg-type]
     torch.nn.init.constant_(made.model.encoder[7].bias, -1.0)  # type: ignore[index, arg-type]
-    terms = made.loss(batch())
+    terms = made.terms_of(batch())
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     assert all(term.isfinite() for term in terms.values())
     assert all(w.grad is None or w.grad.isfinite().all() for w in made.model.parameters())
@@ -497,7 +504,7 @@ def test_contribution_is_the_class_mean_of_semantic_features_in_evaluation_mode(
 def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precision: str) -> None:
     made = client(params, global_prototypes(), precision=precision)
     arrays, metrics = fit(made, ROUND)
-    check_prototypes(made.contribution(), C, D)
+    check_accepted(made, FedSeProtoStrategy)
     assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
     assert all(np.isfinite(value) for value in metrics.values())
 
@@ -529,7 +536,7 @@ def test_with_different_networks_only_prototypes_travel(name: str) -> None:
     arrays, metrics = fit(made, ROUND)
     assert arrays == []
     assert "proto" in terms_in(metrics)
-    check_prototypes(made.contribution(), C, 512)
+    check_accepted(made, FedSeProtoStrategy)
     assert set(made.memory) == {MODEL_PART + n for n in made.model.state_dict()}
 
 

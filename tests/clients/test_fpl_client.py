@@ -16,6 +16,7 @@ from support import (
     N,
     batch,
     begun,
+    check_accepted,
     check_alike,
     fedavg,
     fit,
@@ -30,7 +31,7 @@ from torch import Tensor
 from clients.fpl import FPLClient, FPLParams
 from clients.models.networks import SplitModel, build
 from clients.training.batches import Batch
-from strategies.prototypes import check_prototypes
+from strategies.fpl import FPLStrategy
 
 CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none
 OFF: dict[str, Any] = {"use_cpcl": False, "use_upcr": False}
@@ -160,7 +161,7 @@ def test_contribution_is_what_the_server_accepts(source: str, precision: str, cl
     )
     _, metrics = fit(made, ROUND)
     got = made.contribution()
-    check_prototypes(got, C, D)
+    check_accepted(made, FPLStrategy)
     assert got["counts"].tolist() == ([7, 7, 6, 0] if classes > 1 else [N, 0, 0, 0])
     assert not got["prototypes"][3].any()
     terms = [value for name, value in metrics.items() if name.startswith("loss/")]

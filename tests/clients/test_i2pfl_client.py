@@ -18,6 +18,7 @@ from support import (
     N,
     batch,
     begun,
+    check_accepted,
     check_alike,
     features_of,
     fedavg,
@@ -35,7 +36,7 @@ from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLPa
 from clients.training.batches import Batch
 from fedshift_wire.names import SERVER_ROUND
 from fedshift_wire.seeding import generator, torch_seed
-from strategies.prototypes import check_prototypes
+from strategies.i2pfl import I2PFLStrategy
 
 OFF: dict[str, Any] = {"use_gpcl": False, "use_apa": False}
 client = partial(new_client, I2PFLClient)
@@ -415,7 +416,7 @@ def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precisi
     made = client(params, global_prototypes(), epochs=1, precision=precision)
     arrays, metrics = fit(made, ROUND)
     got = made.contribution()
-    check_prototypes(got, C, D)
+    check_accepted(made, I2PFLStrategy)
     assert got["prototypes"].shape == (C, D)
     assert got["counts"].shape == (C,)
     assert (str(got["prototypes"].dtype), str(got["counts"].dtype)) == ("float32", "int64")

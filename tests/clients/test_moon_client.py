@@ -106,7 +106,7 @@ def test_references_stand_still_and_take_no_gradient() -> None:
     made.start_round(2)
     assert made._references is not None
     before = [{k: v.clone() for k, v in r.state_dict().items()} for r in made._references]
-    made._train(2)
+    made._train(2, made.phases(2))
     for reference, kept in zip(made._references, before, strict=True):
         assert not reference.training
         assert all(p.grad is None and not p.requires_grad for p in reference.parameters())
@@ -295,7 +295,7 @@ def test_width_of_the_projection() -> None:
 
 @pytest.mark.parametrize("projection", ["none", "mlp"])
 def test_it_carries_modules(projection: str) -> None:
-    made = client({"projection": projection}, plugin=Extra())
+    made = client({"projection": projection}, modules=[Extra()])
     for server_round in (1, 2):
         _, metrics = fit(made, server_round, other_weights(made))
     assert {"loss/ce", "loss/contrast", "loss/extra"} <= set(metrics)

@@ -24,20 +24,8 @@ TEST = image_set(23, seed=5)
 ASKED: dict[str, Any] = {"server-round": 2, "domains": ["a"]}
 
 
-class Forbidden:
-    """In place of labels: whoever looks is told."""
-
-    def __init__(self, y: NDArray[np.int64]) -> None:
-        self.y = y
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-
 def client(adaptation: Adaptation, kind: type[DomainClient] = DomainClient, **options: Any) -> DomainClient:
-    made = new_client(kind, test_set=lambda domain: TEST, **options)
-    made._adaptation = adaptation
-    return made
+    return new_client(kind, test_set=lambda domain: TEST, adaptation=adaptation, **options)
 
 
 @pytest.mark.parametrize(

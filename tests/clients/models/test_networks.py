@@ -1,15 +1,17 @@
 """Networks: the numbers the papers give, the split in two, and what happens to BatchNorm."""
 
-from typing import get_args
-
 import pytest
 import torch
 from torch import nn
 
-from clients.models.networks import MODELS, BasicBlock, SplitModel, batchnorm_names, build, initialised, set_training
-from clients.training.settings import ModelConfig
+from clients.models.catalog import NETWORKS
+from clients.models.networks import SplitModel, batchnorm_names, build, initialised, set_training
+from clients.models.resnet import BasicBlock
+from fedshift_app.config.resolving import resolve
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.extensions import OURS
 
-NAMES = sorted(MODELS)
+NAMES = sorted(name for name in NETWORKS if NETWORKS.origin(name) == OURS)
 FEATURE_DIM = {"cnn": 64, "cnn_bn": 64, "cnn2": 512, "cnn3": 512, "resnet10": 512, "resnet18": 512}
 ENTRIES = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
@@ -64,7 +66,24 @@ def test_added_parts_depend_on_seed_and_purpose_alone() -> None:
 
 
 def test_configuration_names_the_models_that_exist() -> None:
-    assert set(get_args(ModelConfig.model_fields["name"].annotation)) == set(MODELS) == set(FEATURE_DIM)
+    assert set(NAMES) == set(FEATURE_DIM)
+    with pytest.raises(ConfigError, match="unknown model 'mlp'; there are cnn, cnn_bn, cnn2, cnn3, resnet10, resnet18"):
+        build("mlp", 7, 0)
+    with pytest.raises(ConfigError, match="unknown model 'mlp'; there are cnn, cnn_bn, cnn2, cnn3, resnet10, resnet18"):
+        resolve({"set": "model.name=mlp"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_catalogue_says_what_is_true_of_a_network(name: str) -> None:
+    """It imports no torch, so it cannot look."""
+    assert NETWORKS[name].name == name
+    assert NETWORKS[name].batchnorm is bool(batchnorm_names(build(name, 7, 0)))
+    if NETWORKS[name].size is not None:
+        assert NETWORKS[name].size == 32
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            build(name, 7, 0, 28)(images(2, 28))
+    else:
+        assert build(name, 7, 0, 28).eval()(images(2, 28))[1].shape == (2, 7)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""F2DC's modules as a plugin: shapes and counts, where they go in, Eqs 3 to 9 against NumPy, and any host."""
+"""F2DC's modules: shapes and counts, where they go in, Eqs 3 to 9 against NumPy, and any host."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from support import Float, drawn, rng, shared
+from support import Float, drawn, new_client, rng, shared
 from support import batch as batch_of
 from torch import Tensor, nn
 
-from clients.base import ClientSetup, DomainClient
+from clients.base import DomainClient
 from clients.models.networks import Blueprint, SplitModel, build
-from clients.modules.f2dc import DecoupledModel, Decoupling, DecouplingParams, convolutions, split
+from clients.models.stages import feature_stages
+from clients.modules.f2dc import F2DCModel, F2DCModules, F2DCParams, convolutions
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.settings import ImageConfig, ModelConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import SERVER_ROUND
-from fedshift_wire.params import Params
 
 C, SEED = 4, 5
 CNNS = ("cnn", "cnn_bn", "cnn2", "cnn3")
@@ -33,13 +33,13 @@ def plain(name: str = "cnn", classes: int = C) -> SplitModel:
     return build(name, classes, SEED)
 
 
-def plugin(**params: Any) -> Decoupling:
-    return Decoupling(DecouplingParams(**params))
+def modules(**params: Any) -> F2DCModules:
+    return F2DCModules(F2DCParams(**params))
 
 
-def wrapped(name: str = "cnn", classes: int = C, **params: Any) -> DecoupledModel:
-    model = plugin(**params).wrap(plain(name, classes), plan(name, classes))
-    assert isinstance(model, DecoupledModel)
+def wrapped(name: str = "cnn", classes: int = C, **params: Any) -> F2DCModel:
+    model = modules(**params).wrap(plain(name, classes), plan(name, classes))
+    assert isinstance(model, F2DCModel)
     model.start_round(rng(1))
     return model
 
@@ -56,7 +56,7 @@ def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def enlarged(model: DecoupledModel) -> DecoupledModel:
+def enlarged(model: F2DCModel) -> F2DCModel:
     """Make attributions large, so that masks differ clearly from one half."""
     with torch.no_grad():
         for at in model.decoupling.values():
@@ -95,7 +95,8 @@ def test_backbone_of_the_paper_with_its_modules() -> None:
 )  # fmt: skip
 def test_encoder_in_stages_is_the_encoder_to_the_bit(name: str, widths: tuple[int, ...]) -> None:
     model = plain(name).eval()
-    stages = split(model.encoder, name)
+    stages = feature_stages(model.encoder)
+    assert stages is not None
     assert stages.widths == widths
     h = images(2)
     with torch.no_grad():
@@ -119,8 +120,10 @@ def test_encoder_in_stages_is_the_encoder_to_the_bit(name: str, widths: tuple[in
     ],
 )
 def test_network_without_stages_is_refused_by_name(encoder: nn.Module) -> None:
-    with pytest.raises(ConfigError, match="'mlp' has no stages"):
-        split(encoder, "mlp")
+    assert feature_stages(encoder) is None
+    told = Blueprint(ModelConfig(name="mlp"), C, 32, SEED)
+    with pytest.raises(ConfigError, match="the network 'mlp' has no feature map"):
+        modules().wrap(SplitModel(encoder, 8, C), told)
 
 
 # --- names and initial weights ---------------------------------------------------------------------
@@ -143,7 +146,7 @@ def test_names_and_initial_weights_of_the_network_stay(name: str) -> None:
 
 
 def test_both_switches_off_leave_the_model_as_it_is() -> None:
-    model, off = plain(), plugin(use_dfd_loss=False, use_dfc_loss=False)
+    model, off = plain(), modules(use_dfd_loss=False, use_dfc_loss=False)
     assert off.wrap(model, plan()) is model
     assert off.terms(model, batch()) == {}
     assert off.private(model) == frozenset()
@@ -171,16 +174,16 @@ def test_without_dfc_there_is_no_corrector() -> None:
 
 def test_private_names_are_those_of_the_modules() -> None:
     model = wrapped()
-    local = plugin(local_modules="local", eval_modules="none")
+    local = modules(local_modules="local", eval_modules="none")
     assert local.private(model) == {name for name in model.state_dict() if name.startswith("decoupling.")}
     assert any("running_mean" in name for name in local.private(model))  # methods A11
-    assert plugin().private(model) == frozenset()
+    assert modules().private(model) == frozenset()
 
 
 @pytest.mark.parametrize(("eval_modules", "personal"), [("none", False), ("client_mean", True)])
 def test_personal_where_each_node_scores_with_its_own_modules(eval_modules: str, personal: bool) -> None:
-    assert plugin(local_modules="local", eval_modules=eval_modules).personal is personal
-    assert plugin().personal is False
+    assert modules(local_modules="local", eval_modules=eval_modules).personal is personal
+    assert modules().personal is False
 
 
 # --- Eqs 3 to 9 ------------------------------------------------------------------------------------
@@ -190,7 +193,7 @@ def as64(x: Tensor) -> Float:
     return x.detach().float().numpy().astype(np.float64)
 
 
-def slow_terms(model: DecoupledModel, given: Batch, noise: Tensor, p: DecouplingParams) -> dict[str, float]:
+def slow_terms(model: F2DCModel, given: Batch, noise: Tensor, p: F2DCParams) -> dict[str, float]:
     """Eqs 3 to 7 in NumPy for the insertion after the last stage; modules in training mode, as they are."""
     at = model.decoupling[f"stage{len(model._stages.maps)}"]
     h = given.x
@@ -224,7 +227,7 @@ def log_softmax(z: Float) -> Float:
     return np.asarray(z - np.log(np.exp(z).sum()))
 
 
-def training_noise(model: DecoupledModel, f: Tensor, seed: int, kind: str) -> Tensor:
+def training_noise(model: F2DCModel, f: Tensor, seed: int, kind: str) -> Tensor:
     """Draw what the first training pass of a round draws."""
     drawn = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=rng(seed))))
     pair = [torch.empty(f.shape).uniform_(generator=drawn).logit_() for _ in range(2 if kind == "logistic_pair" else 1)]
@@ -241,14 +244,14 @@ def training_noise(model: DecoupledModel, f: Tensor, seed: int, kind: str) -> Te
     ],
 )
 def test_terms_against_numpy(name: str, params: dict[str, Any]) -> None:
-    p, model, given = DecouplingParams(**params), enlarged(wrapped(name, **params)), batch()
+    p, model, given = F2DCParams(**params), enlarged(wrapped(name, **params)), batch()
     model.train()
     size = {"cnn": (64, 5, 5), "cnn_bn": (64, 5, 5), "resnet10": (512, 4, 4)}[name]
     noise = training_noise(model, torch.empty(6, *size), 3, p.noise)
     expected = slow_terms(model, given, noise, p)
     model.start_round(rng(3))
     _, logits = model(given.x)
-    terms = Decoupling(p).terms(model, given)
+    terms = F2DCModules(p).terms(model, given)
     ce = nn.functional.cross_entropy(logits, given.y)
     assert list(terms) == ["dfd", "dfc"]
     assert float(ce.detach()) == pytest.approx(expected["ce"], rel=1e-4)
@@ -258,7 +261,7 @@ def test_terms_against_numpy(name: str, params: dict[str, Any]) -> None:
 
 def test_terms_are_averaged_over_insertions() -> None:
     # Eq. 9 with |L| = 2 against the terms of each insertion, read from what the pass left.
-    model, p = enlarged(wrapped(insert_after=[1, 2])), DecouplingParams(insert_after=(1, 2))
+    model, p = enlarged(wrapped(insert_after=[1, 2])), F2DCParams(insert_after=(1, 2))
     given = batch()
     model.train()
     model(given.x)
@@ -267,9 +270,9 @@ def test_terms_are_averaged_over_insertions() -> None:
     single = []
     for latents in seen.latents:
         model._seen = type(seen)(seen.logits, [latents])
-        single.append(Decoupling(p).terms(model, given))
+        single.append(F2DCModules(p).terms(model, given))
     model._seen = seen
-    both = Decoupling(p).terms(model, given)
+    both = F2DCModules(p).terms(model, given)
     for key in ("dfd", "dfc"):
         expected = sum(float(each[key].detach()) for each in single) / 2
         assert float(both[key].detach()) == pytest.approx(expected, rel=1e-6)
@@ -357,7 +360,7 @@ def test_mask_at_test_has_no_noise_unless_asked_for() -> None:
 
 
 def test_training_before_the_round_has_begun_is_an_error() -> None:
-    model = plugin().wrap(plain(), plan())
+    model = modules().wrap(plain(), plan())
     model.train()
     with pytest.raises(RuntimeError, match="start_round"):
         model(images())
@@ -374,7 +377,7 @@ def test_eval_modules_none_scores_the_plain_network() -> None:
 
 
 def test_first_training_pass_counts() -> None:
-    model, given, p = enlarged(wrapped()), batch(), plugin()
+    model, given, p = enlarged(wrapped()), batch(), modules()
     model.train()
     model(given.x)
     alone = p.terms(model, given)
@@ -394,7 +397,7 @@ def test_first_training_pass_counts() -> None:
 
 
 def test_host_that_made_no_pass_is_an_error() -> None:
-    model, p = wrapped(), plugin()
+    model, p = wrapped(), modules()
     model.train()
     model(images())
     p.terms(model, batch())
@@ -415,7 +418,7 @@ def test_gradients_are_finite(b: int, one_class: bool) -> None:
     model, given = enlarged(wrapped()), batch(b, y=[1] * b if one_class else None)
     model.train()
     model(given.x)
-    torch.stack(list(plugin().terms(model, given).values())).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack(list(modules().terms(model, given).values())).sum().backward()  # type: ignore[no-untyped-call]
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert all(grad.isfinite().all() for grad in grads.values())
     for part in ("encoder.0", "decoupler", "corrector", "auxiliary"):  # nothing is detached (A5)
@@ -431,7 +434,7 @@ def test_dead_map_gives_no_nan() -> None:
                 layer.bias.fill_(-1)  # type: ignore[union-attr]
     model.train()
     _, logits = model(given.x)
-    terms = plugin().terms(model, given)
+    terms = modules().terms(model, given)
     (torch.stack(list(terms.values())).sum() + logits.sum()).backward()  # type: ignore[no-untyped-call]
     assert all(term.isfinite() for term in terms.values())
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
@@ -441,7 +444,7 @@ def test_batch_of_one_sample() -> None:
     model, given = wrapped(), batch(1)
     model.train()
     model(given.x)
-    assert all(term.isfinite() for term in plugin().terms(model, given).values())
+    assert all(term.isfinite() for term in modules().terms(model, given).values())
 
 
 def test_mask_and_terms_are_float32_under_autocast() -> None:
@@ -450,7 +453,7 @@ def test_mask_and_terms_are_float32_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         maps = model._insertion(2)(torch.rand(2, 64, 5, 5).bfloat16(), rng(1))
         model(given.x)
-        terms = plugin().terms(model, given)
+        terms = modules().terms(model, given)
     assert maps.plus.dtype == maps.fused.dtype == torch.float32
     assert all(term.dtype == torch.float32 and term.isfinite() for term in terms.values())
 
@@ -465,16 +468,16 @@ class OtherModel(SplitModel):
 def test_model_that_is_not_plain_is_refused() -> None:
     inner = plain()
     with pytest.raises(ConfigError, match="OtherModel"):
-        plugin().wrap(OtherModel(inner.encoder, 64, C), plan())
-    with pytest.raises(ConfigError, match="DecoupledModel"):
-        plugin().wrap(wrapped(), plan())
+        modules().wrap(OtherModel(inner.encoder, 64, C), plan())
+    with pytest.raises(ConfigError, match="F2DCModel"):
+        modules().wrap(wrapped(), plan())
 
 
 def test_stage_that_a_network_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"insert_after: cnn has the stages 1 to 2, found \[1, 4\]"):
-        plugin(insert_after=[4, 1]).wrap(plain(), plan())
+        modules(insert_after=[4, 1]).wrap(plain(), plan())
     with pytest.raises(ConfigError, match="only one class"):
-        plugin().wrap(plain(classes=1), plan(classes=1))
+        modules().wrap(plain(classes=1), plan(classes=1))
 
 
 @pytest.mark.parametrize(
@@ -502,31 +505,27 @@ def test_stage_that_a_network_does_not_have_is_refused() -> None:
 )
 def test_parameters_that_make_no_sense_are_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        DecouplingParams(**params)
+        F2DCParams(**params)
 
 
 def test_parameters_survive_the_way_to_the_node() -> None:
-    for given in (DecouplingParams(), DecouplingParams(insert_after=(2, 1))):
-        assert DecouplingParams.model_validate_json(given.model_dump_json()) == given
+    for given in (F2DCParams(), F2DCParams(insert_after=(2, 1))):
+        assert F2DCParams.model_validate_json(given.model_dump_json()) == given
 
 
 # --- in another method -----------------------------------------------------------------------------
 
 
-def host(modules: Decoupling | None, name: str = "cnn", **train: Any) -> DomainClient:
+def host(entry: F2DCModules | None, name: str = "cnn", **train: Any) -> DomainClient:
     noise = np.random.default_rng(0).integers(0, 60, size=(24, 32, 32, 3), dtype=np.uint8)
     y = np.arange(24, dtype=np.int64) % C
     for i, label in enumerate(y):  # a bright bar that tells the class
         noise[i, 8 * label : 8 * label + 8] += 180
-    train_set = ImageSet(noise, y)
-    configured = ClientSetup(
-        seed=7, index=0, device=torch.device("cpu"), model=ModelConfig.model_validate({"name": name}),
-        train=TrainConfig(**{"epochs": 2, "batch_size": 8, "lr": 0.05, "precision": "float32"} | train),
-        images=ImageConfig(eval_batch=8),
+    entries = [] if entry is None else [entry]
+    return new_client(
+        DomainClient, train_set=ImageSet(noise, y), model=name, modules=entries, initial=SEED, seed=7, index=0,
+        images=ImageConfig(eval_batch=8), **train,
     )  # fmt: skip
-    model = plain(name)
-    model = modules.wrap(model, plan(name)) if modules else model
-    return DomainClient(model, configured, Params(), train_set, lambda domain: train_set, plugin=modules)
 
 
 def fit(of: DomainClient, server_round: int = 1, weights: list[NDArray[Any]] | None = None) -> Any:
@@ -534,7 +533,7 @@ def fit(of: DomainClient, server_round: int = 1, weights: list[NDArray[Any]] | N
 
 
 def test_any_method_gets_the_terms_and_the_loss_falls() -> None:
-    made = host(plugin(lambda1=0.1), "cnn_bn", epochs=3)
+    made = host(modules(lambda1=0.1), "cnn_bn", epochs=3)
     weights: list[NDArray[Any]] | None = None
     first: dict[str, Any] = {}
     for server_round in range(1, 6):
@@ -546,12 +545,12 @@ def test_any_method_gets_the_terms_and_the_loss_falls() -> None:
 
 
 def test_same_round_twice_gives_the_same_weights() -> None:
-    one, other = fit(host(plugin()))[0], fit(host(plugin()))[0]
+    one, other = fit(host(modules()))[0], fit(host(modules()))[0]
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_modules_switched_off_are_the_host_to_the_bit() -> None:
-    off, bare = host(plugin(use_dfd_loss=False, use_dfc_loss=False)), host(None)
+    off, bare = host(modules(use_dfd_loss=False, use_dfc_loss=False)), host(None)
     assert off.shared_names == bare.shared_names
     one, other = fit(off), fit(bare)
     assert all(np.array_equal(a, b) for a, b in zip(one[0], other[0], strict=True))
@@ -561,14 +560,14 @@ def test_modules_switched_off_are_the_host_to_the_bit() -> None:
 @pytest.mark.parametrize("local", [True, False])
 def test_local_modules_stay_on_the_node(local: bool) -> None:
     params = {"local_modules": "local", "eval_modules": "client_mean"} if local else {}
-    made = host(plugin(**params))
+    made = host(modules(**params))
     travels = [name for name in made.shared_names if name.startswith("decoupling.")]
     assert bool(travels) is not local
     weights, _, _ = fit(made)
     kept = [name for name in made.memory if "decoupling." in name]
     assert bool(kept) is local
     trained = {name: value.clone() for name, value in made.model.state_dict().items()}
-    fresh = host(plugin(**params))  # as for the next message
+    fresh = host(modules(**params))  # as for the next message
     fresh.memory = made.memory
     fresh.evaluate(weights, {"domains": ["a"], SERVER_ROUND: 1})
     assert all(torch.equal(trained[name], value) for name, value in fresh.model.state_dict().items())

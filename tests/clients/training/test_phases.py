@@ -63,11 +63,9 @@ def test_each_phase_moves_what_it_may_and_epochs_are_counted_on() -> None:
 def test_a_phase_with_its_own_rate_is_plain_gradient_descent() -> None:
     client = new_client(TwoParts, momentum=0.0, weight_decay=0.0, batch_size=64)
     start = {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
-    features, y = client.model.encoder(next(client.plain_batches(client.train_set))[0]), None
-    batches = list(client.plain_batches(client.train_set))
-    with torch.no_grad():
-        features = torch.cat([client.model.encoder(x.clone()) for x, _ in client.plain_batches(client.train_set)])
-    y = torch.cat([labels for _, labels in batches])
+    with torch.no_grad():  # a batch lies in the memory of the one before, its features do not
+        batches = [(client.model.encoder(x), labels) for x, labels in client.plain_batches(client.train_set)]
+    features, y = (torch.cat(column) for column in zip(*batches, strict=True))
     head = nn.Linear(D, client.model.num_classes)
     head.load_state_dict(client.model.classifier.state_dict())
     nn.functional.cross_entropy(head(features), y).backward()

@@ -1,20 +1,25 @@
-"""FedAvg-FT: what is scored is the global model after one more local round; the global model stays FedAvg's."""
+"""Fine-tuning: what is scored is the received model after one more local round; training stays as it is."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from clients.fedavg_ft import BEFORE, FedAvgFTClient, FedAvgFTParams
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from support import ROUND, C, new_client, same
 from torch import Tensor, nn
 
-from clients.base import ClientSetup, DomainClient
+from clients.adapt.finetune import Finetune, FinetuneParams
+from clients.base import DomainClient, Phase
 from clients.models.networks import Blueprint, SplitModel, build
+from clients.modules.base import Modules
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node.setup import initial_model, is_personal
 from fedshift_wire.names import (
     CORRECT,
     DOMAINS,
@@ -28,7 +33,8 @@ from fedshift_wire.names import (
 )  # fmt: skip
 from fedshift_wire.params import Params
 
-C, N, ROUND = 4, 12, 2
+BEFORE = "before-fine-tuning"
+N = 12
 
 
 def image_set(n: int = N, seed: int = 0) -> ImageSet:
@@ -46,23 +52,17 @@ def test_set(domain: str) -> ImageSet:
 test_set.__test__ = False  # type: ignore[attr-defined]
 
 
-def client(
-    params: dict[str, Any] | None = None, *, kind: Any = FedAvgFTClient, model: str = "cnn", bn: str = "average",
-    plugin: Any = None, **train: Any,
-) -> DomainClient:  # fmt: skip
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 4, "lr": 0.05, "precision": "float32"}
-    setup = ClientSetup(
-        seed=11, index=3, device=torch.device("cpu"), model=ModelConfig.model_validate({"name": model, "bn": bn}),
-        train=TrainConfig(**settings | train), images=ImageConfig(crop_padding=2),
-    )  # fmt: skip
-    built = build(model, C, 0)
-    if plugin is not None:
-        built = plugin.wrap(built, Blueprint(setup.model, C, 32, 0))
-    made: DomainClient = kind(
-        built, setup, FedAvgFTParams(**params or {}) if kind is FedAvgFTClient else Params(), image_set(), test_set,
-        validation_set=image_set(8, 9), plugin=plugin,
-    )  # fmt: skip
-    return made
+def plain(**options: Any) -> DomainClient:
+    """FedAvg's client."""
+    settings: dict[str, Any] = {"batch_size": 4, "images": ImageConfig(crop_padding=2)}
+    return new_client(
+        DomainClient, train_set=image_set(), test_set=test_set, validation_set=image_set(8, 9), **settings | options
+    )
+
+
+def client(epochs: int | None = None, train: dict[str, Any] | None = None, **options: Any) -> DomainClient:
+    """The same with fine-tuning, of so many epochs."""
+    return plain(adaptation=Finetune(FinetuneParams(epochs=epochs)), **(train or {}) | options)
 
 
 def received(of: DomainClient) -> list[NDArray[Any]]:
@@ -77,18 +77,14 @@ def asked(*domains: str, server_round: int = ROUND, **more: Any) -> dict[str, An
     return {SERVER_ROUND: server_round, DOMAINS: list(domains), **more}
 
 
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
 # --- what is scored --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("cnn_bn", "average"), ("cnn_bn", "local")])
-@pytest.mark.parametrize("ft_epochs", [None, 1, 3])
-def test_scores_are_those_of_the_node_s_next_local_round(model: str, bn: str, ft_epochs: int | None) -> None:
-    made = client({"ft_epochs": ft_epochs}, model=model, bn=bn)
-    trained = client(kind=DomainClient, model=model, bn=bn, epochs=ft_epochs or 2)
+@pytest.mark.parametrize("epochs", [None, 1, 3])
+def test_scores_are_those_of_the_node_s_next_local_round(model: str, bn: str, epochs: int | None) -> None:
+    made = client(epochs, model=model, bn=bn)
+    trained = plain(model=model, bn=bn, epochs=epochs or 2)
     given = received(made)
     _, _, metrics = made.evaluate(given, asked("a", "bb"))
     _, _, expected = trained.fit(given, {SERVER_ROUND: ROUND + 1, LOCAL_DOMAINS: ["a", "bb"]})
@@ -98,10 +94,10 @@ def test_scores_are_those_of_the_node_s_next_local_round(model: str, bn: str, ft
 
 
 def test_the_global_model_is_scored_beside_it() -> None:
-    made, plain = client(epochs=30, lr=0.01), client(kind=DomainClient)
+    made, untuned = client(train={"epochs": 30, "lr": 0.01}), plain()
     given = received(made)
     _, _, metrics = made.evaluate(given, asked("a", "bb"))
-    _, _, expected = plain.evaluate(given, asked("a", "bb"))
+    _, _, expected = untuned.evaluate(given, asked("a", "bb"))
     for domain in ("a", "bb"):
         assert metrics[f"{OTHER_CORRECT}{BEFORE}/{domain}"] == expected[CORRECT + domain]
         assert metrics[LOSS_SUM + domain] < expected[LOSS_SUM + domain]  # tuning helped
@@ -112,9 +108,9 @@ def test_all_domains_of_a_call_share_one_tuned_copy(monkeypatch: pytest.MonkeyPa
     made = client()
     train = made._train
 
-    def noted(server_round: int) -> dict[str, float]:
+    def noted(server_round: int, phases: Sequence[Phase]) -> dict[str, float]:
         rounds.append(server_round)
-        return train(server_round)
+        return train(server_round, phases)
 
     monkeypatch.setattr(made, "_train", noted)
     given = received(made)
@@ -140,16 +136,16 @@ def test_another_call_tunes_what_it_was_sent() -> None:
 
 @pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("cnn_bn", "average"), ("cnn_bn", "local")])
 def test_training_is_fedavg_bit_for_bit_whatever_is_scored_in_between(model: str, bn: str) -> None:
-    mine, plain = client(model=model, bn=bn), client(kind=DomainClient, model=model, bn=bn)
+    mine, other = client(model=model, bn=bn), plain(model=model, bn=bn)
     arrays = received(mine)
     for server_round in (1, 2, 3):
-        wanted, _, expected = plain.fit(arrays, {SERVER_ROUND: server_round})
+        wanted, _, expected = other.fit(arrays, {SERVER_ROUND: server_round})
         arrays, _, metrics = mine.fit(arrays, {SERVER_ROUND: server_round})
         assert same(arrays, wanted)
         assert metrics == expected
         mine.evaluate(arrays, asked("a", server_round=server_round))
-        assert set(mine.memory) == set(plain.memory)
-        assert all(np.array_equal(mine.memory[name], plain.memory[name]) for name in plain.memory)
+        assert set(mine.memory) == set(other.memory)
+        assert all(np.array_equal(mine.memory[name], other.memory[name]) for name in other.memory)
 
 
 def test_scoring_leaves_weights_and_buffers_as_they_were() -> None:
@@ -160,42 +156,38 @@ def test_scoring_leaves_weights_and_buffers_as_they_were() -> None:
 
 
 def test_models_right_after_local_training_are_not_tuned_again() -> None:
-    mine, plain = client(), client(kind=DomainClient)
+    mine, other = client(), plain()
     config = {SERVER_ROUND: 1, LOCAL_DOMAINS: ["a", "bb"]}
-    metrics, expected = mine.fit(received(mine), config)[2], plain.fit(received(mine), config)[2]
+    metrics, expected = mine.fit(received(mine), config)[2], other.fit(received(mine), config)[2]
     assert metrics == expected
     # The same client scores a received model the tuned way afterwards.
     assert f"{OTHER_CORRECT}{BEFORE}/a" in mine.evaluate(received(mine), asked("a"))[2]
 
 
 def test_validation_images_are_scored_with_the_global_model() -> None:
-    made, plain = client(), client(kind=DomainClient)
+    made, other = client(), plain()
     given, config = received(made), asked("a", **{VALIDATION: True})
-    got, expected = made.evaluate(given, config)[2], plain.evaluate(given, config)[2]
+    got, expected = made.evaluate(given, config)[2], other.evaluate(given, config)[2]
     assert got[VALIDATION_CORRECT] == expected[VALIDATION_CORRECT]
 
 
 def test_every_node_is_scored_with_a_model_of_its_own_though_all_travels() -> None:
     made = client()
-    assert FedAvgFTClient.personal(made.model, made.setup.model, made.params)
     assert made.shared_names == list(made.model.state_dict())
+    for method, personal in (("fedavg-ft", True), ("fedavg", False)):
+        config = resolve({"method": method})
+        assert is_personal(config, initial_model(config)) is personal
 
 
 # --- with modules, and parameters ------------------------------------------------------------------
 
 
-class Noisy:
-    """A plugin whose loss term needs the generator of the round."""
-
-    params_model = Params
-    personal = False
+class Noisy(Modules):
+    """Modules whose loss term needs the generator of the round."""
 
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
         model.register_module("extra", nn.Linear(model.feature_dim, model.num_classes))
         return model
-
-    def private(self, model: SplitModel) -> frozenset[str]:
-        return frozenset()
 
     def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
         self._rng = rng
@@ -207,14 +199,14 @@ class Noisy:
 
 
 def test_modules_are_tuned_as_in_a_local_round() -> None:
-    made, trained = client(plugin=Noisy()), client(kind=DomainClient, plugin=Noisy())
+    made, trained = client(modules=[Noisy(Params())]), plain(modules=[Noisy(Params())])
     given = received(made)
     _, _, metrics = made.evaluate(given, asked("a"))
     trained.fit(given, {SERVER_ROUND: ROUND + 1})
     assert metrics[LOSS_SUM + "a"] == trained.score(test_set("a"))[1]
 
 
-@pytest.mark.parametrize("wrong", [{"ft_epochs": 0}, {"ft_epochs": -1}, {"ft_epochs": 1.5}, {"epochs": 5}])
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"epochs": -1}, {"epochs": 1.5}, {"ft_epochs": 5}])
 def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        FedAvgFTParams(**wrong)
+        FinetuneParams(**wrong)

@@ -1,75 +1,53 @@
-"""F2DC on a node: FedAvg's client with the modules of its own parameters, each switch against its term."""
+"""F2DC on a node: FedAvg's client with its modules, each switch against its term."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support import C, batch, check_alike, fit, new_client, same, terms_in
+from support import fedavg as fedavg_of
+from support import image_set as images_of
 
-from clients.base import ClientSetup, DomainClient
-from clients.f2dc import F2DCClient
-from clients.models.networks import Blueprint, build
-from clients.modules.f2dc import Decoupling, DecouplingParams
+from clients.base import DomainClient
+from clients.modules.f2dc import F2DCModules, F2DCParams
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import SERVER_ROUND, Params
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node.setup import initial_model, is_personal
 
-C, N, SEED = 4, 18, 11
 OFF: dict[str, Any] = {"use_dfd_loss": False, "use_dfc_loss": False}
+TRAIN: dict[str, Any] = {"lr": 0.02, "index": 0}
 Found = dict[str, tuple[float, NDArray[np.float32]]]
 
 
-def image_set(y: list[int] | None = None) -> ImageSet:
-    labels = np.array(y if y is not None else [i % (C - 1) for i in range(N)], dtype=np.int64)
-    x = np.random.default_rng(0).integers(0, 256, size=(len(labels), 32, 32, 3), dtype=np.uint8)
-    return ImageSet(x, labels)
+def image_set(y: Sequence[int] | None = None) -> ImageSet:
+    return images_of(18) if y is None else ImageSet(images_of(len(y)).x, np.array(y))
 
 
-def client(
-    params: dict[str, Any] | None = None, of: type[DomainClient] = F2DCClient, index: int = 0, **options: Any
-) -> DomainClient:
-    config = ModelConfig.model_validate({"name": options.pop("model", "cnn"), "bn": options.pop("bn", "average")})
-    train_set = options.pop("train_set", None) or image_set()
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.02, "precision": "float32"}
-    setup = ClientSetup(
-        seed=SEED, index=index, device=torch.device("cpu"), model=config, train=TrainConfig(**settings | options),
-        images=ImageConfig(crop_padding=2, flip=True, eval_batch=7),
-    )  # fmt: skip
-    own = DecouplingParams(**params or {}) if of is F2DCClient else Params()
-    plugin = of.plugin(None, own)
-    model = build(config.name, C, 0)
-    if plugin is not None:
-        model = plugin.wrap(model, Blueprint(config, C, 32, 0))
-    return of(model, setup, own, train_set, lambda domain: train_set, plugin=plugin)
+def client(params: dict[str, Any] | None = None, **options: Any) -> DomainClient:
+    modules = [F2DCModules(F2DCParams(**params or {}))]
+    return new_client(DomainClient, modules=modules, **{"train_set": image_set()} | TRAIN | options)
 
 
-def fit(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    state = of.model.state_dict()
-    arrays, number, metrics = of.fit(
-        [state[name].numpy().copy() for name in of.shared_names], {SERVER_ROUND: server_round}
-    )
-    assert number == len(of.train_set)
-    return arrays, metrics
+def fedavg(**options: Any) -> DomainClient:
+    return fedavg_of(train_set=image_set(), **TRAIN | options)
 
 
-def same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
-    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+def given() -> Batch:
+    return batch(8, 3, classes=C)
 
 
 def terms(params: dict[str, Any] | None = None) -> Found:
     """Each term of one batch, and its gradient with respect to the network's own weights."""
     made = client(params)
-    plugin = F2DCClient.plugin(None, made.params)
-    plugin.start_round(made.model, made.torch_rng("modules", 1))
-    made.start_round(1)
+    made._prepare_round(1)
     made.model.train()
-    x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3))
     weights = [*made.model.encoder.parameters(), *made.model.classifier.parameters()]
     found = {}
-    for name, term in made.terms(Batch(x, torch.arange(8) % C, 0)).items():
+    for name, term in made.terms_of(given()).items():
         grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
         found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
     return found
@@ -131,20 +109,17 @@ def test_terms_are_positive_and_move_the_encoder() -> None:
 
 @pytest.mark.parametrize("model", ["cnn", "cnn_bn"])
 def test_both_off_is_fedavg_to_the_bit(model: str) -> None:
-    off, fedavg = client(OFF, model=model), client(of=DomainClient, model=model)
-    assert off.shared_names == fedavg.shared_names
-    for server_round in (1, 2):
-        (one, told), (other, also) = fit(off, server_round), fit(fedavg, server_round)
-        assert same(one, other) and told == also
+    off, plain = client(OFF, model=model), fedavg(model=model)
+    assert off.shared_names == plain.shared_names
+    check_alike(off, plain)
 
 
 def test_dfd_alone_leaves_the_cross_entropy_of_fedavg() -> None:
     found = terms({"use_dfc_loss": False})
     assert set(found) == {"ce", "dfd"}
-    fedavg = client(of=DomainClient)
-    fedavg.model.train()
-    x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3))
-    assert float(fedavg.terms(Batch(x, torch.arange(8) % C, 0))["ce"].detach()) == found["ce"][0]
+    plain = fedavg()
+    plain.model.train()
+    assert float(plain.terms_of(given())["ce"].detach()) == found["ce"][0]
 
 
 def test_round_is_repeatable_and_depends_on_node_and_round() -> None:
@@ -152,7 +127,7 @@ def test_round_is_repeatable_and_depends_on_node_and_round() -> None:
     assert same(first[0], fit(client())[0])
     assert not same(first[0], fit(client(index=1))[0])
     assert not same(first[0], fit(client(), 2)[0])
-    assert {name for name in first[1] if name.startswith("loss/")} == {"loss/ce", "loss/dfd", "loss/dfc"}
+    assert set(terms_in(first[1])) == {"ce", "dfd", "dfc"}
     assert first[1]["loss"] == pytest.approx(sum(first[1][f"loss/{name}"] for name in ("ce", "dfd", "dfc")))
 
 
@@ -184,12 +159,8 @@ def test_nothing_travels_besides_weights() -> None:
 
 
 def test_local_modules_make_no_personal_model() -> None:
-    params = {"local_modules": "local", "eval_modules": "none"}
-    made = client(params)
-    assert not F2DCClient.personal(made.model, made.setup.model, made.params)
+    made = client({"local_modules": "local", "eval_modules": "none"})
     assert made.shared_names == client(OFF).shared_names
-
-
-def test_modules_given_twice_are_refused() -> None:
-    with pytest.raises(ConfigError, match="carries its modules already"):
-        F2DCClient.plugin(Decoupling(DecouplingParams()), DecouplingParams())
+    for scored, personal in (("none", False), ("client_mean", True)):
+        config = resolve({"method": "f2dc", "set": f"method.local_modules=local method.eval_modules={scored}"})
+        assert is_personal(config, initial_model(config)) is personal

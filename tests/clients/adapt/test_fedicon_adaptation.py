@@ -1,0 +1,232 @@
+"""FedICON's test-time adaptation: against plain descent, what it sees, what it leaves, over FedICON and over FedAvg."""
+
+import copy
+from collections.abc import Callable
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from support import (
+    INDEX,
+    ROUND,
+    SEED,
+    C,
+    barred_images,
+    changed,
+    fit,
+    new_client,
+    parts_of,
+    scored_weights,
+    shared,
+    weights,
+)
+from torch import Tensor
+
+from clients.adapt.fedicon import ContrastAdaptation, ContrastParams
+from clients.base import DomainClient
+from clients.fedicon import FedICONClient
+from clients.images.augment import Pipeline
+from clients.losses.fedicon import instance_contrast
+from clients.training.settings import ImageConfig
+from datasets.base import ImageSet
+from datasets.corruptions import corrupt, random_corruption
+from fedshift_wire.names import SERVER_ROUND
+from fedshift_wire.records import Arrays
+from fedshift_wire.seeding import torch_seed
+
+BEFORE = "before-adaptation"
+VIEWS = ImageConfig(
+    crop_padding=2, resized_crop=(0.5, 1.0), jitter=(0.4, 0.4, 0.4, 0.1), grayscale=0.2, views=2, eval_batch=33
+)
+
+Settings = dict[str, Any]
+
+
+def client(
+    adapt: Settings | None = None, params: Settings | None = None, kind: type[DomainClient] = FedICONClient,
+    **options: Any,
+) -> DomainClient:  # fmt: skip
+    """A client that adapts; FedICON's makes its classifier personal first."""
+    made = new_client(
+        kind, params, train_set=barred_images(), test_set=lambda domain: barred_images(15, seed=1), images=VIEWS,
+        adaptation=ContrastAdaptation(ContrastParams(**adapt or {})), **options,
+    )  # fmt: skip
+    made.server_round = ROUND
+    return made
+
+
+def put(of: DomainClient, state: Arrays) -> None:
+    of.model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+
+
+def slow_adaptation(made: DomainClient, images: NDArray[np.uint8], p: ContrastParams) -> Arrays:
+    """Plain gradient descent on Eq. 5, the views drawn batch after batch as the node draws them."""
+    encoder = copy.deepcopy(made.model.encoder)
+    head = made.model.get_submodule("projection") if hasattr(made.model, "projection") else torch.nn.Identity()
+    pipeline = Pipeline(VIEWS, torch.device("cpu"))
+    order, first, second = (
+        torch.Generator().manual_seed(torch_seed(SEED, f"fedicon-tta-{name}", INDEX, ROUND))
+        for name in ("order", "first", "second")
+    )
+    for _ in range(p.epochs):
+        for index in torch.randperm(len(images), generator=order).split(p.batch_size):  # type: ignore[no-untyped-call]
+            one, other = pipeline.two_views(torch.from_numpy(images)[index], first, second)
+            loss = instance_contrast(head(encoder(one)), head(encoder(other)), p.tau)
+            tuned = list(encoder.parameters())
+            for weight, grad in zip(tuned, torch.autograd.grad(loss, tuned), strict=True):
+                weight.data -= p.lr * grad
+    return {f"encoder.{name}": tensor.numpy() for name, tensor in encoder.state_dict().items()}
+
+
+@pytest.mark.parametrize(("n", "batch_size", "epochs"), [(12, 12, 1), (12, 4, 1), (12, 5, 2), (5, 32, 1)])
+@pytest.mark.parametrize(
+    ("kind", "params"), [(FedICONClient, {}), (FedICONClient, {"projection": "mlp"}), (DomainClient, {})]
+)
+def test_adaptation_is_descent_on_the_contrast_of_the_test_images(
+    n: int, batch_size: int, epochs: int, kind: type[DomainClient], params: Settings
+) -> None:
+    adapt: Settings = {"batch_size": batch_size, "epochs": epochs, "lr": 0.05, "tau": 0.2}
+    made = client(adapt, params, kind)
+    test, before = barred_images(n, seed=1), weights(made)
+    expected = slow_adaptation(made, test.x, ContrastParams(**adapt))
+    scores, (unadapted, adapted) = scored_weights(made, test)
+    assert parts_of(changed(unadapted, adapted)) == {"encoder"}  # the classifier is fixed
+    assert parts_of(changed(before, unadapted)) == ({"classifier"} if kind is FedICONClient else set())  # personal
+    for name, array in expected.items():
+        np.testing.assert_allclose(adapted[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
+    put(made, adapted)
+    correct, loss_sum = made.score(test)
+    assert (scores.correct, scores.loss_sum) == (correct, loss_sum)
+    put(made, unadapted)
+    assert scores.others == {BEFORE: made.score(test)[0]}
+
+
+@pytest.mark.parametrize("mode", ["transductive", "online"])
+@pytest.mark.parametrize("params", [{}, {"lie": False}])
+def test_labels_of_test_images_change_nothing_of_the_adaptation(mode: str, params: Settings) -> None:
+    test = barred_images(12, seed=1)
+    wrong = ImageSet(test.x, (test.y + 1) % C)
+    made = client({"mode": mode, "batch_size": 4, "lr": 0.05}, params)
+    _, honest = scored_weights(made, test)
+    _, fooled = scored_weights(made, wrong)
+    assert len(honest) == (4 if mode == "online" else 2)
+    assert all(not changed(a, b) for a, b in zip(honest, fooled, strict=True))
+    assert changed(honest[0], honest[-1])
+
+
+def test_online_predicts_each_batch_after_its_step() -> None:
+    made, test = client({"mode": "online", "batch_size": 4, "lr": 0.05}), barred_images(10, seed=1)
+    scored: list[list[int]] = []
+    score = made.score
+
+    def spy(images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+        scored.append([next(i for i in range(10) if np.array_equal(test.x[i], x)) for x in images.x])
+        return score(images, predict)
+
+    made.score = spy  # type: ignore[method-assign]
+    made.score_test(test)
+    assert scored[0] == list(range(10))  # before adaptation
+    assert [len(places) for places in scored[1:]] == [4, 4, 2]
+    assert sorted(chain.from_iterable(scored[1:])) == list(range(10))
+    _, states = scored_weights(made, test)
+    assert all(changed(a, b) for a, b in pairwise(states))
+
+
+def test_with_one_batch_online_is_transductive() -> None:
+    test = barred_images(12, seed=1)
+    online, whole = (
+        client({"mode": mode, "lr": 0.1}).score_test(test) for mode in ("online", "transductive")
+    )  # fmt: skip
+    assert (online.correct, online.others) == (whole.correct, whole.others)
+    assert online.loss_sum == pytest.approx(whole.loss_sum, rel=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["transductive", "online"])
+@pytest.mark.parametrize(("n", "batch_size"), [(1, 8), (9, 8), (2, 8), (17, 4)])
+def test_last_batch_of_one_image(n: int, batch_size: int, mode: str) -> None:
+    made = client({"batch_size": batch_size, "mode": mode}, model="cnn_bn")
+    scores, states = scored_weights(made, barred_images(n, seed=1))
+    assert 0 <= scores.correct <= n and np.isfinite(scores.loss_sum)
+    assert all(np.isfinite(array).all() for array in states[-1].values())
+    if n == 1:  # alone, it has nothing to stand out from: Eq. 5 is zero, only BatchNorm has seen it
+        learned = {name for name, _ in made.model.named_parameters()}
+        assert not changed(states[0], states[-1]) & learned
+
+
+@pytest.mark.parametrize("bn", ["average", "freeze", "local"])
+def test_adaptation_moves_batchnorm_unless_it_is_frozen(bn: str) -> None:
+    made = client(model="cnn_bn", bn=bn)
+    _, (before, after) = scored_weights(made, barred_images(12, seed=1))
+    moved = changed(before, after)
+    assert any("running" in name for name in moved) is (bn != "freeze")
+    assert not made.model.training  # scored in evaluation mode
+
+
+@pytest.mark.parametrize(
+    ("adapt", "params"),
+    [({}, {}), ({}, {"lie": False}), ({"mode": "online"}, {}), ({}, {"classifier_training": "local"})],
+)
+def test_scoring_leaves_the_model_as_found_and_starts_again(adapt: Settings, params: Settings) -> None:
+    made, test = client({"lr": 0.05} | adapt, params, model="cnn_bn"), barred_images(12, seed=1)
+    before = weights(made)
+    torch.manual_seed(3)
+    rng = torch.get_rng_state()
+    first = made.score_test(test)
+    assert not changed(before, weights(made))
+    assert made.memory == {}
+    made.score_test(barred_images(7, seed=5))  # what was scored in between does not matter
+    assert made.score_test(test) == first
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+def test_scores_come_out_of_evaluate_before_and_after() -> None:
+    made = client()
+    _, number, metrics = made.evaluate(shared(made), {SERVER_ROUND: ROUND, "domains": ["a"]})
+    direct = made.score_test(barred_images(15, seed=1))
+    assert number == metrics["count/a"] == 15
+    assert metrics["correct/a"] == direct.correct
+    assert metrics[f"other-correct/{BEFORE}/a"] == direct.others[BEFORE]
+
+
+def test_a_batch_may_be_larger_than_those_of_training() -> None:
+    """The memory that all batches use in turn is no limit."""
+    made, test = client(), barred_images(50, seed=1)
+    assert made.setup.train.batch_size < 40
+    adaptation = ContrastAdaptation(ContrastParams(batch_size=40, lr=0.05, mode="online"))
+    assert [len(seen) for seen in adaptation.adapt(made, test.x)] == [40, 10]
+
+
+@pytest.mark.parametrize("mode", ["transductive", "online"])
+@pytest.mark.parametrize("corruption", ["gaussian_noise", "contrast", "random"])
+def test_adaptation_to_corrupted_images(corruption: str, mode: str) -> None:
+    """Covariate shift: severe corruption, a classifier that knows the clean classes, a step that matters."""
+    test, keys = barred_images(24, seed=1), np.arange(24)
+    x = random_corruption(test.x, 5, keys) if corruption == "random" else corrupt(test.x, corruption, 5, keys)
+    made = client({"mode": mode, "lr": 0.01}, {"personal_epochs": 20})
+    for _ in range(2):
+        fit(made)
+    scores, (unadapted, *adapted) = scored_weights(made, ImageSet(x, test.y))
+    assert changed(unadapted, adapted[-1])
+    assert 0 <= scores.correct <= 24 and 0 <= scores.others[BEFORE] <= 24
+    assert np.isfinite(scores.loss_sum)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"tau": 0.0},
+        {"lr": 0.0},
+        {"batch_size": 1},
+        {"epochs": 0},
+        {"mode": "batch"},
+        {"mode": "online", "epochs": 2},
+        {"unknown": 1},
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(params: Settings) -> None:
+    with pytest.raises(ValidationError):
+        ContrastParams(**params)
