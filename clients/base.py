@@ -25,8 +25,8 @@ from clients.modules.base import AllModules
 from clients.training import stopwatch
 from clients.training.batches import Batch
 from clients.training.phases import Phase
+from clients.training.scored_parts import asked_images
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.test_parts import asked_images
 from clients.training.tools import ClientSetup, NodeTools, Scores
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
