@@ -28,14 +28,13 @@ from clients.base import DomainClient
 from datasets.base import ImageSet
 from fedshift_app.comparing import runs as comparing
 from fedshift_app.config import registry
+from fedshift_app.node import setup
 from fedshift_app.report import reading, views
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import DOMAINS
 
 #: Whose images the statistics are of, and what the printed table calls them.
 STATISTICS = {"run": "of the run", "all": "of all nodes' images", "own": "of the node's images"}
-#: Methods that train a copy before it is scored, which takes statistics of its own.
-TRAIN_FIRST = ("fedavg-ft",)
 #: Accuracy by domain, by the statistics.
 Scores = dict[str, dict[str, float]]
 
@@ -75,9 +74,9 @@ def score(folder: Path, data_dir: Path | None, most: int | None = None) -> tuple
     if record.checkpoint is None or record.deployed:
         raise FedShiftError("there is no checkpoint, or the images are on the nodes")
     method = str(record.config.method["name"])
-    if not registry.get(method).client_class().scores_images_alone:
+    if not setup.scores_images_alone(record.config):
         raise FedShiftError("the method adapts to the test images")
-    if method in TRAIN_FIRST:
+    if record.config.adapt["name"] != registry.NONE:  # it takes statistics of its own
         raise FedShiftError("the method trains before it is scored")
     config, nodes = views.with_data(record.config, data_dir), record.checkpoint.nodes
     held = [views.client_of(record, config, node.domain, node).train_set for node in nodes]
@@ -86,7 +85,8 @@ def score(folder: Path, data_dir: Path | None, most: int | None = None) -> tuple
     found: dict[str, dict[str, list[float]]] = {name: {} for name in STATISTICS}
     for node in nodes:
         client = views.client_of(record, config, node.domain, node)
-        weights, test = views.shared_weights(client, record.checkpoint.weights), client.test_set(node.domain)
+        weights = setup.in_order(record.checkpoint.weights, client, "the checkpoint's")
+        test = client.test_set(node.domain)
         test = test.select(np.sort(np.random.default_rng(0).permutation(len(test))[:most]))
         client.evaluate(weights, {DOMAINS: []})  # which loads them, and the node's private parts
         for name, images in {"run": None, "all": mixed, "own": client.train_set}.items():

@@ -37,8 +37,9 @@ if importlib.util.find_spec("flwr") is None:
     client_module.NumPyClient = object  # type: ignore[attr-defined]
     sys.modules |= {"flwr": flower, "flwr.client": client_module}
 
-from clients.base import ClientSetup, DomainClient
 from clients.f2dc import F2DCClient
+
+from clients.base import ClientSetup, DomainClient
 from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel

@@ -68,11 +68,12 @@ class ContrastAdaptation(Adaptation):
     def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
         """Tune the encoder on images (N, H, W, 3), classifier and projection fixed."""
         p, model = self.params, client.model
-        model.requires_grad_(False)
-        model.encoder.requires_grad_(True)
         frozen_bn = client.setup.model.bn == "freeze"
         set_training(model.encoder, freeze_batchnorm=frozen_bn)
         tuned = [weight for weight in model.encoder.parameters() if weight.requires_grad]
+        model.requires_grad_(False)
+        for weight in tuned:
+            weight.requires_grad_(True)
         optimizer = torch.optim.SGD(tuned, lr=p.lr)
         # In place of labels, which are not known here, each image carries its place.
         unlabelled = ImageSet(images, np.arange(len(images), dtype=np.int64))

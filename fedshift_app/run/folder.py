@@ -178,9 +178,8 @@ class RunFolder:
         self._lock.release()
 
     def add_round(
-        self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays, state: Arrays,
-        memory: Mapping[int, int] | None = None,
-        nodes: Sequence[Node] = (),
+        self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays,
+        state: Arrays | None = None, memory: Mapping[int, int] | None = None, nodes: Sequence[Node] = (),
     ) -> None:  # fmt: skip
         """Save a full round: first its line in ``metrics.jsonl``, then the checkpoint, by which the round counts.
 
@@ -197,15 +196,9 @@ class RunFolder:
         self._weights = weights
         durable.append_line(self.path / METRICS_FILE, json.dumps(finite(_line(result))))
         checkpoint = Checkpoint(
-            result.server_round,
-            decode(weights),
-            knowledge,
-            state,
-            dict(memory or {}),
-            list(nodes),
-            self.seconds,
+            result.server_round, decode(weights), knowledge, state or {}, dict(memory or {}), list(nodes), self.seconds,
             self.writing,
-        )
+        )  # fmt: skip
         checkpoints.save(self.path / checkpoints.FOLDER, checkpoint)
         self._tracker.add(result)
         self.writing += time.perf_counter() - started

@@ -154,7 +154,7 @@ def test_state_never_travels_and_what_is_the_same_is_written_once(
     run(experiment, "mine", rounds=1)
     asked = [message for message in heard if message.metadata.message_type != MessageType.QUERY]
     assert {name for message in asked for name in message.content.array_records["knowledge"]} == {"anchor"}
-    assert len({id(message.content.array_records["knowledge"]["anchor"]) for message in asked[:4]}) == 1
+    assert len({id(message.content.array_records["knowledge"]["anchor"].data) for message in asked[:4]}) == 1
     words = {message.content.config_records["config"]["told/word"] for message in asked}
     assert words == {f"{domain} 1" for domain in ("scan", "texture", "street", "sketch")}
 

@@ -173,7 +173,7 @@ def test_parameters_of_a_sweep_and_modules_make_rows(make_run: MakeRun) -> None:
     runs += [make_run("fedavg", 0, two(1, 2)), make_run("fedavg", 0, two(3, 4), flat={"set": "modules.name=f2dc"})]
     rows = compare(runs).numbers.rows
     assert [(row.label, row.seeds) for row in rows] == [
-        ("fedavg modules.name=f2dc", (0,)), ("fedavg modules.name=none", (0,)),
+        ("fedavg modules=f2dc", (0,)), ("fedavg modules=none", (0,)),
         ("i2pfl tau=0.02", (0, 1)), ("i2pfl tau=0.1", (0, 1)),
     ]  # fmt: skip
     assert [row.is_baseline for row in rows] == [False, True, False, False]
@@ -481,4 +481,4 @@ def test_runs_of_an_experiment_that_refuses_fedavg_compare(make_run: MakeRun) ->
         make_run(method, seed, two(60 + seed, 40 + seed), experiment="digits-small-heterogeneous")
         for method in ("local", "fedproto", "fedseproto") for seed in range(2)
     ]  # fmt: skip
-    assert [row.label for row in compare(runs).numbers.rows] == ["fedseproto", "local", "fedproto"]
+    assert [row.label for row in compare(runs).numbers.rows] == ["fedseproto", "fedproto", "local"]

@@ -1,5 +1,6 @@
 """The papers' printed tables: the same digits as in the papers, and rows and columns of ours that exist."""
 
+import json
 import re
 
 import pytest
@@ -9,9 +10,11 @@ from support import ROOT
 from datasets import catalog
 from fedshift_app.comparing import papers
 from fedshift_app.comparing.papers import Table
-from fedshift_app.config import registry
-from fedshift_app.config.resolving import CONF, names, read_yaml
+from fedshift_app.config.files import CONF, names
+from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.resolving import resolve
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.yaml_files import read_yaml
 
 TABLES = papers.all_tables()
 #: What the project adds to the printed facts.
@@ -50,10 +53,10 @@ def test_what_a_table_stands_for_exists(table: Table) -> None:
         assert set(row.values) == set(table.printed.columns)
         ours = table.stands_for(row)
         if ours:
-            method = registry.get(ours.pop("method.name"))
-            modules = str(ours.pop("modules.name", registry.NO_PLUGIN))
-            registry.check_plugin(modules)
-            method.split_params({key.removeprefix("method."): value for key, value in ours.items()})
+            given = " ".join(f"{key}={json.dumps(value)}" for key, value in ours.items() if key != "method.name")
+            config = resolve({"method": ours["method.name"], "rounds": 30, "set": given})
+            settings = as_asked(flat(config.model_dump(mode="json")))
+            assert {key: settings[key] for key in ours} == ours
     for beside in table.printed.beside:
         domains = {domain for name in beside.dataset for domain in catalog.get(name).domains}
         assert beside.columns.keys() <= set(table.printed.columns)
@@ -72,26 +75,26 @@ def test_the_tables_of_experiments_are_here() -> None:
 
 def test_a_row_is_chosen_by_its_settings() -> None:
     table = papers.get("f2dc.table5")
-    plain = {"method.name": "f2dc", "modules.name": "none"}
+    plain = {"method.name": "f2dc", "modules": "none", "adapt.name": "none"}
     found = table.row(plain | {"method.sigma": 0.3})
     assert found is not None and found.value("AVG") == 75.34
     assert table.row(plain | {"method.sigma": 0.2}) is None
-    carried = papers.get("f2dc.table1b").row({"method.name": "fedavg", "modules.name": "f2dc"})
+    carried = papers.get("f2dc.table1b").row({"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"})
     assert carried is None  # FedAvg with modules is not FedAvg
-    carried = papers.get("f2dc.table3").row({"method.name": "fedavg", "modules.name": "f2dc"})
+    carried = papers.get("f2dc.table3").row({"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"})
     assert carried is not None and carried.method == "FedAvg+DFD+DFC"
 
 
 def test_a_method_with_a_part_switched_off_stands_beside_no_row_of_the_whole() -> None:
     table = papers.get("fedicon.table1")
-    whole = {"modules.name": "none", **table.stands_for(table.printed.rows[-1])}
+    whole = {"modules": "none", "adapt.name": "none", **table.stands_for(table.printed.rows[-1])}
     found = table.row(whole)
     assert found is not None and found.method == "FedICON"
     assert table.row(whole | {"method.tta": False}) is None
 
 
 def test_fedproto_shares_weights_where_the_paper_has_one_global_model() -> None:
-    ours = {"method.name": "fedproto", "modules.name": "none"}
+    ours = {"method.name": "fedproto", "modules": "none", "adapt.name": "none"}
     for id_ in ("i2pfl.tableiidigits", "fedseproto.table1digits"):
         assert papers.get(id_).row(ours | {"method.share_weights": False}) is None
         assert papers.get(id_).row(ours | {"method.share_weights": True}) is not None
@@ -113,5 +116,5 @@ def test_print_errors_belong_to_their_table() -> None:
 
 def test_a_printed_spread_is_kept() -> None:
     table = papers.get("fedicon.table1")
-    row = table.row({"modules.name": "none", **table.stands_for(table.printed.rows[-1])})
+    row = table.row({"modules": "none", "adapt.name": "none", **table.stands_for(table.printed.rows[-1])})
     assert row is not None and (row.value("MNIST"), row.spread("MNIST")) == (89.67, 1.48)

@@ -261,7 +261,7 @@ def test_checkpoints_keep_types_order_and_layout(tmp_path: Path) -> None:
         "z": np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)), "a": np.array(7),
         "none": np.zeros((0, 4), np.float16), "m": np.array([True, False]),
     }  # fmt: skip
-    saved = checkpoints.Checkpoint(3, weights, {}, {2: 3}, [], 1.5, 0.5)
+    saved = checkpoints.Checkpoint(3, weights, {}, {"h": np.arange(3.0)}, {2: 3}, [], 1.5, 0.5)
     checkpoints.save(tmp_path / "checkpoint", saved)
     found = checkpoints.load(tmp_path / "checkpoint", 3)
     assert list(found.weights) == list(weights)
@@ -269,6 +269,8 @@ def test_checkpoints_keep_types_order_and_layout(tmp_path: Path) -> None:
         assert (found.weights[name].dtype, found.weights[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(found.weights[name], array)
     assert (found.knowledge, found.memory, found.nodes, found.seconds, found.writing) == ({}, {2: 3}, [], 1.5, 0.5)
+    assert list(found.state) == ["h"]
+    np.testing.assert_array_equal(found.state["h"], np.arange(3.0))
 
 
 # --- what is refused ------------------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ class Played:
         for point in grid.points(asked, lambda *_: None)[0]:
             told = {
                 "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
-                "run_id": "x", "versions": versions(),
+                "run_id": "x", "versions": versions(point.config),
             }  # fmt: skip
             (self.home / f"config-{point.config.seed}.yaml").write_text(yaml.safe_dump(told))
         sweeping.sweep(["handwritten", *given], paper, self.check)
