@@ -2,7 +2,7 @@
 
     checkpoint/weights-00007.safetensors    the shared weights after round 7
     checkpoint/knowledge-00007.safetensors  what the method shares besides
-    checkpoint/state-00007.safetensors      what only the server keeps
+    checkpoint/state-00007.safetensors      what only the server keeps, if there is any
     checkpoint/round-00007.json             written last: sizes and hashes of all, the nodes, what they keep
     checkpoint/nodes/                       what simulated nodes keep to themselves (``keeping``)
 
@@ -65,6 +65,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     for kind, arrays in (
         ("weights", checkpoint.weights), ("knowledge", checkpoint.knowledge), ("state", checkpoint.state),
     ):  # fmt: skip
+        if kind == "state" and not arrays:
+            continue
         data = durable.pack(arrays)
         name = f"{kind}-{number:05d}.safetensors"
         durable.write_durably(folder / name, data, named=False)
@@ -116,7 +118,7 @@ def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)
             server_round=int(content["round"]),
             weights=_arrays(folder, content["files"]["weights"]),
             knowledge=_arrays(folder, content["files"]["knowledge"]),
-            state=_arrays(folder, content["files"]["state"]) if content["format"] > 1 else {},
+            state=_arrays(folder, content["files"]["state"]) if "state" in content["files"] else {},
             memory={int(index): int(kept) for index, kept in content["memory"].items()},
             nodes=[_node(told) for told in content["nodes"]],
             seconds=float(content["seconds"]),
