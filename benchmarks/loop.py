@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import machine
@@ -37,26 +37,26 @@ if importlib.util.find_spec("flwr") is None:
     client_module.NumPyClient = object  # type: ignore[attr-defined]
     sys.modules |= {"flwr": flower, "flwr.client": client_module}
 
-from clients.f2dc import F2DCClient
-
-from clients.base import ClientSetup, DomainClient
+from clients.base import ClientSetup, DomainClient, Phase
 from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
+from clients.modules.base import AllModules
+from clients.modules.f2dc import F2DCModules, F2DCParams
 from clients.training import workbench
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import digits
 from datasets.base import ImageSet, Source
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays
 
 #: Times faster than the plain loop, by what the processor has for bfloat16. The middle one is ours: its arithmetic
 #: is twice as fast as float32's, so that no loop can be much more than twice as fast.
 TARGETS = {machine.AMX: 2.5, machine.AVX512: 1.8, machine.NONE: 1.3}
 CLASSES, BATCH = 10, 64
 MODEL, IMAGES = ModelConfig(name="resnet10"), ImageConfig(crop_padding=4, flip=False)
-CLIENTS: dict[str, type[DomainClient]] = {"fedavg": DomainClient, "f2dc": F2DCClient, "fedcode": FedCodeClient}
+CLIENTS: dict[str, type[DomainClient]] = {"fedavg": DomainClient, "f2dc": DomainClient, "fedcode": FedCodeClient}
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
@@ -93,17 +93,16 @@ def make(method: str, images: ImageSet, device: torch.device, *, plain: bool) ->
     kind = CLIENTS[method]
     train = TrainConfig(epochs=1, batch_size=BATCH, lr=0.01, precision="float32" if plain else "auto")
     params: Params = kind.params_model()
-    plugin = kind.plugin(None, params)
+    modules = AllModules([F2DCModules(F2DCParams())] if method == "f2dc" else ())
     plan = Blueprint(MODEL, CLASSES, 32, 0)
-    model: SplitModel = kind.build_model(plan, params)
-    model = model if plugin is None else plugin.wrap(model, plan)
+    model: SplitModel = modules.wrap(kind.build_model(plan, params), plan)
     if plain:
         for module in model.modules():
             if isinstance(module, SAIN):
                 module.__class__ = PlainSAIN
     model = model.to(device) if plain else model.to(device).to(memory_format=torch.channels_last)
     setup = ClientSetup(0, 0, device, MODEL, train, IMAGES)
-    return kind(model, setup, params, images, lambda _: images, plugin=plugin)
+    return kind(model, setup, params, images, lambda _: images, modules=modules)
 
 
 def knowledge(method: str) -> Arrays:
@@ -113,14 +112,13 @@ def knowledge(method: str) -> Arrays:
     rng = np.random.default_rng(0)
     return {
         "prototypes": rng.random((CLASSES, 512), np.float32), "labels": np.arange(CLASSES),
-        "style-prototypes": rng.random((3, 512), np.float32), "pseudo-label": np.array([1]),
+        "style-prototypes": rng.random((3, 512), np.float32),
     }  # fmt: skip
 
 
 def ours(client: DomainClient) -> None:
     """Train one local epoch as a node does."""
-    start(client)
-    client._train(2)
+    client._train(2, start(client))
 
 
 def plain(client: DomainClient, loader: DataLoader[tuple[Tensor, int]]) -> float:
@@ -133,19 +131,18 @@ def plain(client: DomainClient, loader: DataLoader[tuple[Tensor, int]]) -> float
     for x, y in loader:
         x, y = x.to(client.setup.device), y.to(client.setup.device)
         optimizer.zero_grad()
-        loss = sum(client.terms(Batch(x, y, 0)).values(), start=torch.zeros((), device=x.device))
+        loss = sum(client.terms_of(Batch(x, y, 0)).values(), start=torch.zeros((), device=x.device))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.item())
     return sum(losses) / len(losses)
 
 
-def start(client: DomainClient) -> None:
-    """Begin round 2."""
+def start(client: DomainClient) -> Sequence[Phase]:
+    """Begin round 2; return the parts of its training."""
     client.server_round = 2
-    if client._plugin is not None:
-        client._plugin.start_round(client.model, client.torch_rng("modules", 2))
-    client.start_round(2)
+    client.told = {"pseudo-label": 1}
+    return client._prepare_round(2)
 
 
 def pictures(data: Path, number: int) -> tuple[str, ImageSet]:

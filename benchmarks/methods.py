@@ -81,7 +81,7 @@ def parameters(method: str, flat: dict[str, Any]) -> dict[str, int]:
     config = resolve(flat | {"method": method})
     model = setup.initial_model(config)
     client_class = registry.get(method).client_class()
-    kept = client_class.kept_names(model, config.model, config.node_params(), setup.plugin(config))
+    kept = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
     counts = {name: p.numel() for name, p in model.named_parameters()}
     private = sum(count for name, count in counts.items() if name in kept)
     return {"shared": sum(counts.values()) - private, "private": private}

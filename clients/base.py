@@ -30,6 +30,7 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.tools import ClientSetup, NodeTools, Scores
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.names import (
     CORRECT,
     COUNT,
@@ -48,7 +49,6 @@ from fedshift_wire.names import (
     VALIDATION_COUNT,
 )  # fmt: skip
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays
 
 __all__ = ["ClientSetup", "DomainClient", "Phase", "Scores"]
 

@@ -27,8 +27,8 @@ from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays
 
 STYLE = "style_encoder"  # the model's private encoder of style
 HEAD = "classifier"

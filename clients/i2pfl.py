@@ -24,8 +24,8 @@ from clients import losses
 from clients.base import DomainClient
 from clients.losses import i2pfl as terms_of_i2pfl
 from clients.training.batches import Batch
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import generator
 
 AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)

@@ -26,8 +26,8 @@ from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training import precision
 from clients.training.arrays import view
 from clients.training.batches import Batch
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
 PROJECTED = 256  # width of the projection, as in the paper

@@ -21,10 +21,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import FedShiftError
-
-#: Arrays by name, as they travel or are kept.
-Arrays = dict[str, NDArray[Any]]
 
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
 KINDS = "biufc"  # of dtypes that travel: booleans and numbers

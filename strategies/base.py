@@ -19,6 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import (
@@ -39,7 +40,6 @@ from fedshift_wire.names import (
     VALIDATION,
 )  # fmt: skip
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import generator
 from strategies.contributions import Declaration, check_contribution
 from strategies.federation import clock

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.params import Params
-from fedshift_wire.records import Arrays
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import Declaration, Shape
 from strategies.federation.averaging import RunningAverage

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.records import Arrays
+from fedshift_wire.arrays import Arrays
 
 FloatArray = NDArray[np.float32]
 Partition = Literal["last", "first"]

@@ -19,7 +19,7 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import Stopwatch
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
-from fedshift_wire.records import Arrays
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.seeding import torch_seed
 
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts

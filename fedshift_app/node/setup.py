@@ -27,11 +27,11 @@ from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.holdings import Place, dealt, own_images, test_images
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import largest
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.methods import imported
 from fedshift_wire.names import ENGINE, RUN
-from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import torch_seed
 
 SIMULATION = "simulation"

@@ -22,9 +22,9 @@ from typing import Any
 from fedshift_app.node.holdings import Place
 from fedshift_app.run import durable
 from fedshift_app.run.checkpoints import KEEP
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
-from fedshift_wire.records import Arrays
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"

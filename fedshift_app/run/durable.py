@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedshift_wire.records import Arrays
+from fedshift_wire.arrays import Arrays
 
 PART = ".part"  # ends the name of a file that is being written
 

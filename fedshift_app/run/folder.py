@@ -25,8 +25,9 @@ from fedshift_app.run import checkpoints, durable, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.scores import client_models, mean, mean_client_models
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.records import Arrays, encode
+from fedshift_wire.records import encode
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
 from strategies.federation.schedule import LAST_ROUNDS

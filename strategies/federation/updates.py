@@ -6,9 +6,10 @@ from functools import cached_property
 from flwr.app import ArrayRecord, Message, RecordDict
 
 import fedshift_wire.records
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused, check_numbers
 from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, METRICS
-from fedshift_wire.records import Arrays, RecordError
+from fedshift_wire.records import RecordError
 from strategies.federation.averaging import RunningAverage, shares
 from strategies.federation.checks import training_numbers
 from strategies.federation.roster import Node

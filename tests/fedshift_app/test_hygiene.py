@@ -95,6 +95,19 @@ def test_imports_point_one_way() -> None:
     assert found == []
 
 
+def test_a_node_computes_without_flower() -> None:
+    """Of Flower the node side knows the NumPyClient alone: its loop can be measured where there is none."""
+    found = []
+    for part in ("clients", "datasets", "fedshift_wire"):
+        for path in (ROOT / part).rglob("*.py"):
+            for place in ast.walk(ast.parse(path.read_text())):
+                if isinstance(place, ast.ImportFrom) and (place.module or "").split(".")[0] == "flwr":
+                    found.append(f"{path.relative_to(ROOT)}: {place.module}")
+                if isinstance(place, ast.ImportFrom) and place.module == "fedshift_wire.records":
+                    found.append(f"{path.relative_to(ROOT)}: {place.module}")
+    assert found == ["clients/training/tools.py: flwr.client", "fedshift_wire/records.py: flwr.app"]
+
+
 def test_what_the_bundle_leaves_out_is_not_needed_in_it() -> None:
     """Server and node use no room of ``fedshift_app`` that only the command needs."""
     out = ("launch", "sweep", "comparing", "report")

@@ -34,8 +34,8 @@ from clients.losses.fedicon import instance_contrast
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from datasets.corruptions import corrupt, random_corruption
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.names import SERVER_ROUND
-from fedshift_wire.records import Arrays
 from fedshift_wire.seeding import torch_seed
 
 BEFORE = "before-adaptation"

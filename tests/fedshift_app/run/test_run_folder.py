@@ -33,8 +33,8 @@ from fedshift_app.run.folder import (
     summary,
     weights_hash,
 )
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.records import Arrays
 from strategies.federation.rounds import RoundResult
 
 CONFIG = resolve({"seed": 3, "rounds": 4})
