@@ -2,7 +2,7 @@
 # make deploy-demo  the same app on a SuperLink and four SuperNodes on this machine, with TLS and node keys
 # make docker-demo  the same in containers: builds the image, runs docker/compose.yaml, removes it again
 # make test         ruff, mypy and the tests;  make check leaves out the tests that start Flower's processes,
-#                   make test-all runs those too that kill a run again and again
+#                   make test-all runs those too that kill a run again and again, or train each method until it has learnt
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

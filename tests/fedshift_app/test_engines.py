@@ -75,7 +75,13 @@ def left_behind(mark: str) -> set[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["method=fedcode", "rounds=2"]], ids=["fedavg", "private-parts"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([], id="fedavg", marks=pytest.mark.long),
+        pytest.param(["method=fedcode", "rounds=2"], id="private-parts"),
+    ],
+)
 def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: Path) -> None:
     inline = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", *TINY, *more, cwd=tmp_path))
     simulation = finished(fedshift("run", "handwritten", "nodes=2", *TINY, *more, cwd=tmp_path))
@@ -88,6 +94,7 @@ def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_number_of_actors_does_not_change_the_numbers(tmp_path: Path) -> None:
     arguments = ["run", "handwritten", "method=fedcode", "nodes=4", "rounds=2", "train.epochs=1", "report=false"]
     many = finished(fedshift(*arguments, cwd=tmp_path))

@@ -537,6 +537,7 @@ def test_a_run_ends_with_its_report_unless_it_is_told_not_to(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_simulation_and_its_report(tmp_path: Path) -> None:
     """The run is that of other processes; the report is made in the command's own."""
     quick = ["method=fedcode", "nodes=2", "rounds=1", "train.epochs=1", "dataset.domains=[scan,sketch]"]

@@ -522,6 +522,7 @@ def test_the_real_command_runs_this_tree() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_sweep(
     tmp_path: Path, compared: type[Compared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
