@@ -164,11 +164,16 @@ def test_models_right_after_local_training_are_not_tuned_again() -> None:
     assert f"{OTHER_CORRECT}{BEFORE}/a" in mine.evaluate(received(mine), asked("a"))[2]
 
 
-def test_validation_images_are_scored_with_the_global_model() -> None:
-    made, other = client(), plain()
+def test_validation_images_are_scored_as_test_images_are() -> None:
+    """With the tuned copy: a validation part of the same images as a test set has its score, not the global model's."""
+    images = test_set("a")
+    made, other = (kind(train={"lr": 0.2}) if kind is client else kind(lr=0.2) for kind in (client, plain))
+    made.validation_set = other.validation_set = images
     given, config = received(made), asked("a", **{VALIDATION: True})
-    got, expected = made.evaluate(given, config)[2], other.evaluate(given, config)[2]
-    assert got[VALIDATION_CORRECT] == expected[VALIDATION_CORRECT]
+    got, untuned = made.evaluate(given, config)[2], other.evaluate(given, config)[2]
+    assert got[VALIDATION_CORRECT] == got[f"{CORRECT}a"]
+    assert untuned[VALIDATION_CORRECT] == untuned[f"{CORRECT}a"] == got[f"{OTHER_CORRECT}{BEFORE}/a"]
+    assert got[VALIDATION_CORRECT] != untuned[VALIDATION_CORRECT]
 
 
 def test_every_node_is_scored_with_a_model_of_its_own_though_all_travels() -> None:
