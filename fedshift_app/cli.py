@@ -9,17 +9,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn, TypeVar
 
-import numpy as np
 import typer
 
 from clients.models.catalog import NETWORKS
 from datasets import catalog
 from datasets.base import SPLITS, Source, Split
-from datasets.splits import domain_parts
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
 from fedshift_wire.errors import ConfigError, FedShiftError
@@ -52,6 +49,7 @@ def run(
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
     """
     from fedshift_app.launch import runner
+    from fedshift_app.launch.checking import check_data
     from fedshift_app.run import resuming
     from fedshift_app.run.folder import COMMIT, commit
 
@@ -89,6 +87,7 @@ def sweep(
     order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (side by side,
     with engine=inline).
     """
+    from fedshift_app.launch.checking import check_data
     from fedshift_app.sweep import sweeping
 
     sweeping.sweep(arguments or [], paper, check_data)
@@ -364,26 +363,6 @@ def tell_files(paths: list[Path]) -> None:
     """Print what was written."""
     for path in paths:
         typer.echo(f"wrote {path}")
-
-
-def check_data(config: RunConfig, nodes: int) -> None:
-    """Read every domain of the run and deal the shares, so that what is wrong is told before anything starts.
-
-    Raises:
-        DataError: With the file or folder.
-    """
-    labels = {}
-    cfg, trained = config.dataset, config.allocation.training_domains(config.dataset.domains)
-    for domain in cfg.domains:
-        for split in SPLITS:
-            if split == "test" or domain in trained:
-                labels[domain, split] = catalog.load(cfg.name, domain, split, cfg.source(), cfg.size).y
-    dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
-    classes = len(catalog.get(cfg.name).classes)
-    for domain in dict.fromkeys(dealt):
-        pool = np.concatenate([labels[domain, split] for split in config.allocation.pool])
-        domain_parts(config.allocation, dealt, domain, pool, classes, config.seed)
-    catalog.load.cache_clear()  # the nodes read for themselves
 
 
 def fail(error: FedShiftError) -> NoReturn:

@@ -25,8 +25,6 @@ from fedshift_wire.errors import FederationError
 from fedshift_wire.names import (
     ARRAYS,
     CONFIG,
-    DOMAINS,
-    DRAWN,
     ENGINE,
     KNOWLEDGE,
     LOCAL_DOMAINS,
@@ -34,8 +32,6 @@ from fedshift_wire.names import (
     NODE_INDEX,
     RUN,
     SERVER_ROUND,
-    STARTS,
-    STOPS,
     TOLD,
     VALIDATION,
 )  # fmt: skip
@@ -46,11 +42,18 @@ from strategies.federation import clock
 from strategies.federation.averaging import shares
 from strategies.federation.clock import Clock
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
-from strategies.federation.evaluation import ClientScores, Evaluation, Part, Questions, local_accuracy, own_accuracy
+from strategies.federation.evaluation import (
+    ClientScores,
+    Evaluation,
+    Questions,
+    asked_of,
+    local_accuracy,
+    own_accuracy,
+)
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Ask, Federation, RoundResult
-from strategies.federation.updates import Update, average, mean_losses, num_bytes, read_update
+from strategies.federation.updates import Update, average, by_reason, mean_losses, num_bytes, read_update
 from strategies.weighting import by_rule
 
 log = logging.getLogger("fedshift")
@@ -212,7 +215,7 @@ class DomainStrategy(FedAvg):
         for node, reason in problems:
             self._leave_out(node, reason)
         if not updates:
-            raise FederationError(f"round {server_round}: no node delivered a usable result: {_by_reason(problems)}")
+            raise FederationError(f"round {server_round}: no node delivered a usable result: {by_reason(problems)}")
         weights = self.node_weights(updates)
         self.merge_knowledge(updates)
         self._result.nodes = [update.node.index for update in updates]
@@ -289,7 +292,7 @@ class DomainStrategy(FedAvg):
         more = {VALIDATION: True} if evaluation.validating else {}
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
         messages = [
-            self._message(MessageType.EVALUATE, node, self._global, server_round, _asked_of(parts_of[node]) | more)
+            self._message(MessageType.EVALUATE, node, self._global, server_round, asked_of(parts_of[node]) | more)
             for node in longest_first(work)
         ]
         return self._in_order(messages, work)
@@ -386,21 +389,3 @@ class DomainStrategy(FedAvg):
         log.warning("round %d: %s left out: %s", number, node, reason, extra=told)
         self.roster.listener.left_out(number, node, reason)
         self._result.left_out.append(f"{node}: {reason}")
-
-
-def _asked_of(parts: list[Part]) -> dict[str, list[str] | list[int] | bool]:
-    """Return the parts that a node is to score, as it is told of them."""
-    return {
-        DOMAINS: [part.domain for part in parts],
-        DRAWN: [part.drawn for part in parts],
-        STARTS: [part.start for part in parts],
-        STOPS: [part.stop for part in parts],
-    }
-
-
-def _by_reason(problems: list[tuple[Node, str]]) -> str:
-    """Return the problems as one text, nodes with the same problem together."""
-    nodes: dict[str, list[str]] = {}
-    for node, reason in problems:
-        nodes.setdefault(reason, []).append(str(node))
-    return "; ".join(f"{', '.join(who)}: {reason}" for reason, who in nodes.items())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.config import resolving as configuration
+from fedshift_app.config.layers import MODEL_PER_NODE
 from fedshift_wire.errors import ConfigError
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
@@ -32,7 +33,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             launch[key] = _launch_value(key, value)
         elif key in configuration.FLAT_KEYS:
             flat[key] = _flat_value(key, value)
-        elif "." in key or key.replace("-", "_") == configuration.MODEL_PER_NODE:
+        elif "." in key or key.replace("-", "_") == MODEL_PER_NODE:
             dotted.append(argument)
         else:
             known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from clients.adapt.catalog import ADAPTATIONS
@@ -20,6 +19,7 @@ from datasets import catalog
 from datasets.base import Dataset
 from fedshift_app.config import extending, recipes, registry
 from fedshift_app.config.files import CONF, names
+from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explain
 from fedshift_app.run.tracking import check_tracker
@@ -47,8 +47,6 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
 }
 
 DEFAULT_EXPERIMENT = "handwritten"
-#: What an experiment calls ``model.per_node``.
-MODEL_PER_NODE = "model_per_node"
 
 #: What a file may say of a method besides its parameters.
 ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "evaluate", "rounds")
@@ -92,30 +90,30 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     path = experiment_file(str(given["experiment"]) or DEFAULT_EXPERIMENT)
     experiment = read_yaml(path)
     extending.take_files(experiment, path)
-    specials = _section(experiment, "methods")
+    specials = section_of(experiment, "methods")
     again = "resolved" in experiment  # the config.yaml of a run folder
     if again:
-        layers = upgraded(_section(experiment, "resolved"))
+        layers = upgraded(section_of(experiment, "resolved"))
     else:
         layers = {"experiment": path.stem} | {
             k: v for k, v in experiment.items() if k not in ("title", "paper", "methods")
         }
     for name in specials:
         registry.get(str(name))
-        _section(specials, name)
+        section_of(specials, name)
     layers = _with_alias(layers)
     if "modules" in layers:
-        layers["modules"] = _modules(layers["modules"])
+        layers["modules"] = modules_by_name(layers["modules"])
     layers, below, own, above = _with_method(layers, str(given["method"]), specials, overrides, again)
     layers = _with_dataset(layers, str(given["dataset"]), overrides, below.pop("images", {}))
     merged = dict(below)
     for upper in (layers, own, above):
         for key, value in upper.items():
-            merged[key] = _merged(key, merged[key], value) if key in merged else value
+            merged[key] = laid_over(key, merged[key], value) if key in merged else value
     layers = merged
     _set_flat(layers, given)
     for dotted, value in overrides.items():
-        _set_dotted(layers, dotted, value)
+        set_dotted(layers, dotted, value)
     config = validate(layers)
     check_tracker(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
     return config
@@ -131,7 +129,7 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
     layers = _with_dataset({}, name, overrides, {})
     _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
     for key, value in overrides.items():
-        _set_dotted(layers, key, value)
+        set_dotted(layers, key, value)
     try:
         config = DatasetConfig.model_validate(layers["dataset"])
     except ValidationError as error:
@@ -148,7 +146,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     """
     extending.allow(layers.get("plugins") or ())
     layers = upgraded(layers)
-    layers["modules"] = [{"name": name} | params for name, params in _modules(layers.get("modules", ())).items()]
+    layers["modules"] = [{"name": name} | params for name, params in modules_by_name(layers.get("modules", ())).items()]
     try:
         config = RunConfig.model_validate(layers)
         check_dataset(config.dataset)
@@ -232,49 +230,6 @@ def from_json(text: str) -> RunConfig:
     return validate(json.loads(text))
 
 
-def parse_set(text: str) -> dict[str, Any]:
-    """Parse dotted overrides such as ``"method.tau=0.07 train.lr=0.005"``; values are YAML.
-
-    Raises:
-        ConfigError: If a part is not ``section.key=value``.
-    """
-    overrides = {}
-    try:
-        parts = shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"set: {error} in {text!r}") from None
-    for part in parts:
-        dotted, sep, value = part.partition("=")
-        if not sep or not dotted:
-            raise ConfigError(f"set: {part!r} is not of the form section.key=value, for example train.lr=0.005")
-        key = dotted.replace("-", "_")
-        overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, dotted)
-    return overrides
-
-
-def _scalar(text: str, key: str) -> Any:
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"set: the value of {key}, {text!r}, is not YAML") from None
-    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _section(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a copy of a section of a YAML file; one that is absent or left empty is empty."""
-    value = layers.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(f"{key}: expected a mapping of keys to values, found {value!r}")
-    return dict(value)
-
-
 def _chosen(own: dict[str, Any], section: str, wanted: str, default: str) -> tuple[str, dict[str, Any]]:
     """Return the name of the method or data set, and what the experiment says of it.
 
@@ -292,7 +247,7 @@ def _with_alias(layers: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in layers.items() if key not in named}
     if not named:
         return rest
-    return rest | {"model": _section(rest, "model") | {"per_node": next(iter(named.values()))}}
+    return rest | {"model": section_of(rest, "model") | {"per_node": next(iter(named.values()))}}
 
 
 def _with_method(
@@ -311,7 +266,7 @@ def _with_method(
         The layers, and what the method asks of other sections: as its default, as a recipe, for this experiment.
     """
     wanted = str(overrides.pop("method.name", "") or flat)
-    before = _section(layers, "method")
+    before = section_of(layers, "method")
     name, own = _chosen(before, "method", wanted, "fedavg")
     method = registry.get(name)
     if again and name == before.get("name"):
@@ -319,7 +274,7 @@ def _with_method(
     if again:
         layers = {key: value for key, value in layers.items() if key not in OF_RECIPES}
     defaults, sections = _without_sections(method.defaults)
-    special, above = _without_sections(_section(specials, name))
+    special, above = _without_sections(section_of(specials, name))
     params, asked = recipes.spread(method, special | own)
     below, recipe = ({}, sections) if method.of else (sections, {})
     above = recipes.patched(recipes.patched(above, asked), _asked(method, overrides))
@@ -343,42 +298,10 @@ def _without_sections(of_method: Mapping[str, Any]) -> tuple[dict[str, Any], dic
     params = {key: value for key, value in of_method.items() if key not in ASKED_BY_METHODS}
     rest = {key: value for key, value in of_method.items() if key in ASKED_BY_METHODS}
     sections = {
-        key: value if key == "rounds" else _modules(value) if key == "modules" else _section(rest, key)
+        key: value if key == "rounds" else modules_by_name(value) if key == "modules" else section_of(rest, key)
         for key, value in rest.items()
     }
     return params, sections
-
-
-def _modules(section: Any) -> dict[str, dict[str, Any]]:
-    """Return the entries of a section ``modules`` by name: a list of names and mappings, one mapping, or a name.
-
-    Raises:
-        ConfigError: If it is of another form, or an entry has no name or comes twice.
-    """
-    entries: list[Any] = list(section) if isinstance(section, list | tuple) else [section]
-    if isinstance(section, Mapping) and "name" not in section and all(isinstance(v, Mapping) for v in section.values()):
-        entries = [{"name": name} | dict(value) for name, value in section.items()]
-    found: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        named: Any = {"name": entry} if isinstance(entry, str) else entry
-        if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
-            raise ConfigError(f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {entry!r}")
-        if named["name"] in found:
-            raise ConfigError(f"modules: {named['name']!r} comes twice")
-        if named["name"] != registry.NONE:
-            found[named["name"]] = {key: value for key, value in named.items() if key != "name"}
-    return found
-
-
-def _merged(key: str, below: Any, above: Any) -> Any:
-    """Lay a section over another: by key, modules by name, an adaptation as a whole where another is named."""
-    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
-        return above
-    if key == "modules":
-        return {**below, **{name: {**below.get(name, {}), **params} for name, params in above.items()}}
-    if key == "adapt" and above.get("name", below.get("name")) != below.get("name"):
-        return {"name": registry.NONE} if above["name"] == registry.NONE else dict(above)
-    return {**below, **above}
 
 
 def _with_dataset(
@@ -386,11 +309,11 @@ def _with_dataset(
 ) -> dict[str, Any]:
     """Put the data set's defaults, and over them the method's, below what the experiment says of its images."""
     wanted = str(overrides.pop("dataset.name", "") or flat)
-    name, own = _chosen(_section(layers, "dataset"), "dataset", wanted, "")
+    name, own = _chosen(section_of(layers, "dataset"), "dataset", wanted, "")
     if not name:
         raise ConfigError("dataset: the experiment lacks the key dataset.name")
     catalog.get(name)
-    images = _section(layers, "images") if own else {}
+    images = section_of(layers, "images") if own else {}
     defaults = _dataset_defaults(catalog.get(name))
     dataset = {"domains": defaults["domains"]} | own | {"name": name}
     return layers | {"dataset": dataset, "images": defaults.get("images", {}) | dict(of_method) | images}
@@ -413,43 +336,6 @@ def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:
         layers["tracking"] = given["tracking"]
     for key in ("every", "fraction"):
         if given[f"evaluate-{key}"] != FLAT_KEYS[f"evaluate-{key}"]:
-            layers["evaluate"] = _section(layers, "evaluate") | {key: given[f"evaluate-{key}"]}
+            layers["evaluate"] = section_of(layers, "evaluate") | {key: given[f"evaluate-{key}"]}
     if given["data-dir"]:
         layers["dataset"]["data_dir"] = str(Path(str(given["data-dir"])).expanduser().resolve())
-
-
-def _set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
-    *sections, key = dotted.split(".")
-    if (sections or [key])[0] not in RunConfig.model_fields:
-        raise ConfigError(f"set: unknown key {dotted!r}; it starts with one of {', '.join(RunConfig.model_fields)}")
-    if (sections or [key])[0] == "modules":
-        layers["modules"] = _set_modules(_modules(layers.get("modules", ())), [*sections, key][1:], value)
-        return
-    if dotted == "adapt.name":
-        layers["adapt"] = _merged("adapt", _section(layers, "adapt"), {"name": value})
-        return
-    target = layers
-    for section in sections:
-        inner = target.get(section)
-        target[section] = dict(inner) if isinstance(inner, Mapping) else {}
-        target = target[section]
-    if isinstance(target.get(key), Mapping) and not sections:
-        raise ConfigError(
-            f"set: {key!r} is a section; set its keys, for example {key}.{next(iter(target[key]), 'name')}="
-        )
-    target[key] = value
-
-
-def _set_modules(entries: dict[str, dict[str, Any]], keys: list[str], value: Any) -> dict[str, dict[str, Any]]:
-    """Set ``modules`` or ``modules.name``, or a key: ``modules.NAME.KEY``, ``modules.KEY`` where there is one entry."""
-    if not keys or keys == ["name"]:
-        return {name: entries.get(name, {}) | params for name, params in _modules(value).items()}
-    if len(keys) == 1 and len(entries) == 1:
-        keys = [*entries, *keys]
-    if len(keys) != 2 or keys[0] not in entries:
-        known = ", ".join(entries) or "none"
-        raise ConfigError(
-            f"set: modules.{'.'.join(keys)}: expected modules.NAME.KEY with a name of the run's modules ({known}); "
-            "modules=[f2dc] puts some in"
-        )
-    return entries | {keys[0]: entries[keys[0]] | {keys[1]: value}}

@@ -11,6 +11,8 @@ from fedshift_wire.bounds import LARGEST_COUNT, Refused
 from fedshift_wire.names import (
     CORRECT,
     COUNT,
+    DOMAINS,
+    DRAWN,
     LOCAL_CORRECT,
     LOCAL_COUNT,
     LOCAL_OWN_CORRECT,
@@ -18,6 +20,8 @@ from fedshift_wire.names import (
     LOSS_SUM,
     METRICS,
     OTHER_CORRECT,
+    STARTS,
+    STOPS,
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
@@ -268,6 +272,16 @@ class Evaluation:
             asked.setdefault(node, []).append(task)
         self._asked = asked
         return {node: [task.part for task in tasks] for node, tasks in asked.items()}
+
+
+def asked_of(parts: list[Part]) -> dict[str, list[str] | list[int] | bool]:
+    """Return the parts that a node is to score, as it is told of them."""
+    return {
+        DOMAINS: [part.domain for part in parts],
+        DRAWN: [part.drawn for part in parts],
+        STARTS: [part.start for part in parts],
+        STOPS: [part.stop for part in parts],
+    }
 
 
 def sample_size(images: int, batch: int, share: float) -> int:

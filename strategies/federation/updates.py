@@ -114,3 +114,11 @@ def _array_record(content: RecordDict, name: str) -> ArrayRecord | None:
     # Not by `array_records`: what that returns is a cycle, which holds all records until Python looks for cycles.
     record = content.get(name)
     return record if isinstance(record, ArrayRecord) else None
+
+
+def by_reason(problems: list[tuple[Node, str]]) -> str:
+    """Return the problems as one text, nodes with the same problem together."""
+    nodes: dict[str, list[str]] = {}
+    for node, reason in problems:
+        nodes.setdefault(reason, []).append(str(node))
+    return "; ".join(f"{', '.join(who)}: {reason}" for reason, who in nodes.items())

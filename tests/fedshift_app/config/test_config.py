@@ -13,7 +13,9 @@ from support import refusal_of
 from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.resolving import ASKED_BY_METHODS, CONF, FLAT_KEYS, from_json, names, parse_set, resolve
+from fedshift_app.config.files import CONF, names
+from fedshift_app.config.layers import parse_set
+from fedshift_app.config.resolving import ASKED_BY_METHODS, FLAT_KEYS, from_json, resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.folder import CONFIG_FILE, RunFolder
 from fedshift_wire.errors import ConfigError

@@ -1,0 +1,131 @@
+"""Layers of a configuration: sections laid over one another, and dotted keys set in them."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_wire.errors import ConfigError
+
+#: What an experiment calls ``model.per_node``.
+MODEL_PER_NODE = "model_per_node"
+
+
+def parse_set(text: str) -> dict[str, Any]:
+    """Parse dotted overrides such as ``"method.tau=0.07 train.lr=0.005"``; values are YAML.
+
+    Raises:
+        ConfigError: If a part is not ``section.key=value``.
+    """
+    overrides = {}
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"set: {error} in {text!r}") from None
+    for part in parts:
+        dotted, sep, value = part.partition("=")
+        if not sep or not dotted:
+            raise ConfigError(f"set: {part!r} is not of the form section.key=value, for example train.lr=0.005")
+        key = dotted.replace("-", "_")
+        overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, dotted)
+    return overrides
+
+
+def _scalar(text: str, key: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"set: the value of {key}, {text!r}, is not YAML") from None
+    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def section_of(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a copy of a section of a YAML file; one that is absent or left empty is empty."""
+    value = layers.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{key}: expected a mapping of keys to values, found {value!r}")
+    return dict(value)
+
+
+def modules_by_name(section: Any) -> dict[str, dict[str, Any]]:
+    """Return the entries of a section ``modules`` by name: a list of names and mappings, one mapping, or a name.
+
+    Raises:
+        ConfigError: If it is of another form, or an entry has no name or comes twice.
+    """
+    entries: list[Any] = list(section) if isinstance(section, list | tuple) else [section]
+    if isinstance(section, Mapping) and "name" not in section and all(isinstance(v, Mapping) for v in section.values()):
+        entries = [{"name": name} | dict(value) for name, value in section.items()]
+    found: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        named: Any = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
+            raise ConfigError(f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {entry!r}")
+        if named["name"] in found:
+            raise ConfigError(f"modules: {named['name']!r} comes twice")
+        if named["name"] != registry.NONE:
+            found[named["name"]] = {key: value for key, value in named.items() if key != "name"}
+    return found
+
+
+def laid_over(key: str, below: Any, above: Any) -> Any:
+    """Lay a section over another: by key, modules by name, an adaptation as a whole where another is named."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    if key == "modules":
+        return {**below, **{name: {**below.get(name, {}), **params} for name, params in above.items()}}
+    if key == "adapt" and above.get("name", below.get("name")) != below.get("name"):
+        return {"name": registry.NONE} if above["name"] == registry.NONE else dict(above)
+    return {**below, **above}
+
+
+def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a key such as ``train.lr`` in the layers.
+
+    Raises:
+        ConfigError: If there is no such section, or the key is one.
+    """
+    *sections, key = dotted.split(".")
+    if (sections or [key])[0] not in RunConfig.model_fields:
+        raise ConfigError(f"set: unknown key {dotted!r}; it starts with one of {', '.join(RunConfig.model_fields)}")
+    if (sections or [key])[0] == "modules":
+        layers["modules"] = _set_modules(modules_by_name(layers.get("modules", ())), [*sections, key][1:], value)
+        return
+    if dotted == "adapt.name":
+        layers["adapt"] = laid_over("adapt", section_of(layers, "adapt"), {"name": value})
+        return
+    target = layers
+    for section in sections:
+        inner = target.get(section)
+        target[section] = dict(inner) if isinstance(inner, Mapping) else {}
+        target = target[section]
+    if isinstance(target.get(key), Mapping) and not sections:
+        raise ConfigError(
+            f"set: {key!r} is a section; set its keys, for example {key}.{next(iter(target[key]), 'name')}="
+        )
+    target[key] = value
+
+
+def _set_modules(entries: dict[str, dict[str, Any]], keys: list[str], value: Any) -> dict[str, dict[str, Any]]:
+    """Set ``modules`` or ``modules.name``, or a key: ``modules.NAME.KEY``, ``modules.KEY`` where there is one entry."""
+    if not keys or keys == ["name"]:
+        return {name: entries.get(name, {}) | params for name, params in modules_by_name(value).items()}
+    if len(keys) == 1 and len(entries) == 1:
+        keys = [*entries, *keys]
+    if len(keys) != 2 or keys[0] not in entries:
+        known = ", ".join(entries) or "none"
+        raise ConfigError(
+            f"set: modules.{'.'.join(keys)}: expected modules.NAME.KEY with a name of the run's modules ({known}); "
+            "modules=[f2dc] puts some in"
+        )
+    return entries | {keys[0]: entries[keys[0]] | {keys[1]: value}}

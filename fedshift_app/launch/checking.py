@@ -1,0 +1,28 @@
+"""What is read before anything starts."""
+
+import numpy as np
+
+from datasets import catalog
+from datasets.base import SPLITS
+from datasets.splits import domain_parts
+from fedshift_app.config.sections import RunConfig
+
+
+def check_data(config: RunConfig, nodes: int) -> None:
+    """Read every domain of the run and deal the shares, so that what is wrong is told before anything starts.
+
+    Raises:
+        DataError: With the file or folder.
+    """
+    labels = {}
+    cfg, trained = config.dataset, config.allocation.training_domains(config.dataset.domains)
+    for domain in cfg.domains:
+        for split in SPLITS:
+            if split == "test" or domain in trained:
+                labels[domain, split] = catalog.load(cfg.name, domain, split, cfg.source(), cfg.size).y
+    dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
+    classes = len(catalog.get(cfg.name).classes)
+    for domain in dict.fromkeys(dealt):
+        pool = np.concatenate([labels[domain, split] for split in config.allocation.pool])
+        domain_parts(config.allocation, dealt, domain, pool, classes, config.seed)
+    catalog.load.cache_clear()  # the nodes read for themselves
