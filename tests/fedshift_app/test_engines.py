@@ -137,6 +137,7 @@ def test_plain_flwr_run_works_with_flowers_default_of_two_nodes(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_when_every_client_raises_the_command_fails(tmp_path: Path) -> None:
     app = tmp_path / "app"
     shutil.copytree(ROOT, app, ignore=shutil.ignore_patterns(".*", "runs", "tests", "*.egg-info", "__pycache__"))
@@ -163,6 +164,7 @@ def test_when_every_client_raises_the_command_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_command_leaves_no_process_and_keeps_its_rounds(mark: str, tmp_path: Path) -> None:
     running = subprocess.Popen(
         [FEDSHIFT, "run", "handwritten", "nodes=2", "rounds=500"], cwd=tmp_path, text=True,

@@ -199,6 +199,7 @@ def test_a_wrong_list_is_told_in_a_line(plugins: str, told: str, experiment: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_it_runs_in_flowers_simulation_with_the_same_bits(experiment: Path) -> None:
     expected = run(experiment, "inline")
     env = {name: value for name, value in os.environ.items() if name != extending.ALLOWED} | {"OMP_NUM_THREADS": "1"}
