@@ -44,10 +44,14 @@ def needs_batchnorm(method: Method) -> bool:
     return method.needs.get("network") == "batchnorm"
 
 
-def settings(method: str, more: str = "", first: str = "") -> dict[str, Any]:
-    """Return the keys of a run: the test's first ones, the method's own needs, the bench's, then the test's others."""
+def settings(method: str, more: str = "", first: str = "", *, brief: bool = True) -> dict[str, Any]:
+    """Return the keys of a run: the test's first ones, the method's own needs, the bench's, then the test's others.
+
+    A method's ``short`` is for runs of two rounds, which ``brief`` says this one is.
+    """
     network = "model.name=cnn_bn" if needs_batchnorm(METHODS[method]) and "model.name" not in OTHERS else ""
-    given = f"{first} {METHODS[method].short} {network} {OTHERS} {more}"
+    own = METHODS[method].short if brief else ""
+    given = f"{first} {own} {network} {OTHERS} {more}"
     return {"method": method, "dataset": DATASET, "set": given.strip()}
 
 
@@ -89,7 +93,7 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: InlineRun) -> None:
     phases = "method.classifier_rounds=3" if method == "fedicon" else ""
-    run = run_inline(nodes=NODES, rounds=8, **settings(method, phases))
+    run = run_inline(nodes=NODES, rounds=8, **settings(method, phases, brief=False))
     config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
     chance = 100 / len(catalog.get(config.dataset.name).classes)
     assert set(run.results["final"]) == set(config.dataset.domains)
