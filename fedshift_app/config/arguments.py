@@ -12,6 +12,8 @@ from fedshift_wire.errors import ConfigError
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
 LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
+#: Keys of the configuration that have no dot.
+WITHOUT_DOT = (MODEL_PER_NODE, "modules")
 
 
 def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -33,7 +35,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             launch[key] = _launch_value(key, value)
         elif key in configuration.FLAT_KEYS:
             flat[key] = _flat_value(key, value)
-        elif "." in key or key.replace("-", "_") == MODEL_PER_NODE:
+        elif "." in key or key.replace("-", "_") in WITHOUT_DOT:
             dotted.append(argument)
         else:
             known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))

@@ -8,6 +8,7 @@ import yaml
 
 from clients.base import DomainClient
 from fedshift_app.config import registry
+from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.resolving import resolve, validate
 from fedshift_wire.errors import ConfigError
@@ -169,3 +170,9 @@ def test_the_section_modules_takes_a_list(given: str, names: list[str]) -> None:
 def test_what_the_sections_may_not_say(given: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         resolve({"set": given})
+
+
+def test_the_command_takes_a_list_of_modules() -> None:
+    given, _ = parse_arguments(["handwritten", "method=fedprox", "modules=[f2dc]", "modules.f2dc.tau=0.1"])
+    (entry,) = resolve(given).modules
+    assert (entry["name"], entry["tau"]) == ("f2dc", 0.1)
