@@ -21,17 +21,22 @@ class _Files(Mapping[str, Method]):
     """The methods of conf/methods: a file is read when its method is asked for, all of them when they are listed."""
 
     def __iter__(self) -> Iterator[str]:
-        read = [self[name] for name in names("methods")]
+        read = [self[name] for name in _names()]
         return iter([m.name for m in sorted(read, key=lambda m: (m.name != "fedavg", _GROUPS.index(m.group), m.name))])
 
     def __len__(self) -> int:
-        return len(names("methods"))
+        return len(_names())
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in names("methods")
+        return name in _names()
 
     def __getitem__(self, name: str) -> Method:
         return _read(name)
+
+
+@functools.cache  # methods are looked up several times for each message
+def _names() -> tuple[str, ...]:
+    return tuple(names("methods"))
 
 
 @functools.cache
