@@ -418,19 +418,18 @@ def prototypes_of(server: DomainStrategy) -> dict[int, list[float]]:
     return {int(k): row.tolist() for k, row in zip(classes, prototypes, strict=True)}
 
 
-def check_knowledge(server: DomainStrategy, knowledge: Arrays, announced: int = 999) -> None:
+def check_knowledge(server: DomainStrategy, knowledge: Arrays, announced: int | Sequence[int] = 999) -> None:
     """Check what a node with so many images of each class contributes, as the strategy does."""
     told = server.federation
-    sizes = {"C": told.num_classes, "D": told.feature_dim}
-    check_contribution(knowledge, server.expected(), sizes, [announced] * told.num_classes, 1e6)
+    counts = [announced] * told.num_classes if isinstance(announced, int) else announced
+    check_contribution(knowledge, server.expected(), {"C": told.num_classes, "D": told.feature_dim}, counts, 1e6)
 
 
 def check_accepted(of: DomainClient, kind: type[DomainStrategy], **params: Any) -> None:
     """Check that the server takes what a client contributed: what its method declares, of images that it has."""
     classes, width = of.model.num_classes, of.model.feature_dim
     server = new_strategy(kind, classes=classes, width=width, personal=True, **params)
-    announced = np.bincount(of.train_set.y, minlength=classes).tolist()
-    check_contribution(of.contribution(), server.expected(), {"C": classes, "D": width}, announced, 1e6)
+    check_knowledge(server, of.contribution(), np.bincount(of.train_set.y, minlength=classes).tolist())
 
 
 def ask(server_round: int = 1, trains: bool = True) -> Ask:

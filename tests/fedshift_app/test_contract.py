@@ -4,15 +4,19 @@
 """
 
 import functools
+import json
 import os
 import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, MessageType
+from flwr.app import ConfigRecord, Message, MessageType
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,6 +27,7 @@ from datasets import catalog
 from fedshift_app import client_app
 from fedshift_app.config import files, registry, resolving
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context
 from fedshift_app.launch import runner
 from fedshift_app.node import setup
@@ -67,17 +72,56 @@ def sends_weights(method: str) -> bool:
     return bool(starting.prepare(resolved(method), "inline")[0])
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """A method's short run, and what was said in it.
+
+    Attributes:
+        run: The run.
+        asked: The training messages, in their order.
+        replies: The answer to each, without the weights, which the server takes out.
+        memory: What each node kept to itself.
+    """
+
+    run: Run
+    asked: list[Message]
+    replies: list[Message]
+    memory: list[Any]
+
+
 @functools.cache
-def fedavg(folder: Path, more: str) -> Run:
-    """Return FedAvg's run with these settings, made once per session."""
-    flat = short("fedavg", more) | {"experiment": "handwritten", "output-dir": str(folder)}
-    return Run(runner.run_inline(flat, NODES))
+def recorded(method: str, base: Path) -> Recorded:
+    """Make the method's short run; once in each process, several tests look at it."""
+    asked: list[Message] = []
+    replies: list[Message] = []
+    grids: list[ListeningGrid] = []
+
+    class Grid(ListeningGrid):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            grids.append(self)
+
+        def pass_on(self, question: Message, reply: Message) -> Message:
+            if question.metadata.message_type == MessageType.TRAIN:
+                asked.append(question)
+                replies.append(reply)
+            return reply
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inline, "InlineGrid", Grid)
+        flat = short(method) | {"experiment": "handwritten", "output-dir": str(base / "recorded")}
+        run = Run(runner.run_inline(flat, NODES))
+    memory = [context.state.array_records["memory"] for context in grids[0]._contexts.values()]
+    return Recorded(run, asked, replies, memory)
 
 
-def fedavg_run(made: pytest.TempPathFactory, more: str = "") -> Run:
-    base = made.getbasetemp() / "fedavg"
-    base.mkdir(exist_ok=True)
-    return fedavg(base, more)
+Record = Callable[[str], Recorded]
+
+
+@pytest.fixture
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Return :func:`recorded` with a folder of this session."""
+    return lambda method: recorded(method, tmp_path_factory.getbasetemp())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -105,8 +149,8 @@ def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: Inlin
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_same_configuration_gives_the_same_run(method: str, run_inline: InlineRun) -> None:
-    first, second = (run_inline(nodes=NODES, **short(method)) for _ in range(2))
+def test_the_same_configuration_gives_the_same_run(method: str, run_inline: InlineRun, record: Record) -> None:
+    first, second = record(method).run, run_inline(nodes=NODES, **short(method))
     assert first.results["weights_sha256"] == second.results["weights_sha256"]
     timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.rounds] for run in (first, second)]
     assert timeless[0] == timeless[1]
@@ -117,48 +161,36 @@ def test_the_same_configuration_gives_the_same_run(method: str, run_inline: Inli
 
 
 @pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.off])
-def test_switched_off_it_is_fedavg_bit_for_bit(
-    method: str, run_inline: InlineRun, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_switched_off_it_is_fedavg_bit_for_bit(method: str, run_inline: InlineRun, record: Record) -> None:
     off = run_inline(nodes=NODES, **short(method, METHODS[method].off))
-    on = run_inline(nodes=NODES, **short(method))
-    plain = fedavg_run(tmp_path_factory)
+    on, plain = record(method).run, record("fedavg").run
     assert off.results["weights_sha256"] == plain.results["weights_sha256"]
     assert on.results["weights_sha256"] != plain.results["weights_sha256"]
     assert set(off.rounds[-1]["losses"]) == {"loss", "loss/ce"}
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "fedavg"])
-def test_its_own_losses_are_positive_and_change_the_gradient(method: str, run_inline: InlineRun) -> None:
-    grid = _Recorder()
-    run = run_inline(nodes=NODES, grid=grid.make, **short(method))
+def test_its_own_losses_are_positive_and_change_the_gradient(method: str, record: Record) -> None:
+    found = record(method)
     told: dict[str, float] = {}
-    for line in run.rounds:
+    for line in found.run.rounds:
         told |= line["losses"]
     terms = METHODS[method].terms
     assert set(told) == {"loss", "loss/ce"} | {f"loss/{term}" for term in terms}
     assert all(told[f"loss/{term}"] > 0 for term in terms)
-    memory = grid.grid._contexts[1003].state.array_records["memory"]  # of the last node, which answers last
-    gradients = _gradients(grid.first_train, {}) | _gradients(grid.last_train, memory)
+    # The last node answers last.
+    gradients = _gradients(found.asked[0], {}) | _gradients(found.asked[-1], found.memory[-1])
     for term in terms:
         assert np.abs(gradients[term]).max() > 0
         assert np.isfinite(gradients[term]).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_nodes_send_is_what_the_strategy_declares(method: str, run_inline: InlineRun) -> None:
-    replies: list[Message] = []
-
-    class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            if asked.metadata.message_type == MessageType.TRAIN:
-                replies.append(reply)
-            return reply
-
-    run = run_inline(nodes=NODES, grid=Grid, **short(method))
-    assert not any(line["left_out"] for line in run.rounds)
+def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Record) -> None:
+    found = record(method)
+    assert not any(line["left_out"] for line in found.run.rounds)
     declared = METHODS[method].strategy_class().contributes
-    for reply in replies:
+    for reply in found.replies:
         sent = reply.content.array_records["knowledge"]
         assert set(sent) <= set(declared)
         assert all(len(array.shape) == len(declared[name]) for name, array in sent.items())
@@ -168,7 +200,10 @@ def test_what_nodes_send_is_what_the_strategy_declares(method: str, run_inline: 
 
 @pytest.mark.parametrize(
     ("method", "model", "layer"),
-    [*((name, "cnn_bn", "encoder.1") for name in METHODS), ("fedavg", "resnet10", "encoder.stages.0.0.bn1")],
+    [
+        *((name, "cnn_bn", "encoder.1") for name in METHODS),
+        pytest.param("fedavg", "resnet10", "encoder.stages.0.0.bn1", marks=pytest.mark.long),
+    ],
 )
 def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: str, run_inline: InlineRun) -> None:
     grid = _Recorder()
@@ -254,13 +289,8 @@ class _Recorder:
 
 def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Return the gradient of each loss term with respect to the first trained weights, over all local epochs."""
+    client = _client_for(message, memory)
     record = message.content.config_records["config"]
-    context = make_context(1, {"partition-id": 3, "num-partitions": 4}, {})
-    cfg, where = setup.open_message(record, context)
-    client = setup.make_client(cfg, where, 3)
-    client.knowledge = {k: a.numpy() for k, a in message.content.array_records["knowledge"].items()}
-    client.told = client_app.told(record)
-    client.memory = {k: a.numpy() for k, a in memory.items()}
     client._take([array.numpy() for array in message.content.array_records["arrays"].values()])
     phases = client._prepare_round(int(str(record["server-round"])))
     with torch.no_grad():  # as after some steps: FedProx's term has no gradient where the round starts
@@ -311,7 +341,7 @@ class _Reads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_step_waits_for_the_device(method: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_waits_for_the_device(method: str, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses are read when training is over: how often a tensor is read does not depend on the number of steps."""
     train = DomainClient._train
     reads: list[int] = []
@@ -323,10 +353,28 @@ def test_no_step_waits_for_the_device(method: str, run_inline: InlineRun, monkey
         return terms
 
     monkeypatch.setattr(DomainClient, "_train", counted)
-    found = []
-    for batch in (8, 24):
+    found = record(method)
+    for question, memory in ((found.asked[0], {}), (found.asked[-1], found.memory[-1])):
         reads.clear()
-        run_inline(nodes=NODES, **short(method, f"train.batch_size={batch}"))
-        found.append(list(reads))
-    assert found[0] == found[1]
-    assert all(0 < count < 12 for count in found[0])
+        for size in (8, 24):
+            client = _client_for(question, memory, {"train": {"batch_size": size}})
+            weights = [array.numpy() for array in question.content.array_records["arrays"].values()]
+            client.fit(weights, {"server-round": question.content.config_records["config"]["server-round"]})
+        assert reads[0] == reads[1]
+        assert 0 < reads[0] < 12
+
+
+def _client_for(message: Message, memory: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> DomainClient:
+    """Return the client that the message is for, ready for it, with some settings changed."""
+    sent = message.content.config_records["config"]
+    layers = json.loads(str(sent["run"]))
+    for section, keys in changed.items():
+        layers[section] |= keys
+    index = int(str(sent["node-index"]))
+    context = make_context(1, {"partition-id": index, "num-partitions": NODES}, {})
+    config, where = setup.open_message(ConfigRecord(dict(sent) | {"run": json.dumps(layers)}), context)
+    client = setup.make_client(config, where, index)
+    client.knowledge = {name: array.numpy() for name, array in message.content.array_records["knowledge"].items()}
+    client.told = client_app.told(sent)
+    client.memory = {name: array.numpy() for name, array in memory.items()}
+    return client

@@ -74,6 +74,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_strangers_are_refused_and_the_run_is_unharmed(site: Site, run_inline: InlineRun, tmp_path: Path) -> None:
     """Same weights as a run in one process that nobody disturbed."""
     credentials.make_authority(tmp_path / "other")

@@ -111,7 +111,9 @@ def told(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 # --- killed and resumed ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", PRIVATE)
+@pytest.mark.parametrize(
+    "method", ["fedcode", *(pytest.param(name, marks=pytest.mark.long) for name in PRIVATE if name != "fedcode")]
+)
 def test_a_run_killed_three_times_ends_as_if_it_had_not_been(method: str, tmp_path: Path, kill_at: KillAt) -> None:
     settings = f"{SHORT} {PRIVATE[method]} federation.participation=0.75"
     whole = start(tmp_path / "whole", method=method, set=settings)

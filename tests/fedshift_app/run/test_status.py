@@ -289,9 +289,9 @@ def begun(process: subprocess.Popen[str], folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("number", "code", "error"),
     [
-        (signal.SIGINT, exit_codes.CTRL_C, "stopped by Ctrl-C"),
+        pytest.param(signal.SIGINT, exit_codes.CTRL_C, "stopped by Ctrl-C", marks=pytest.mark.long),
         (signal.SIGTERM, exit_codes.TERMINATED, "stopped by SIGTERM"),
-        (signal.SIGKILL, -signal.SIGKILL, None),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, None, marks=pytest.mark.long),
     ],
 )
 def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
