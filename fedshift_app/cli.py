@@ -24,6 +24,10 @@ from fedshift_wire.extensions import OURS, Named, Registry
 from fedshift_wire.yaml_files import read_yaml
 
 T = TypeVar("T", bound=Named)
+#: Signals that end the command in order, and its exit code then.
+STOPPING = {
+    signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP,
+}  # fmt: skip
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -50,7 +54,7 @@ def run(
     """
     from fedshift_app.launch import runner
     from fedshift_app.launch.checking import check_data
-    from fedshift_app.run import resuming
+    from fedshift_app.run import resuming, status
     from fedshift_app.run.folder import COMMIT, commit
 
     os.environ[COMMIT] = commit(runner.APP)
@@ -71,6 +75,9 @@ def run(
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {folder}")
+    if (told := status.read(folder))["state"] == status.DEGRADED:
+        typer.echo(f"degraded: {told['error']}", err=True)
+        raise SystemExit(exit_codes.DEGRADED)
 
 
 @app.command()
@@ -372,17 +379,18 @@ def fail(error: FedShiftError) -> NoReturn:
 
 
 def stop(signum: int, _frame: FrameType | None) -> NoReturn:
-    """End on Ctrl-C or SIGTERM, once: what the command started is stopped on the way out, which takes its time."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """End on a signal, once: what the command started is stopped on the way out, which takes its time."""
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(exit_codes.CTRL_C if signum == signal.SIGINT else exit_codes.TERMINATED)
+    raise SystemExit(STOPPING[signal.Signals(signum)])
 
 
 def main() -> None:
     """Entry point of the ``fedshift`` command."""
     os.environ[COMMAND] = shlex.join(["fedshift", *sys.argv[1:]])
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, stop)
     try:
         app()
     except FedShiftError as error:

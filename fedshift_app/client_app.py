@@ -15,6 +15,7 @@ from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
 from datasets import catalog
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.flower import simulating
 from fedshift_app.node import holdings, noise, setup, shelves
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import console
@@ -37,6 +38,7 @@ from fedshift_wire.names import (
     NUM_TEST,
     PARTITION_ID,
     PROCESS,
+    RAISED,
     RUN,
     SECONDS,
     SERVER_ROUND,
@@ -54,10 +56,10 @@ log = logging.getLogger("fedshift")
 
 MEMORY = "memory"  # the record of context.state that holds a node's private arrays
 MEMORY_OF = "memory-of"  # the record of context.state that says from which round they are
-RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 app = ClientApp()
 console.set_up_node()
+simulating.prepare()
 
 
 @app.train()

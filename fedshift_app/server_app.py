@@ -16,13 +16,13 @@ from fedshift_app.config import privacy
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import InlineGrid
-from fedshift_app.flower.internals import is_simulation_grid, watch_replies
+from fedshift_app.flower.internals import is_simulation_grid, superlinks_above, watch_replies
 from fedshift_app.node import setup, shelves
 from fedshift_app.run import console, exit_codes, logs, profiling, resuming, starting
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
-from fedshift_app.run.status import COMPLETED, FAILED, INTERRUPTED, StatusFile
+from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy
@@ -47,8 +47,8 @@ def main(grid: Grid, context: Context) -> None:
     console.set_up()
     status: dict[str, Any] = {"state": "failed", "run_folder": None, "error": STOPPED}
     try:
-        _run(grid, context.run_config, status)
-        status |= {"state": "completed", "error": None}
+        lost = _run(grid, context.run_config, status)
+        status |= {"state": DEGRADED if lost else COMPLETED, "error": lost or None}
     except FedShiftError as error:
         status["error"] = str(error)
         raise
@@ -61,19 +61,27 @@ def main(grid: Grid, context: Context) -> None:
     finally:
         _tell(status)
         if status["run_folder"] and not os.environ.get(STATUS_FILE):
+            if status["state"] == DEGRADED:
+                console.log.warning("the run is degraded: %s", status["error"])
             console.log.info("run folder: %s", status["run_folder"])
+            if is_simulation_grid(grid) and (links := superlinks_above()):
+                console.log.info(
+                    "Flower's local SuperLink goes on running, for further runs; to end it: kill %s",
+                    " ".join(map(str, links)),
+                )  # fmt: skip
 
 
-def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> None:
+def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> str:
+    """Run the federation; return which nodes it did without, empty where none is missing."""
     config, past = resuming.resolve(run_config, hold=True)
     try:
-        _start(grid, run_config, status, config, past)
+        return _start(grid, run_config, status, config, past)
     finally:
         if past is not None and past.lock is not None:
             past.lock.release()
 
 
-def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfig, past: Past | None) -> None:
+def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfig, past: Past | None) -> str:
     engine = _engine(grid)
     if past is not None:
         resuming.check_engine(past, engine)
@@ -103,14 +111,15 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status
             watch_replies(grid, progress.status.answered)
-            with _last_word(progress.status, file):
+            with _last_word(progress.status, file, folder):
                 _rounds(grid, config, strategy, initial, folder, past)
+            return folder.lost
     finally:
         folder.close()
 
 
 @contextmanager
-def _last_word(status: StatusFile, file: logs.LogFile) -> Iterator[None]:
+def _last_word(status: StatusFile, file: logs.LogFile, folder: RunFolder) -> Iterator[None]:
     """Write to ``status.json`` and ``log.jsonl`` how the run ended, however it did; who started it shows the error."""
     try:
         yield
@@ -124,7 +133,9 @@ def _last_word(status: StatusFile, file: logs.LogFile) -> Iterator[None]:
         status.end(INTERRUPTED, told)
         file.tell(logging.WARNING, f"the run is interrupted: {told}", event="interrupted")
         raise
-    status.end(COMPLETED, None)
+    if lost := folder.lost:
+        file.tell(logging.WARNING, f"the run is degraded: {lost}", event="degraded")
+    status.end(DEGRADED if lost else COMPLETED, lost or None)
 
 
 def _stopped_by(stop: BaseException) -> str:

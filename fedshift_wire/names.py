@@ -12,6 +12,8 @@ metrics     MetricRecord                                    ``num-examples``, lo
 =========== ============ ================================== ==========================================
 """
 
+RAISED = 2  # the code of an error that a node's app tells itself (Flower's CLIENT_APP_RAISED_EXCEPTION)
+
 ARRAYS = "arrays"
 KNOWLEDGE = "knowledge"
 CONFIG = "config"

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
+from fedshift_wire.bounds import Refused, plain
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import (
     ARRAYS,
@@ -30,6 +30,7 @@ from fedshift_wire.names import (
     LOCAL_DOMAINS,
     METRICS,
     NODE_INDEX,
+    RAISED,
     RUN,
     SERVER_ROUND,
     TOLD,
@@ -43,6 +44,7 @@ from strategies.federation.averaging import shares
 from strategies.federation.clock import Clock
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import (
+    NO_ANSWER,
     ClientScores,
     Evaluation,
     Questions,
@@ -93,7 +95,7 @@ class DomainStrategy(FedAvg):
         self._global = ArrayRecord()
         self._encoder = Encoder()
         self._evaluation: Evaluation | None = None
-        self._clock = Clock(on=federation.profile, shared_processes=federation.engine == "simulation")
+        self._clock = Clock(on=federation.profile, shared_processes=self._is_simulated)
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class DomainStrategy(FedAvg):
         self._clock.lap(clock.TRAINING)
         updates, problems = self._sift(replies)
         for node, reason in problems:
-            self._leave_out(node, reason)
+            self._leave_out(node, reason, lost=reason == NO_ANSWER)
         if not updates:
             raise FederationError(f"round {server_round}: no node delivered a usable result: {by_reason(problems)}")
         weights = self.node_weights(updates)
@@ -301,7 +303,7 @@ class DomainStrategy(FedAvg):
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         while True:
             for node, problem in evaluation.read(self._heard(replies)):
-                self._leave_out(node, f"could not evaluate: {problem}")
+                self._leave_out(node, f"could not evaluate: {problem}", lost=problem == NO_ANSWER)
             again = evaluation.replacements()
             if not again:
                 break
@@ -354,7 +356,7 @@ class DomainStrategy(FedAvg):
                 updates.append(self._read(node, reply))
             except Refused as refused:
                 problems.append((node, str(refused)))
-        problems += [(node, "no answer in time") for node in waiting.values()]
+        problems += [(node, NO_ANSWER) for node in waiting.values()]
         updates.sort(key=lambda update: update.node.index)
         return updates, sorted(problems, key=lambda problem: problem[0].index)
 
@@ -375,6 +377,11 @@ class DomainStrategy(FedAvg):
         for reply in replies:
             metrics = None if reply.has_error() else reply.content.get(METRICS)
             node = nodes.get(reply.metadata.src_node_id)
+            if node is not None and self._is_simulated and reply.has_error() and reply.error.code != RAISED:
+                raise FederationError(
+                    f"round {self._result.server_round}: the simulation lost the work of {node}: "
+                    f"{plain(reply.error.reason)}"
+                )
             if not isinstance(metrics, MetricRecord) or node is None:
                 continue
             if problem := self.memory.hear(node, self._result.server_round, metrics):
@@ -383,8 +390,15 @@ class DomainStrategy(FedAvg):
                 self._clock.hear(node.index, metrics)
         return replies
 
-    def _leave_out(self, node: Node, reason: str) -> None:
+    @property
+    def _is_simulated(self) -> bool:
+        return self.federation.engine == "simulation"
+
+    def _leave_out(self, node: Node, reason: str, *, lost: bool = False) -> None:
+        """Note that a node's answer is not used; ``lost`` if that is no fault of its own."""
         number = self._result.server_round
+        if lost and self._is_simulated:  # where there is a network it is a matter of course
+            self._result.lost = sorted({*self._result.lost, node.index})
         told = {"event": "left_out", "round": number, "node": node.index, "domain": node.domain}
         log.warning("round %d: %s left out: %s", number, node, reason, extra=told)
         self.roster.listener.left_out(number, node, reason)

@@ -62,6 +62,7 @@ class Results(_Results):
     best_test: Chosen
     best_validation: Chosen | None = None
     client_models: Clients | None = None
+    lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
 

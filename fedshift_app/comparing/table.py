@@ -12,6 +12,7 @@ from fedshift_app.comparing.papers import PLAIN
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
 from fedshift_app.config import registry
+from fedshift_app.run.folder import lost_told
 from fedshift_wire.errors import ConfigError
 from strategies.federation.schedule import LAST_ROUNDS
 
@@ -291,6 +292,10 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
             missing = [column for column, value in values.items() if value is None and column not in (AVG, STD)]
             if missing:
                 found.append(f"{_named(row)}, seed {seed}: no {', '.join(missing)}; no average over the rest is taken")
+    found += [
+        f"{_named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
+        for row in rows for run in row.runs if run.results.lost
+    ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
         found.append("scored personal: each node's own model, on its own domain; that is not the global model's task")
     return found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -17,6 +18,20 @@ from fedshift_wire.errors import FedShiftError
 def is_simulation_grid(grid: Any) -> bool:
     """Tell whether this is the grid of Flower's simulation engine, whose nodes live in this process."""
     return isinstance(grid, InMemoryGrid)
+
+
+def superlinks_above() -> list[int]:
+    """Return the ids of the SuperLink that started this process, and of what that started on the way here."""
+    return [process.pid for process in psutil.Process().parents() if is_superlink(process)]
+
+
+def is_superlink(process: psutil.Process) -> bool:
+    """Tell whether a process is a SuperLink, or the executor of its apps, which stays with it."""
+    try:
+        names = {Path(word).name for word in process.cmdline()[:3]}
+    except psutil.Error:  # another user's, or gone already
+        return False
+    return bool(names & {"flower-superlink", "flower-superexec"})
 
 
 def watch_replies(grid: Grid, heard: Callable[[list[int]], None]) -> None:

@@ -35,7 +35,7 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
         # The nodes are gone afterwards, so neither their decoded images nor their private parts must stay behind.
         own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}
         environment = runner.environment(home) | own
-        with processes.group(runner.empty_folder(home), environment) as flower:
+        with processes.group(runner.empty_folder(home), environment, remove=home) as flower:
             link = runner.SuperLink(processes.free_port(), make_credentials(home) if secure else None)
             runner.start_superlink(flower, link)
             runner.connect(home, link)

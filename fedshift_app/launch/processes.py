@@ -1,6 +1,7 @@
 """Starting Flower's processes and ending them again, children and all."""
 
 import contextlib
+import os
 import socket
 import ssl
 import subprocess
@@ -16,9 +17,12 @@ import psutil
 
 from fedshift_wire.errors import FedShiftError
 
+APP = Path(__file__).resolve().parents[2]  # the folder with pyproject.toml, which `flwr run` takes
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 MARK = "FEDSHIFT_PROCESS_GROUP"  # in the environment of every process of a group
+OWNER = "FEDSHIFT_PROCESS_OWNER"  # likewise: which process waits for them, as :func:`this_process`
+ALL_DONE = b"."  # to a watchdog: what it watches over has ended in order
 
 
 def command(name: str) -> str:
@@ -40,14 +44,59 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Group:
-    """Processes that end together, with all their children."""
+def this_process() -> str:
+    """Return what names this process, and no later one that has its number."""
+    return f"{os.getpid()} {psutil.Process().create_time()}"
 
-    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
-        """Processes run in ``folder`` with ``env`` and log to ``folder/NAME.log``."""
+
+def is_running(named: str) -> bool:
+    """Tell whether the process that :func:`this_process` named is still there."""
+    number, _, created = named.partition(" ")
+    try:
+        return str(psutil.Process(int(number)).create_time()) == created
+    except (psutil.Error, ValueError):
+        return False
+
+
+class Watchdog:
+    """A process that ends all with a mark in their environment once this process is gone without a word.
+
+    A process that is killed ends nothing, so what it started would train on to the end, and a SuperLink for ever. It
+    keeps a pipe to its watchdog, which sees that end however the process ended.
+    """
+
+    def __init__(self, variable: str, value: str, folder: Path | None = None) -> None:
+        """Start it for ``variable=value``; ``folder`` is then removed as well, with all that is in it."""
+        told = [variable, value, *([str(folder)] if folder else [])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fedshift_app.launch.watchdog", *told], cwd=APP, stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """Let it end: what it watched over has ended."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # somebody ended it
+            self._process.stdin.write(ALL_DONE)
+            self._process.stdin.close()
+        self._process.wait()
+
+
+class Group:
+    """Processes that end together, with all their children, also when the one that started them is killed."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], remove: Path | None = None) -> None:
+        """Processes run in ``folder`` with ``env`` and log to ``folder/NAME.log``.
+
+        Args:
+            folder: Their working folder.
+            env: Their environment.
+            remove: A folder to remove after a kill.
+        """
         self._mark = uuid.uuid4().hex
-        self.folder, self.env = folder, {**env, MARK: self._mark}
+        self.folder, self.env = folder, {**env, MARK: self._mark, OWNER: this_process()}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._watchdog = Watchdog(MARK, self._mark, remove)
 
     def start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         """Start a process in the background."""
@@ -96,6 +145,7 @@ class Group:
         for started in self._running.values():
             started.wait()
         self._running.clear()
+        self._watchdog.release()
 
 
 def stop_marked(variable: str, value: str) -> int:
@@ -125,9 +175,9 @@ def _marked(variable: str, value: str) -> set[psutil.Process]:
 
 
 @contextlib.contextmanager
-def group(folder: Path, env: Mapping[str, str]) -> Iterator[Group]:
+def group(folder: Path, env: Mapping[str, str], remove: Path | None = None) -> Iterator[Group]:
     """Yield a :class:`Group` whose processes have ended when the block is left, however it is left."""
-    processes = Group(folder, env)
+    processes = Group(folder, env, remove)
     try:
         yield processes
     finally:

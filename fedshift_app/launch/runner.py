@@ -1,5 +1,6 @@
 """``fedshift run``: Flower's own ``flwr run``, on a SuperLink that belongs to this run alone."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,14 +13,15 @@ from typing import Any
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context, path_with_flower
-from fedshift_app.launch import processes
+from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
+from fedshift_app.launch.processes import APP as APP
 from fedshift_app.run import status
 from fedshift_app.run.folder import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError
 
-APP = Path(__file__).resolve().parents[2]  # the folder with pyproject.toml, which `flwr run` takes
 CONNECTION = "fedshift"
+LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
 DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
 
 
@@ -78,7 +80,7 @@ def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> P
     """
     with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
         home = Path(name)
-        with processes.group(empty_folder(home), environment(home)) as flower:
+        with processes.group(empty_folder(home), environment(home), remove=home) as flower:
             # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
             link = SuperLink(processes.free_port())
             start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
@@ -108,7 +110,9 @@ def start_superlink(flower: processes.Group, link: SuperLink, *options: str) -> 
     """Start a SuperLink and wait until it answers."""
     address = ["--host", "127.0.0.1", "--port", str(link.port)]
     if link.credentials is None:
-        flower.start("superlink", [processes.command("flower-superlink"), "--insecure", *options, *address])
+        # No other user of this machine may submit a run to it.
+        guarded = [sys.executable, "-m", "fedshift_app.launch.superlink", superlink.ONLY_OWNER, "--insecure"]
+        flower.start("superlink", [*guarded, *options, *address])
         flower.wait_for_http("superlink", f"http://{link.address}/health")
     else:
         guarded = [sys.executable, "-m", "fedshift_app.launch.superlink", *link.credentials.superlink_options()]
@@ -187,10 +191,13 @@ def _tell_interrupted(status_file: Path) -> None:
     """Say on standard error where an interrupted run is, and how it goes on, if it had a folder."""
     path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
     if path is None:
-        print("interrupted before the first round: there is no run folder", file=sys.stderr)
-        return
-    if go_on := _go_on(Path(path)):
-        print(f"interrupted; {go_on}", file=sys.stderr)
+        told = "interrupted before the first round: there is no run folder"
+    else:
+        go_on = _go_on(Path(path))
+        told = f"interrupted; {go_on}" if go_on else ""
+    if told:
+        with contextlib.suppress(OSError):  # its terminal is gone
+            print(told, file=sys.stderr)
 
 
 def _go_on(folder: Path) -> str:
@@ -206,7 +213,7 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
     if not status_file.is_file():
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
     told = json.loads(status_file.read_text())
-    if told["state"] != "completed":
+    if told["state"] not in (status.COMPLETED, status.DEGRADED):
         path = told["run_folder"]
         parts = [f"what was computed is in {path}", _go_on(Path(path))] if path else []
         folder = f" ({'; '.join(filter(None, parts))})" if parts else ""
@@ -228,6 +235,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
+        **({"RAY_TMPDIR": str(home)} if len(str(home)) <= LONGEST_HOME else {}),
         STATUS_FILE: str(home / "status.json"),
         "PATH": path_with_flower(),
     }

@@ -3,7 +3,8 @@
 Flower 1.41 serves three APIs on one port. SuperNodes call the Fleet API, where keys tell who is calling. The Control
 API (submit a run, register a SuperNode's key) and the Runtime API (take over a ServerApp) ask for no account: whoever
 reaches the port may run code on the SuperLink and on every SuperNode. So only what SuperNodes need is open to the
-network; the rest answers callers on the SuperLink's own machine, which others reach through SSH.
+network; the rest answers callers on the SuperLink's own machine, which others reach through SSH. The SuperLink of a
+single run (``fedshift run``) answers nobody but the user who started it.
 """
 
 import ipaddress
@@ -11,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any
 
 from fedshift_app.run.folder import COMMAND
@@ -23,25 +25,74 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = "/v1/fleet/"
 HEALTH = "/health"
+ONLY_OWNER = "--only-owner"  # the first option of this module as a program
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))  # of the connections of this machine, with their users
+ESTABLISHED = "01"
 REFUSAL = "only the Fleet API is open to the network; submit runs and register SuperNodes from the SuperLink's machine"
 
 
-class OnlyFleet:
-    """ASGI middleware that answers 403 to callers from other machines, except on the Fleet API and the health check."""
+class Guard:
+    """ASGI middleware that answers 403 to those who may not pass."""
+
+    refusal = ""
 
     def __init__(self, app: Application) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "lifespan" or may_pass(scope["path"], scope.get("client")):
+        if scope["type"] == "lifespan" or self.passes(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
             headers = [(b"content-type", b"application/json")]
             await send({"type": "http.response.start", "status": 403, "headers": headers})
-            await send({"type": "http.response.body", "body": json.dumps({"detail": REFUSAL}).encode()})
+            await send({"type": "http.response.body", "body": json.dumps({"detail": self.refusal}).encode()})
+
+    def passes(self, scope: Scope) -> bool:
+        """Tell whether a request may pass."""
+        raise NotImplementedError
+
+
+class OnlyFleet(Guard):
+    """Lets callers from other machines use the Fleet API and the health check, and nothing else."""
+
+    refusal = REFUSAL
+
+    def passes(self, scope: Scope) -> bool:
+        """Tell whether a request may pass."""
+        return may_pass(scope["path"], scope.get("client"))
+
+
+class OnlyOwner(Guard):
+    """Lets nobody pass but the user whose process this is, on this machine.
+
+    Linux tells whose a local connection is; where it is not told, whoever is on this machine passes.
+    """
+
+    refusal = "this SuperLink serves the run of one user"
+
+    def passes(self, scope: Scope) -> bool:
+        """Tell whether a request may pass."""
+        client, server = scope.get("client"), scope.get("server")
+        if not may_pass("", client):
+            return False
+        if client is None or server is None or not TABLES[0].is_file():
+            return client is not None
+        return user_of(client[1], server[1]) == os.getuid()  # looked up each time: a port may be another's soon
+
+
+def user_of(port: int, server_port: int) -> int | None:
+    """Return the user id behind a connection between two ports of this machine; None if there is none."""
+    for table in TABLES:
+        for line in table.read_text().splitlines()[1:] if table.is_file() else ():
+            _, local, remote, state, *rest = line.split()
+            ports = [int(address.rpartition(":")[2], 16) for address in (local, remote)]
+            # One that its owner has let go belongs to user 0 by this table: only a living one counts.
+            if ports == [port, server_port] and state == ESTABLISHED:
+                return int(rest[3])
+    return None
 
 
 def may_pass(path: str, client: tuple[str, int] | None) -> bool:
@@ -56,7 +107,7 @@ def may_pass(path: str, client: tuple[str, int] | None) -> bool:
     return (mapped or address).is_loopback
 
 
-def serve(options: list[str]) -> None:
+def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:
     """Run ``flower-superlink`` with these options in this process until it is stopped.
 
     Raises:
@@ -67,8 +118,9 @@ def serve(options: list[str]) -> None:
     # The ServerApps that the SuperLink starts inherit its environment, and were not started by this command.
     if os.environ.get(COMMAND, "").startswith("fedshift superlink"):
         del os.environ[COMMAND]
-    internals.run_superlink(options, OnlyFleet)
+    internals.run_superlink(options, guard)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    given = sys.argv[1:]
+    serve(given[1:], OnlyOwner) if given[:1] == [ONLY_OWNER] else serve(given)

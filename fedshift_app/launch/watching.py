@@ -1,12 +1,13 @@
 """What ``fedshift status`` prints, once or until the run ends."""
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.launch import site_status
+from fedshift_app.launch import leftovers, site_status
 from fedshift_app.run import exit_codes, status
 from fedshift_wire.errors import ConfigError
 
@@ -27,14 +28,26 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
     """
     if site and arguments:
         raise ConfigError("give either a run folder or --site: a site's SuperLink does not know of run folders")
-    folder = None if site else _folder(arguments)
+    try:
+        folder = None if site else _folder(arguments)
+    except ConfigError:
+        _tell_leftovers()
+        raise
     while True:
         told = status.read(folder) if folder else site_status.read(site)
         print(json.dumps(told, ensure_ascii=False) if as_json else _block(told, site), flush=True)
+        if not watch:
+            _tell_leftovers()
         going_on = told["state"] in status.GOING_ON if folder else site_status.goes_on(told)
         if not watch or not going_on:
             return status.exit_code(told) if folder else exit_codes.OK
         time.sleep(WATCH_SECONDS)
+
+
+def _tell_leftovers() -> None:
+    """Say on standard error what still runs that nobody waits for."""
+    for left in leftovers.found():
+        print(left, file=sys.stderr, flush=True)
 
 
 def _block(told: Mapping[str, Any], site: str) -> str:

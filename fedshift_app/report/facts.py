@@ -11,6 +11,7 @@ from fedshift_app.report import curves, drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
 from fedshift_app.run.console import percent
+from fedshift_app.run.folder import lost_told
 from fedshift_app.run.scores import mean
 
 EVENTS = 30  # that the page names; more are a number
@@ -89,6 +90,8 @@ def _columns(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         notes.append(f"{partly} rounds were scored on a part of the test images; they are in no column.")
     if missing := results.get("missing"):
         notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
+    if lost := results.get("lost"):
+        notes.append(f"The run is degraded: {lost_told(lost)}.")
     if "evaluated" in results:
         notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
     return columns, notes

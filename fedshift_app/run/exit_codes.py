@@ -3,7 +3,13 @@
 OK = 0
 FAILED = 1  # a mistake of the user, or a run that failed: told in a line; of `fedshift status`: it cannot tell
 STOPPED_SHORT = 3  # only of `fedshift status`: the run failed or was interrupted
-CTRL_C = 130  # 128 + SIGINT, as shells have it
+DEGRADED = 4  # a simulated run went to its end, but did without a node that was not at fault
+HANGUP = 129  # 128 + SIGHUP, as shells have it: the terminal was closed
+CTRL_C = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM
 
-STOPPED_BY = {CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped by SIGTERM"}
+STOPPED_BY = {
+    HANGUP: "stopped by SIGHUP (its terminal was closed)",
+    CTRL_C: "stopped by Ctrl-C",
+    TERMINATED: "stopped by SIGTERM",
+}

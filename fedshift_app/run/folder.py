@@ -26,6 +26,7 @@ from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.scores import client_models, mean, mean_client_models
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import plain
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode
 from strategies.federation.roster import Node
@@ -164,6 +165,12 @@ class RunFolder:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
 
+    @property
+    def lost(self) -> str:
+        """What the run did without, in words; empty where no node is missing."""
+        lost = _lost(self.history)
+        return lost_told(lost) if lost else ""
+
     def start_clock(self) -> None:
         """Count the seconds of the run from now."""
         self._started = time.perf_counter()
@@ -253,6 +260,8 @@ def _line(result: RoundResult) -> dict[str, Any]:
         line["profile"] = result.profile
     if result.started_anew:
         line["started_anew"] = result.started_anew
+    if result.lost:
+        line["lost"] = result.lost
     if result.clients is not None:
         line["client_models"] = client_models(result.clients)
         if result.clients.own:
@@ -288,6 +297,7 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         "best_test": _chosen(best, "test images"),
         **_where_asked(history),
         "missing": [name for name in names if domains[name] is None],
+        **({"lost": lost} if (lost := _lost(history)) else {}),
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
     }
@@ -334,6 +344,19 @@ def _rank(accuracy: Mapping[str, float | None]) -> tuple[int, float]:
     """Order rounds by average accuracy; a round that lacks a domain comes below one that does not."""
     known = [value for value in accuracy.values() if value is not None]
     return len(known), sum(known)
+
+
+def _lost(history: Sequence[RoundResult]) -> dict[str, list[int]]:
+    """Return by round which nodes were left out for no fault of their own; no round where none was."""
+    return {str(result.server_round): result.lost for result in history if result.lost}
+
+
+def lost_told(lost: Mapping[str, Sequence[int]]) -> str:
+    """Return in words which nodes a run did without, by round (``results.json``, key ``lost``), in a bounded line."""
+    most = 5
+    rounds = [f"round {number}: node {', '.join(map(str, nodes))}" for number, nodes in list(lost.items())[:most]]
+    more = f"; and {len(lost) - most} more rounds" if len(lost) > most else ""
+    return plain(f"nodes were left out for no fault of their own ({'; '.join(rounds)}{more})")
 
 
 def finite(value: Any) -> Any:

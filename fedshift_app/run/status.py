@@ -21,7 +21,7 @@ from strategies.federation.rounds import RoundResult
 
 FILE = "status.json"
 WAITING, TRAINING, EVALUATING = "waiting", "training", "evaluating"
-COMPLETED, FAILED, INTERRUPTED = "completed", "failed", "interrupted"
+COMPLETED, DEGRADED, FAILED, INTERRUPTED = "completed", "degraded", "failed", "interrupted"
 GATHERING = "gathering"  # never written: a run that ended is being resumed, and its nodes are not there yet
 GOING_ON = (WAITING, TRAINING, EVALUATING, GATHERING)
 SAVE_SECONDS = 1.0  # answers, and rounds that follow each other fast, are written no more often
@@ -85,9 +85,9 @@ class StatusFile(Listener):
         self._save(soon=True)
 
     def end(self, state: str, error: str | None) -> None:
-        """Write the last word: completed, failed or interrupted."""
+        """Write the last word: completed, degraded, failed or interrupted."""
         self._told["error"] = None if error is None else plain(error, MOST_ERROR)
-        if state == COMPLETED:
+        if state in (COMPLETED, DEGRADED):
             self._left = 0.0
         self._change(state, self._told["round"])
 
@@ -172,9 +172,19 @@ def read(folder: Path) -> dict[str, Any]:
     if locked and told["state"] in (FAILED, INTERRUPTED):
         told["state"] = GATHERING
     if not locked and told["state"] in GOING_ON:
-        told["state"] = COMPLETED if (folder / RESULTS_FILE).exists() else INTERRUPTED
+        told["state"] = _ended_as(folder / RESULTS_FILE)
     ended = told["state"] in (FAILED, INTERRUPTED)
     return told | {"folder": str(folder), "resume": resume_command(folder, told["engine"]) if ended else None}
+
+
+def _ended_as(results: Path) -> str:
+    """Return the state of a run whose process ended without its last word."""
+    if not results.exists():
+        return INTERRUPTED
+    try:
+        return DEGRADED if json.loads(results.read_text(encoding="utf-8")).get("lost") else COMPLETED
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"cannot read {results}: {error}") from None
 
 
 def resume_command(folder: Path, engine: str) -> str:
@@ -188,6 +198,8 @@ def resume_command(folder: Path, engine: str) -> str:
 
 def exit_code(told: Mapping[str, Any]) -> int:
     """Return the exit code of ``fedshift status`` for a run."""
+    if told["state"] == DEGRADED:
+        return exit_codes.DEGRADED
     return exit_codes.STOPPED_SHORT if told["state"] in (FAILED, INTERRUPTED) else exit_codes.OK
 
 

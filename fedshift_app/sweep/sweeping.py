@@ -119,6 +119,7 @@ class Sweep:
         finished = self._finished()
         typer.echo(f"sweep folder: {self.folder}")
         typer.echo(f"{len(self.records)} runs, {len(finished)} of them finished")
+        watchdog = processes.Watchdog(MARK, str(self.folder))
         try:
             with Bar(len(self.records), len(finished)) as bar:
                 self._work(bar)
@@ -130,6 +131,8 @@ class Sweep:
         except BaseException:
             self._stop()
             raise
+        finally:
+            watchdog.release()
         failed = [record for record in self.records if record.state == "failed"]
         for record in failed:
             typer.echo(f"failed: {record.point.label}: {record.error} (log: {self._log(record)})", err=True)

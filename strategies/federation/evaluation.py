@@ -30,6 +30,7 @@ from strategies.federation.roster import Node
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
 #: own, whose making alone takes up to a third of a batch (ResNet-10), so that smaller ones would gain little.
 MIN_BATCHES = 8
+NO_ANSWER = "no answer in time"
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class Evaluation:
     def _add(self, node: Node, reply: Message | None, tasks: list[_Task]) -> None:
         """Take in one reply, or nothing of it if anything is wrong with it."""
         if reply is None:
-            raise Refused("no answer in time")
+            raise Refused(NO_ANSWER)
         if reply.has_error():
             raise Refused(reply.error.reason)
         metrics = reply.content.get(METRICS)

@@ -89,6 +89,7 @@ class RoundResult:
         others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
         profile: Where the time went (``strategies.federation.clock``), in a run that measures it.
         started_anew: Which nodes had lost what they kept to themselves, one line each.
+        lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
     """
 
     server_round: int
@@ -106,3 +107,4 @@ class RoundResult:
     profile: dict[str, Any] = field(default_factory=dict)
     evaluated_share: float = 1.0
     started_anew: list[str] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)

@@ -133,6 +133,7 @@ def test_plain_flwr_run_works_with_flowers_default_of_two_nodes(tmp_path: Path) 
     assert "texture: node 1 (" in ended.stdout
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"run folder: {folder}" in ended.stdout
+    assert re.search(r"SuperLink goes on running, for further runs; to end it: kill \d+ \d+", ended.stdout)
     assert json.loads((folder / "results.json").read_text())["engine"] == "simulation"
 
 

@@ -3,6 +3,10 @@
 import asyncio
 import os
 import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedshift_app.flower import internals
-from fedshift_app.launch import superlink
+from fedshift_app.launch import processes, runner, superlink
 from fedshift_app.run.folder import COMMAND
 from fedshift_wire.errors import FedShiftError
 
@@ -100,3 +104,54 @@ def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch:
     monkeypatch.setenv("PATH", "/nowhere")
     path = internals.path_with_flower()
     assert shutil.which("flower-superexec", path=path) and path.endswith("/nowhere")
+
+
+# --- the SuperLink of one run ---------------------------------------------------------------------------------
+
+
+def test_the_table_of_connections_tells_whose_one_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as caller:
+        with server.accept()[0]:
+            port, server_port = caller.getsockname()[1], server.getsockname()[1]
+            assert superlink.user_of(port, server_port) == os.getuid()
+            assert superlink.user_of(server_port, 1) is None
+            caller.shutdown(socket.SHUT_RDWR)
+        caller.close()
+        assert superlink.user_of(port, server_port) is None  # a connection that was let go is nobody's
+
+
+def test_only_its_owner_on_this_machine_reaches_the_superlink_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {(40000, 9000): os.getuid(), (40001, 9000): os.getuid() + 1}
+    monkeypatch.setattr(superlink, "user_of", lambda port, server_port: known.get((port, server_port)))
+    guard = superlink.OnlyOwner(lambda *_: None)  # type: ignore[arg-type, return-value]
+    scope = {"path": superlink.HEALTH, "server": ("127.0.0.1", 9000)}
+    assert guard.passes(scope | {"client": ("127.0.0.1", 40000)})
+    assert not guard.passes(scope | {"client": ("127.0.0.1", 40001)})
+    assert not guard.passes(scope | {"client": ("127.0.0.1", 40002)})
+    assert not guard.passes(scope | {"client": ("192.0.2.7", 40000)})
+    assert not guard.passes(scope | {"client": None})
+    monkeypatch.setattr(superlink, "TABLES", (Path("/nonexistent"),))
+    assert guard.passes(scope | {"client": ("127.0.0.1", 40001)})  # where it is not told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can call as another user")
+def test_another_user_of_this_machine_can_submit_nothing_to_it(tmp_path: Path) -> None:
+    call = (  # what is imported later may be out of the other user's reach
+        "import os, socket, sys\n"
+        "os.setuid(int(sys.argv[3]))\n"
+        "caller = socket.socket()\n"
+        "caller.connect(('127.0.0.1', int(sys.argv[1])))\n"
+        "caller.sendall(f'GET {sys.argv[2]} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'.encode())\n"
+        "print(caller.recv(4096).split()[1].decode())\n"
+    )
+    with processes.group(runner.empty_folder(tmp_path), runner.environment(tmp_path)) as flower:
+        link = runner.SuperLink(processes.free_port())
+        runner.start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
+        for path, own in (("/health", "200"), ("/openapi.json", "200"), ("/v1/control/start-run", "405")):
+            asked = [sys.executable, "-c", call, str(link.port), path]
+            codes = [
+                subprocess.run([*asked, user], capture_output=True, text=True, check=True).stdout.strip()
+                for user in ("0", "65534")
+            ]
+            assert codes == [own, "403"], path

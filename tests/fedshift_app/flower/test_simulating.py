@@ -1,0 +1,270 @@
+"""Flower's simulation as FedShift mends it: Ray behind a token, the work of a dead worker done again, nothing lost."""
+
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from flwr.app import Context, Error, Message, RecordDict
+from ray.exceptions import RayActorError
+from support import InlineRun, ListeningGrid, Run, federation, new_strategy, node, refusal_of
+
+from fedshift_app import cli, comparing
+from fedshift_app.flower import simulating
+from fedshift_app.flower.internals import make_context
+from fedshift_app.launch import runner
+from fedshift_app.run import exit_codes, status
+from fedshift_wire.errors import FederationError
+from strategies.base import DomainStrategy
+
+FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
+SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
+LIMIT = 240
+#: Who may listen for others than this machine while a run simulates, each with what stands before it: the token.
+GUARDED = {"gcs_server", "raylet", "flwr-simulation", "ray::ClientAppActor", "ray::IDLE"}
+INTRUDER = """
+import sys, ray
+ray.init(address=sys.argv[1], logging_level="ERROR")
+print("the intruder runs code in process", ray.get(ray.remote(lambda: __import__("os").getpid()).remote()))
+"""
+
+
+# --- the work of a dead worker --------------------------------------------------------------------------------
+
+
+class Pool:
+    """An actor pool of which so many actors die of the work that they are given."""
+
+    def __init__(self, deaths: int) -> None:
+        self.pool: list[Any] = ["actor 0"]
+        self._future_to_actor: dict[str, Any] = {}
+        self._deaths, self._made = deaths, 0
+        self.asked: list[tuple[Any, ...]] = []
+
+    def create_actor_fn(self) -> str:
+        self._made += 1
+        return f"actor {self._made}"
+
+    def submit(self, fn: Any, job: tuple[Any, ...]) -> str:
+        actor = self.pool.pop()
+        self.asked.append((actor, *job))
+        self._future_to_actor[f"future of {actor}"] = actor
+        return f"future of {actor}"
+
+    def add_actor_back_to_pool(self, future: str) -> None:
+        self.pool.append(self._future_to_actor.pop(future))
+
+    def get(self, future: str) -> tuple[str, str, str]:
+        if len(self.asked) <= self._deaths:
+            raise RayActorError
+        return "0", "the reply", "the context"
+
+
+@pytest.fixture
+def message() -> tuple[Any, Context]:
+    return "a message", make_context(1, {"partition-id": 0}, {})
+
+
+@pytest.mark.parametrize("deaths", [0, 1, simulating.TRIES - 1])
+def test_another_worker_does_it_again(deaths: int, message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(deaths)
+    monkeypatch.setattr(ray, "get", pool.get)
+    backend = SimpleNamespace(pool=pool, app_fn="the app")
+    assert simulating.process_message(backend, *message) == ("the reply", "the context")
+    assert [asked[0] for asked in pool.asked] == [f"actor {i}" for i in range(deaths + 1)]
+    assert all(asked[1:] == ("the app", message[0], "0", message[1]) for asked in pool.asked)
+    assert (pool.pool, pool._future_to_actor) == ([f"actor {deaths}"], {})  # no dead one is left among the idle
+
+
+def test_work_that_kills_every_worker_is_given_up(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(99)
+    monkeypatch.setattr(ray, "get", pool.get)
+    with pytest.raises(RayActorError):
+        simulating.process_message(SimpleNamespace(pool=pool, app_fn="the app"), *message)
+    assert len(pool.asked) == simulating.TRIES
+    assert len(pool.pool) == 1
+
+
+def test_an_error_of_the_app_keeps_its_worker(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(0)
+
+    def fails(_: Any) -> Any:
+        raise ValueError("the app's own")
+
+    monkeypatch.setattr(ray, "get", fails)
+    with pytest.raises(ValueError, match="the app's own"):
+        simulating.process_message(SimpleNamespace(pool=pool, app_fn="the app"), *message)
+    assert (len(pool.asked), pool.pool) == (1, ["actor 0"])
+
+
+# --- nothing is lost in silence -------------------------------------------------------------------------------
+
+
+class LosesWork(ListeningGrid):
+    """Flower answers for a node whose worker died, in the second round."""
+
+    kind = "train"
+
+    def pass_on(self, asked: Message, reply: Message) -> Message:
+        config = asked.content.config_records["config"]
+        meta = asked.metadata
+        if (meta.message_type, config.get("server-round"), meta.dst_node_id) == (self.kind, 2, 1001):
+            return Message(Error(code=0, reason="<class 'ray.exceptions.ActorDiedError'>"), reply_to=asked)
+        return reply
+
+
+class LosesScores(LosesWork):
+    kind = "evaluate"
+
+
+@pytest.mark.parametrize("grid", [LosesWork, LosesScores])
+def test_a_simulation_that_loses_work_stops_and_says_so(grid: Any, run_inline: InlineRun, tmp_path: Path) -> None:
+    told = refusal_of(FederationError, run_inline, grid=grid, rounds=3, set=SHORT)
+    assert told.startswith("round 2: the simulation lost the work of node 1 (texture): <class 'ray.exceptions.Actor")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert status.read(folder)["state"] == "failed"
+    assert len(Run(folder).rounds) == 1  # from which it goes on
+
+
+class LosesReplies(ListeningGrid):
+    """No answer of one node comes in the second round."""
+
+    def pass_on(self, asked: Message, reply: Message) -> Message | None:
+        config = asked.content.config_records["config"]
+        lost = (config.get("server-round"), asked.metadata.dst_node_id) == (2, 1001)
+        return None if lost and asked.metadata.message_type == "train" else reply
+
+
+def test_a_simulation_that_did_without_a_node_is_degraded(
+    run_inline: InlineRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_inline(grid=LosesReplies, rounds=3, set=SHORT)
+    told = "nodes were left out for no fault of their own (round 2: node 1)"
+    assert run.results["lost"] == {"2": [1]}
+    assert [line.get("lost") for line in run.rounds] == [None, [1], None]
+    found = status.read(run.folder)
+    assert (found["state"], found["error"], found["resume"]) == ("degraded", told, None)
+    assert status.exit_code(found) == exit_codes.DEGRADED == 4
+    table = comparing.compare([run.folder]).text()
+    assert f"seed 0 is degraded: {told}" in " ".join(table.split())
+    monkeypatch.setattr(sys, "argv", ["fedshift", "run", "handwritten", "engine=inline", "report=false"])
+    monkeypatch.setattr(runner, "run_inline", lambda *_: run.folder)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == exit_codes.DEGRADED
+    assert f"degraded: {told}" in capsys.readouterr().err
+
+
+def test_a_whole_run_is_not(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=1, set=SHORT)
+    assert "lost" not in run.results
+    assert "lost" not in run.rounds[0]
+    assert status.read(run.folder)["state"] == "completed"
+
+
+def test_a_real_node_whose_process_died_is_left_out_and_the_others_go_on() -> None:
+    server = new_strategy(DomainStrategy)
+    server.federation = federation(engine="deployment")
+    asked = Message(RecordDict(), 7, "train")
+    server.roster._nodes = {7: node(0)}
+    reply = Message(Error(code=0, reason="its process died"), reply_to=asked)
+    assert server._heard([reply]) == [reply]
+
+
+# --- a real run -----------------------------------------------------------------------------------------------
+
+
+def of_run(mark: str) -> Iterator[psutil.Process]:
+    """Return the run's processes; Ray's workers overwrite their environment with their title."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("FEDSHIFT_TEST_SIMULATING") == mark:
+                yield from (process, *process.children(recursive=True))
+        except psutil.Error:
+            continue
+
+
+def other_address() -> str:
+    """Return an address of this machine that is not its loopback, as an intruder comes from; else the loopback."""
+    addresses = (a.address for found in psutil.net_if_addrs().values() for a in found if a.family == socket.AF_INET)
+    return next((a for a in addresses if not ipaddress.ip_address(a).is_loopback), "127.0.0.1")
+
+
+@pytest.mark.slow
+def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
+    tmp_path: Path, run_inline: InlineRun
+) -> None:
+    asked = ["nodes=4", "rounds=3", "method=fedcode", "report=false", f"set={SHORT}"]
+    running = subprocess.Popen(
+        [FEDSHIFT, "run", "handwritten", *asked], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=os.environ | {"FEDSHIFT_TEST_SIMULATING": str(tmp_path)},
+    )  # fmt: skip
+    assert running.stdout is not None
+    said = []
+    for line in running.stdout:
+        said.append(line)
+        if line.startswith("round   1/3") or line.startswith("round 1/3"):
+            break
+    members = {process.pid: process for process in of_run(str(tmp_path))}
+    workers = [process for process in members.values() if process.name().startswith("ray::ClientApp")]
+    assert workers, "".join(said)
+    workers[0].kill()
+
+    listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in members]
+    open_to_others = {
+        members[c.pid].name().split(".")[0]: c.laddr.port
+        for c in listening if not ipaddress.ip_address(c.laddr.ip).is_loopback
+    }  # fmt: skip
+    assert set(open_to_others) <= GUARDED, open_to_others
+    unarmed = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
+    intruder = subprocess.run(
+        [sys.executable, "-c", INTRUDER, f"{other_address()}:{open_to_others['gcs_server']}"], env=unarmed,
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert "the intruder runs code" not in intruder.stdout
+    assert intruder.returncode != 0
+
+    said += running.stdout.readlines()
+    assert running.wait(LIMIT) == 0, "".join(said)
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = Run(folder)
+    assert not any(line["left_out"] for line in run.rounds)
+    assert any("a worker of the simulation died" in line for line in said)
+    undisturbed = run_inline(method="fedcode", rounds=3, set=SHORT)
+    assert run.results["weights_sha256"] == undisturbed.results["weights_sha256"]
+    assert list(of_run(str(tmp_path))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_command_that_is_gone_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        [FEDSHIFT, "run", "handwritten", "nodes=2", "rounds=500", f"set={SHORT}"], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"FEDSHIFT_TEST_SIMULATING": str(tmp_path)},
+    )  # fmt: skip
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("round   2/500"):
+            break
+    running.send_signal(number)
+    running.stdout.read()
+    running.wait(LIMIT)
+    deadline = time.monotonic() + 60
+    while (left := list(of_run(str(tmp_path)))) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert left == []
+    (folder,) = (tmp_path / "runs").iterdir()
+    told = status.read(folder)
+    assert (told["state"], told["full_rounds"] >= 1) == ("interrupted", True)
+    assert told["resume"] == f"fedshift run resume={folder}"
