@@ -30,13 +30,18 @@ class Sent:
 
     def __init__(self, arrays: Given, max_update: float, noise: float = 0.0) -> None:
         self.arrays = arrays
-        self._max_update = max_update
-        self._norm = max(norm(self.arrays), SHORTEST)
-        number = sum(array.size for array in self.arrays.values() if array.dtype.kind == "f")
+        self._max_update, self._norm = max_update, norm(arrays)
+        number = sum(array.size for array in arrays.values() if array.dtype.kind == "f")
         self._noise = noise * (math.sqrt(number) + LUCK) if noise else 0.0
 
-    def check(self, got: Given) -> None:
+    def check(self, got: Given, longest: float) -> None:
         """Check how far weights are from those that were sent, which have the same names and shapes.
+
+        Where the longest that they may be says enough, they are not read once more.
+
+        Args:
+            got: By name.
+            longest: What their norm is at most.
 
         Raises:
             Refused: If an array of integers changed by more than ``LARGEST_COUNT``; or if the norm of
@@ -48,7 +53,10 @@ class Sent:
                 counted = largest(array.astype(np.float64) - self.arrays[name])
                 if counted > LARGEST_COUNT:
                     raise Refused(f"{name} changed by {counted:.3g} in a round, allowed is {LARGEST_COUNT:g} at most")
-        found = max(change(got, self.arrays) - self._noise, 0.0) / self._norm
+        base = max(self._norm, SHORTEST)
+        if longest + self._norm <= self._max_update * base:
+            return
+        found = max(change(got, self.arrays) - self._noise, 0.0) / base
         if found > self._max_update:
             raise Refused(
                 f"the weights changed by {found:.3g} times the norm of those that were sent, allowed is "

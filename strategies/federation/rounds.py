@@ -71,7 +71,7 @@ class Federation:
     scores_images_alone: bool = True
     queues: bool = False
     max_value: float = 1e6
-    max_update: float = 100.0
+    max_update: float = 200.0
     noise: float = 0.0
     method: str = ""
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)

@@ -1,5 +1,6 @@
 """What a node sends after local training: read, checked and averaged."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -101,15 +102,16 @@ def _check_like(update: Update, sent: Sent, max_value: float) -> None:
     if list(update.record) != list(sent.arrays):
         strange = sorted(set(update.record) ^ set(sent.arrays)) or ["another order"]
         raise Refused(f"weights do not match the model: {', '.join(strange[:3])}")
-    arrays = update.arrays()
+    arrays, squares = update.arrays(), 0.0
     for name, wanted in sent.arrays.items():
         array = arrays[name]
         if (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
             raise Refused(
                 f"{name} has shape {array.shape} and type {array.dtype}, expected {wanted.shape} and {wanted.dtype}"
             )
-        check_numbers(name, array, max_value)
-    sent.check(arrays)
+        found = check_numbers(name, array, max_value)
+        squares += array.size * found**2 if array.dtype.kind == "f" else 0.0
+    sent.check(arrays, math.sqrt(squares))
 
 
 def _array_record(content: RecordDict, name: str) -> ArrayRecord | None:
