@@ -26,6 +26,7 @@ from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, St
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy
+from strategies.federation import robust
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
@@ -246,6 +247,8 @@ def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:
         )
     if config.privacy.name != "none":
         lines.append(f"  {privacy.told(config.privacy, config.rounds)}")
+    if config.aggregation.robust != "none":
+        lines.append(f"  {robust.told(config.aggregation)}")
     return "\n".join(lines)
 
 

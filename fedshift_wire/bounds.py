@@ -35,8 +35,8 @@ def largest(array: NDArray[Any]) -> float:
     return float(np.max([[float(part.max()), -float(part.min())] for part in parts], initial=0.0))
 
 
-def check_numbers(name: str, array: NDArray[Any], max_value: float) -> None:
-    """Check that all numbers are finite and of a plausible size.
+def check_numbers(name: str, array: NDArray[Any], max_value: float) -> float:
+    """Check that all numbers are finite and of a plausible size; return the largest absolute value.
 
     Args:
         name: The array's name.
@@ -55,6 +55,7 @@ def check_numbers(name: str, array: NDArray[Any], max_value: float) -> None:
         raise Refused(f"{name} holds {found:.3g}, allowed is {max_value:g} at most (federation.max_value)")
     if array.dtype.kind in "iu" and found > LARGEST_INTEGER:
         raise Refused(f"{name} holds {found:.3g}, allowed is {LARGEST_INTEGER:.3g} at most")
+    return found
 
 
 def whole(value: object, least: int, most: int) -> int | None:

@@ -39,8 +39,9 @@ from fedshift_wire.names import (
 from fedshift_wire.params import Params
 from fedshift_wire.seeding import generator
 from strategies.contributions import Declaration, check_contribution
-from strategies.federation import clock
+from strategies.federation import clock, robust
 from strategies.federation.averaging import shares
+from strategies.federation.changes import Sent, out_of_proportion
 from strategies.federation.clock import Clock
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import (
@@ -55,8 +56,8 @@ from strategies.federation.evaluation import (
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Ask, Federation, RoundResult
-from strategies.federation.updates import Update, average, by_reason, mean_losses, num_bytes, read_update
-from strategies.weighting import by_rule
+from strategies.federation.updates import Update, average, by_reason, decode, mean_losses, num_bytes, read_update
+from strategies.weighting import by_rule, check_weights
 
 log = logging.getLogger("fedshift")
 
@@ -103,6 +104,11 @@ class DomainStrategy(FedAvg):
     def check_run(cls, params: Params, rounds: int) -> None:
         """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
 
+    @classmethod
+    def averages(cls) -> bool:
+        """Tell whether weights are merged by the default rule, for which ``aggregation.robust`` can stand in."""
+        return cls.merge is DomainStrategy.merge
+
     def scores_round(self, server_round: int) -> bool:
         """Tell whether models can be scored at all after this round."""
         return True
@@ -118,13 +124,21 @@ class DomainStrategy(FedAvg):
         """
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
-        """Return the next shared weights; by default the weighted average, one update after another.
+        """Return the next shared weights; by default the weighted average, or what ``aggregation.robust`` asks for.
+
+        A run with ``aggregation.robust`` refuses a method that overrides this.
 
         Args:
             updates: In the order of the nodes. The list may be emptied on the way, so that weights can be let go.
             weights: One per update, summing to 1.
+
+        Raises:
+            FederationError: If the run's rule needs more updates.
         """
-        return average(updates, weights)
+        rule = self.federation.aggregation
+        if rule.robust == "none":
+            return average(updates, weights)
+        return robust.merge(rule, updates, weights, decode(self.sent), len(self._asked))
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return the arrays that this node is sent besides weights; by default ``knowledge``, the same for all.
@@ -157,9 +171,15 @@ class DomainStrategy(FedAvg):
         return self._global
 
     def node_weights(self, updates: list[Update]) -> list[float]:
-        """Return the weight of each update by the run's rule (``aggregation.weights``), else by the method's."""
+        """Return the weight of each update by the run's rule (``aggregation.weights``), else by the method's.
+
+        Raises:
+            FederationError: If they are not as many as the updates, finite, from 0 up and 1 in sum.
+        """
         found = by_rule(self.federation.aggregation, updates)
-        return self.weights(updates) if found is None else found
+        if found is not None:
+            return check_weights(found, len(updates), f"aggregation.weights={self.federation.aggregation.weights}")
+        return check_weights(self.weights(updates), len(updates), f"the method {self.federation.method!r}")
 
     # --- a round -----------------------------------------------------------------------------------
 
@@ -167,9 +187,10 @@ class DomainStrategy(FedAvg):
         """Wait for the nodes and ask each what it is, before the first round.
 
         Raises:
-            FederationError: If too few come, or one of them cannot take part.
+            FederationError: If too few come, also for the run's robust average, or one of them cannot take part.
         """
         self.roster.gather(grid, self.federation.min_nodes, self.federation.node_timeout)
+        robust.check_number(self.federation.aggregation, self._number(len(self.roster.nodes)))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -185,9 +206,10 @@ class DomainStrategy(FedAvg):
         self._encoder = Encoder()
         try:
             present = self.roster.wait_for(grid, self.federation.min_nodes, self.federation.node_timeout)
+            nodes = self._sample(server_round, present)
+            robust.check_number(self.federation.aggregation, len(nodes))
         except FederationError as error:
             raise FederationError(f"round {server_round}: {error}") from None
-        nodes = self._sample(server_round, present)
         self._asked = {node.node_id: node for node in nodes}
         self.roster.listener.asked(server_round, nodes, training=True)
         work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
@@ -262,10 +284,13 @@ class DomainStrategy(FedAvg):
 
     def _sample(self, server_round: int, nodes: list[Node]) -> list[Node]:
         """Choose which nodes train, by index, from (seed, round)."""
-        number = max(1, round(self.federation.participation * len(nodes)))
         rng = generator(self.federation.seed, "participation", server_round)
-        chosen = rng.permutation(len(nodes))[:number]
+        chosen = rng.permutation(len(nodes))[: self._number(len(nodes))]
         return [nodes[i] for i in sorted(chosen)]
+
+    def _number(self, present: int) -> int:
+        """Return how many of the nodes that are present train in a round."""
+        return max(1, round(self.federation.participation * present))
 
     def _message(
         self,
@@ -346,22 +371,26 @@ class DomainStrategy(FedAvg):
 
     def _sift(self, replies: Iterable[Message]) -> tuple[list[Update], list[tuple[Node, str]]]:
         """Return the replies that may be averaged, and why the others may not; both by node index."""
-        waiting = dict(self._asked)
+        waiting, fed = dict(self._asked), self.federation
+        sent = Sent(decode(self._global), fed.max_update, fed.noise)
         updates, problems = [], []
         for reply in replies:
             node = waiting.pop(reply.metadata.src_node_id, None)
             if node is None:
                 continue
             try:
-                updates.append(self._read(node, reply))
+                updates.append(self._read(node, reply, sent))
             except Refused as refused:
                 problems.append((node, str(refused)))
         problems += [(node, NO_ANSWER) for node in waiting.values()]
         updates.sort(key=lambda update: update.node.index)
+        strange = out_of_proportion([update.knowledge for update in updates], fed.max_update)
+        problems += [(updates[place].node, reason) for place, reason in strange.items()]
+        updates = [update for place, update in enumerate(updates) if place not in strange]
         return updates, sorted(problems, key=lambda problem: problem[0].index)
 
-    def _read(self, node: Node, reply: Message) -> Update:
-        update = read_update(node, reply, self._global, self.federation.max_value)
+    def _read(self, node: Node, reply: Message, sent: Sent) -> Update:
+        update = read_update(node, reply, sent, self.federation.max_value)
         fed = self.federation
         sizes = {"C": fed.num_classes, "D": fed.feature_dim}
         check_contribution(update.knowledge, self.expected(), sizes, node.class_counts, fed.max_value)

@@ -1,11 +1,16 @@
 """Rules by which nodes weigh in the average, for any method: the section ``aggregation`` of a configuration."""
 
+import math
+
 import numpy as np
 
+from fedshift_wire.errors import FederationError
 from strategies import f2dc
 from strategies.federation.averaging import shares
 from strategies.federation.updates import Update
 from strategies.settings import AggregationConfig
+
+EXACT = 1e-6  # by which the sum of weights may miss 1: that of float32 numbers does
 
 
 def by_rule(config: AggregationConfig, updates: list[Update]) -> list[float] | None:
@@ -24,4 +29,25 @@ def by_rule(config: AggregationConfig, updates: list[Update]) -> list[float] | N
     weights: list[float] = f2dc.domain_aware(
         sizes, f2dc.discrepancy(held, domains), config.alpha, config.beta
     ).tolist()  # fmt: skip
+    return weights
+
+
+def check_weights(weights: list[float], updates: int, whose: str) -> list[float]:
+    """Return the weights of a round's updates if an average can be made with them.
+
+    Args:
+        weights: One per update.
+        updates: How many there are.
+        whose: Who gave the weights, for the message.
+
+    Raises:
+        FederationError: If there is another number of them, or one is not finite or negative, or they do not sum to 1.
+    """
+    if len(weights) != updates:
+        raise FederationError(f"weights of {whose}: {len(weights)} for {updates} nodes, expected one for each")
+    for weight in weights:
+        if not 0 <= weight < math.inf:
+            raise FederationError(f"weights of {whose}: found {weight}, expected numbers from 0 to 1")
+    if abs(math.fsum(weights) - 1) > EXACT:
+        raise FederationError(f"weights of {whose} sum to {math.fsum(weights):.6g}, expected 1")
     return weights

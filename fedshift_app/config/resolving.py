@@ -173,6 +173,12 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
             f"model.per_node: the method {method.name!r} averages weights, so all nodes need the same network; "
             f"nodes may differ with {', '.join(able)}"
         )
+    if config.aggregation.robust != "none" and not method.strategy_class().averages():
+        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
+        raise ConfigError(
+            f"aggregation.robust={config.aggregation.robust}: {method.name!r} merges weights in a way of its own; "
+            f"robust averages go with {', '.join(able)}"
+        )
     check_method(config.privacy, method, config.evaluate)
     recipes.check_needs(config, method)
     method.strategy_class().check_run(server, config.rounds)

@@ -30,6 +30,11 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     private = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
     shared = {name: t.numpy() for name, t in model.state_dict().items() if name not in private}
     privacy.check_shared(config.privacy, shared)
+    if not shared and config.aggregation.robust != "none":
+        raise ConfigError(
+            f"aggregation.robust={config.aggregation.robust} averages weights, and with the method "
+            f"{config.method['name']!r}, as it is configured, none travel"
+        )
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
     federation = Federation(
@@ -53,6 +58,9 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         scores_images_alone=setup.scores_images_alone(config),
         queues=engine == setup.SIMULATION,
         max_value=config.federation.max_value,
+        max_update=config.federation.max_update,
+        noise=0.0 if config.privacy.name == "none" else config.privacy.noise,
+        method=config.method["name"],
         aggregation=config.aggregation,
     )
     return encode(shared), federation

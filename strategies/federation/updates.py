@@ -1,5 +1,6 @@
 """What a node sends after local training: read, checked and averaged."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from fedshift_wire.bounds import Refused, check_numbers
 from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, METRICS
 from fedshift_wire.records import RecordError
 from strategies.federation.averaging import RunningAverage, shares
+from strategies.federation.changes import Sent
 from strategies.federation.checks import training_numbers
 from strategies.federation.roster import Node
 
@@ -46,11 +48,12 @@ def decode(record: ArrayRecord) -> Arrays:
         raise Refused(str(error)) from None
 
 
-def read_update(node: Node, reply: Message, model: ArrayRecord, max_value: float) -> Update:
-    """Return what a node replied, if its weights are the model's by name, shape, dtype and size; the reply is kept.
+def read_update(node: Node, reply: Message, sent: Sent, max_value: float) -> Update:
+    """Return what a node replied, if its weights are like those that were sent; the reply is kept.
 
     Raises:
-        Refused: If they are not, or the reply is an error or lacks a record.
+        Refused: If a name, shape, dtype or size is another, or they changed too much (:class:`Sent`), or the reply is
+            an error or lacks a record.
     """
     if reply.has_error():
         raise Refused(reply.error.reason)
@@ -62,7 +65,7 @@ def read_update(node: Node, reply: Message, model: ArrayRecord, max_value: float
         raise Refused(f"the reply lacks the record {METRICS!r}")
     num_examples, named = training_numbers(metrics, node.num_examples)
     update = Update(node, record, decode(knowledge), num_examples, named)
-    _check_like(update, model, max_value)
+    _check_like(update, sent, max_value)
     return update
 
 
@@ -94,20 +97,21 @@ def num_bytes(content: RecordDict) -> int:
     return sum(len(array.data) for record in records if record is not None for array in record.values())
 
 
-def _check_like(update: Update, model: ArrayRecord, max_value: float) -> None:
-    """Refuse weights whose names, shapes, types differ from the model's, or that are not finite or too large."""
-    if list(update.record) != list(model):
-        strange = sorted(set(update.record) ^ set(model)) or ["another order"]
+def _check_like(update: Update, sent: Sent, max_value: float) -> None:
+    """Refuse weights whose names, shapes, types differ from those sent, that are not finite, too large or too far."""
+    if list(update.record) != list(sent.arrays):
+        strange = sorted(set(update.record) ^ set(sent.arrays)) or ["another order"]
         raise Refused(f"weights do not match the model: {', '.join(strange[:3])}")
-    arrays = update.arrays()
-    for name, wanted in model.items():
-        array, told = arrays[name], update.record[name]  # which agree
-        if array.shape != tuple(wanted.shape) or told.dtype != wanted.dtype:
+    arrays, squares = update.arrays(), 0.0
+    for name, wanted in sent.arrays.items():
+        array = arrays[name]
+        if (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
             raise Refused(
-                f"{name} has shape {array.shape} and type {array.dtype}, "
-                f"expected {tuple(wanted.shape)} and {wanted.dtype}"
+                f"{name} has shape {array.shape} and type {array.dtype}, expected {wanted.shape} and {wanted.dtype}"
             )
-        check_numbers(name, array, max_value)
+        found = check_numbers(name, array, max_value)
+        squares += array.size * found**2 if array.dtype.kind == "f" else 0.0
+    sent.check(arrays, math.sqrt(squares))
 
 
 def _array_record(content: RecordDict, name: str) -> ArrayRecord | None:

@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from support import federation
+from support import federation, refusal_of
 
+from fedshift_wire.errors import FederationError
 from fedshift_wire.params import Params
 from strategies.base import DomainStrategy
 from strategies.f2dc import discrepancy, domain_aware
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
 from strategies.settings import AggregationConfig
+from strategies.weighting import check_weights
 
 Counts = NDArray[np.float64]
 
@@ -181,7 +183,13 @@ def test_without_alpha_and_beta_all_nodes_weigh_the_same() -> None:
     np.testing.assert_allclose(weights(updates(*UNEVEN), alpha=0.0, beta=0.0), [1 / 3] * 3)
 
 
-@pytest.mark.parametrize("params", [{"alpha": -0.1}, {"beta": -1.0}, {"weights": "x"}, {"balance": 1}, {"tau": 1}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"alpha": -0.1}, {"beta": -1.0}, {"weights": "x"}, {"balance": 1}, {"tau": 1}, {"robust": "mean"},
+        {"trim": 0.5}, {"trim": 0}, {"malicious": 0}, {"clip_norm": 0.0},
+    ],
+)  # fmt: skip
 def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         AggregationConfig(**params)
@@ -205,3 +213,45 @@ def test_a_method_keeps_its_own_rule_unless_the_run_has_another() -> None:
     for rule, wanted in (("method", [1.0, 0.0, 0.0]), ("equal", [1 / 3] * 3)):
         told = federation(aggregation=AggregationConfig(weights=rule))  # type: ignore[arg-type]
         assert First(told, Params(), lambda *told: None).node_weights(given) == wanted
+
+
+# --- weights that are none -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ([0.25, 0.25, 0.25], "sum to 0.75, expected 1"),
+        ([1.0, 1.0, 1.0], "sum to 3, expected 1"),
+        ([0.5, 0.5], ": 2 for 3 nodes, expected one for each"),
+        ([], ": 0 for 3 nodes"),
+        ([1.5, -0.5, 0.0], ": found -0.5, expected numbers from 0 to 1"),
+        ([math.nan, 0.5, 0.5], ": found nan"),
+        ([math.inf, 0.5, 0.5], ": found inf"),
+    ],
+)
+def test_weights_that_make_no_average_are_told_with_the_methods_name(found: list[float], told: str) -> None:
+    class Wrong(DomainStrategy):
+        def weights(self, updates: list[Update]) -> list[float]:
+            return found
+
+    server = Wrong(federation(method="mine"), Params(), lambda *told: None)
+    said = refusal_of(FederationError, server.node_weights, updates(*UNEVEN))
+    assert said.startswith("weights of the method 'mine'")
+    assert told in said
+    equal = federation(method="mine", aggregation=AggregationConfig(weights="equal"))
+    assert Wrong(equal, Params(), lambda *told: None).node_weights(updates(*UNEVEN)) == [1 / 3] * 3
+
+
+def test_weights_that_sum_to_one_but_for_rounding_pass() -> None:
+    third = float(np.float32(1 / 3))
+    assert check_weights([third] * 3, 3, "x") == [third] * 3
+    with pytest.raises(FederationError, match=r"weights of x sum to 1\.00001, expected 1"):
+        check_weights([0.5, 0.50001], 2, "x")
+
+
+@pytest.mark.parametrize("rule", ["method", "samples", "equal", "domain-aware"])
+@given(sizes=st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3).filter(any), min_size=1, max_size=60))
+def test_all_of_our_weights_pass(rule: str, sizes: list[list[int]]) -> None:
+    given = updates(*(("abcd"[i % 4], counts) for i, counts in enumerate(sizes)))
+    assert len(weights(given, weights=rule)) == len(sizes)

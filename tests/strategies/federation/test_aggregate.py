@@ -48,13 +48,13 @@ def model(value: float) -> Arrays:
 
 
 def test_all_nodes_are_sent_one_and_the_same_record() -> None:
-    start = encode(model(0))
+    start = encode(model(1))
     _, asked, _ = answered([encode(model(0))] * 3, start)
     assert all(message.content["arrays"] is start for message in asked)
 
 
 def test_memory_holds_one_model_more_than_the_replies() -> None:
-    start = encode(model(0))
+    start = encode(model(1))
     records = [encode(model(value)) for value in range(20)]
     size = sum(len(array.data) for array in start.values())
     strategy, _, replies = answered(records, start)
@@ -72,7 +72,7 @@ def test_memory_holds_one_model_more_than_the_replies() -> None:
 
 def test_replies_are_let_go_as_they_are_averaged() -> None:
     """Flower holds its list of messages until the next round's are there."""
-    start = encode(model(0))
+    start = encode(model(1))
     size = sum(len(array.data) for array in start.values())
     tracemalloc.start()
     records = [encode(model(value)) for value in range(10)]
@@ -89,7 +89,7 @@ def test_replies_are_let_go_as_they_are_averaged() -> None:
 def test_a_reply_that_is_not_what_it_says_is_left_out() -> None:
     good, evil = encode(model(1)), encode(model(1))
     evil["large"] = Array("float32", (256, 512), "numpy.ndarray", evil["large"].data[:-4])
-    strategy, _, replies = answered([good, evil, good], encode(model(0)))
+    strategy, _, replies = answered([good, evil, good], encode(model(2)))
     average, _ = strategy.aggregate_train(1, replies)
     assert average is not None
     assert np.array_equal(decode(average)["large"], model(1)["large"])

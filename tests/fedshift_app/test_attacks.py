@@ -1,0 +1,196 @@
+"""One node of five lies within the bounds of single numbers: what it can do to the model, and what holds it back."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+from safetensors.numpy import load_file
+from support import InlineRun, Killed, ListeningGrid, Run, refusal_of
+
+from fedshift_app import server_app
+from fedshift_app.config.resolving import resolve
+from fedshift_app.launch import runner
+from fedshift_app.run import starting
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_wire.methods import Method
+from fedshift_wire.records import decode, encode
+from strategies.base import DomainStrategy
+
+SHORT = "train.epochs=2 allocation.share=0.1 train.lr=0.05 dataset.domains=[scan] evaluate.every=2"
+LIAR, HONEST = 1, [0, 2, 3, 4]
+RULES = ("clip", "trimmed_mean", "median", "krum")
+UNBOUNDED = "federation.max_update=1e9"  # so that nothing but the rule holds the node back
+Lie = Callable[[Arrays, Arrays], Arrays]  # of what was sent and what honest training made of it
+
+
+def everywhere(sent: Arrays, trained: Arrays) -> Arrays:
+    """Say 9e5, which is below max_value, of all real numbers."""
+    return {name: np.full_like(array, 9e5) for name, array in trained.items() if array.dtype.kind == "f"}
+
+
+def flipped(sent: Arrays, trained: Arrays) -> Arrays:
+    """Go 50 times as far, the other way: a few times the norm of the weights, which max_update allows."""
+    return {name: sent[name] - 50 * (array - sent[name]) for name, array in trained.items()}
+
+
+def lying(lie: Lie, record: str = "arrays", rounds: tuple[int, ...] = (1, 2)) -> type[ListeningGrid]:
+    """Return a grid in which one node lies about its weights, or about what it contributes besides."""
+
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message:
+            config = asked.content.config_records["config"]
+            training = asked.metadata.message_type == MessageType.TRAIN
+            if training and config["node-index"] == LIAR and config["server-round"] in rounds:
+                sent, told = (decode(message.content.array_records[record]) for message in (asked, reply))
+                reply.content[record] = encode(told | lie(sent, told))
+            return reply
+
+    return Grid
+
+
+@functools.cache
+def initial() -> Arrays:
+    """Return the weights before the first round."""
+    return decode(starting.prepare(resolve({"set": SHORT}), "inline")[0])
+
+
+def final(run: Run, kind: str = "weights") -> Arrays:
+    return load_file(run.folder / "checkpoint" / f"{kind}-00002.safetensors")
+
+
+def apart(one: Arrays, other: Arrays) -> float:
+    assert one.keys() == other.keys()
+    return float(np.sqrt(sum(np.square(one[name].astype(np.float64) - other[name]).sum() for name in one)))
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
+    """Return the weights after two rounds in which nobody lies, by the plain average."""
+    given = {"experiment": "handwritten", "rounds": 2, "set": SHORT, "output-dir": str(tmp_path_factory.mktemp("runs"))}
+    return final(Run(runner.run_inline(given, 5)))
+
+
+def off_course(run: Run, honest: Arrays) -> float:
+    """Return how far a run's weights are from those of the honest run, in units of how far that one came."""
+    return apart(final(run), honest) / apart(honest, initial())
+
+
+# --- federation.max_update -------------------------------------------------------------------------
+
+
+def test_one_huge_reply_neither_fails_the_run_nor_its_resume(
+    run_inline: InlineRun, honest: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Averaged, 9e5 would leave weights from which every honest node's reply is above max_value."""
+    grid = lying(everywhere)
+    whole = run_inline(nodes=5, rounds=2, set=SHORT, grid=grid)
+    for line in whole.rounds:
+        assert line["nodes"] == HONEST
+        (left_out,) = line["left_out"]
+        assert left_out.startswith("node 1 (scan): the weights changed by 4.")
+        assert "e+07 times the norm of those that were sent, allowed is 200 at most (federation.max_upda" in left_out
+    assert off_course(whole, honest) < 1
+    call = server_app.Progress.__call__
+
+    def killed(self: Any, result: Any, weights: Any) -> None:
+        call(self, result, weights)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server_app.Progress, "__call__", killed)
+        with pytest.raises(Killed):
+            run_inline(nodes=5, rounds=2, set=SHORT, grid=grid, output_dir=str(whole.folder.parent / "cut"))
+    (folder,) = (whole.folder.parent / "cut").iterdir()
+    resumed = Run(runner.run_inline({"resume": str(folder)}, 5))
+    assert resumed.results["weights_sha256"] == whole.results["weights_sha256"]
+
+
+PROTOTYPES = ("i2pfl", "fedproc", "fedproto", "fpl", "fedseproto", "fedcode")
+
+
+@pytest.mark.parametrize("method", PROTOTYPES)
+def test_a_prototype_of_extreme_size_is_not_averaged(method: str, run_inline: InlineRun) -> None:
+    grid = lying(everywhere, "knowledge", rounds=(2,))
+    run = run_inline(nodes=5, rounds=2, method=method, set=SHORT, grid=grid)
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3, 4], HONEST]
+    (left_out,) = run.rounds[1]["left_out"]
+    assert left_out.startswith("node 1 (scan): the norm of prototypes is ")
+    assert left_out.endswith("the median of this round's nodes, allowed is 200 at most (federation.max_update)")
+    assert all(np.abs(array).max() < 1e3 for array in final(run, "knowledge").values())
+
+
+# --- aggregation.robust ----------------------------------------------------------------------------
+
+
+def test_the_plain_average_is_led_astray(run_inline: InlineRun, honest: Arrays) -> None:
+    run = run_inline(nodes=5, rounds=2, set=SHORT, grid=lying(flipped))
+    assert run.rounds[1]["nodes"] == [0, 1, 2, 3, 4]
+    assert off_course(run, honest) > 20
+
+
+@pytest.mark.parametrize("lie", [everywhere, flipped])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_robust_average_is_not(rule: str, lie: Lie, run_inline: InlineRun, honest: Arrays) -> None:
+    run = run_inline(nodes=5, rounds=2, set=f"{SHORT} {UNBOUNDED} aggregation.robust={rule}", grid=lying(lie))
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3, 4]] * 2
+    assert off_course(run, honest) < 1.5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: InlineRun) -> None:
+    run = run_inline(nodes=5, rounds=1, set=f"{SHORT} aggregation.robust={rule}", grid=lying(everywhere))
+    assert run.rounds[0]["nodes"] == HONEST
+    told = server_app.describe(resolve({"set": f"{SHORT} aggregation.robust={rule}"}), "inline", [])
+    assert f"\n  aggregation.robust={rule}: " in told
+    assert ("not used" in told) == (rule != "clip")
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "told"),
+    [
+        ("robust=krum", 4, "robust=krum with aggregation.malicious=1 needs 5 nodes or more in each round, found 4"),
+        ("robust=trimmed_mean", 4, "robust=trimmed_mean with aggregation.trim=0.2 needs 5 nodes or more in each round"),
+        ("robust=median", 2, "aggregation.robust=median needs 3 nodes or more in each round, found 2"),
+        ("robust=median federation.participation=0.5", 4, "needs 3 nodes or more in each round, found 2"),
+    ],
+)  # fmt: skip
+def test_too_few_nodes_are_told_before_the_first_round(
+    asked: str, nodes: int, told: str, run_inline: InlineRun, tmp_path: Path
+) -> None:
+    said = refusal_of(FederationError, run_inline, nodes=nodes, rounds=1, set=f"{SHORT} aggregation.{asked}")
+    assert told in said
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("method", ["local", "fedproto"])
+def test_a_run_in_which_no_weights_travel_is_refused(method: str, run_inline: InlineRun, tmp_path: Path) -> None:
+    told = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.robust=median")
+    assert told == (
+        f"aggregation.robust=median averages weights, and with the method '{method}', as it is configured, none travel"
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_method_that_merges_in_its_own_way_is_refused_with_those_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(DomainStrategy):
+        def merge(self, updates: Any, weights: Any) -> Any:
+            return updates[0].record
+
+    strategy_class = Method.strategy_class
+    with monkeypatch.context() as patch:
+        patch.setattr(Method, "strategy_class", lambda m: Own if m.name == "fedprox" else strategy_class(m))
+        assert resolve({"method": "fedprox"}).aggregation.robust == "none"
+        asked = {"method": "fedprox", "set": "aggregation.robust=clip"}
+        told = refusal_of(ConfigError, resolve, asked)
+        assert told.startswith(
+            "aggregation.robust=clip: 'fedprox' merges weights in a way of its own; robust averages go"
+        )
+        able = told.rsplit("with ", 1)[1].split(", ")
+        assert {"fedavg", "f2dc", "fedcode"} <= set(able)
+        assert "fedprox" not in able
+    assert resolve(asked).aggregation.robust == "clip"

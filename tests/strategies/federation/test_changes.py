@@ -1,0 +1,145 @@
+"""What a reply is judged by: the weights that were sent, and what the other nodes contribute."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import Refused
+from strategies.federation import changes
+from strategies.federation.changes import Sent, change, norm, out_of_proportion
+
+
+def model(seed: int = 0, scale: float = 1.0) -> Arrays:
+    """Return arrays of several types and layouts, and a counter."""
+    rng = np.random.default_rng(seed)
+    arrays: Arrays = {
+        "w": (rng.normal(size=(7, 5)) * scale).astype(np.float32),
+        "half": (rng.normal(size=9) * scale).astype(np.float16),
+        "double": np.asfortranarray(rng.normal(size=(3, 4)) * scale),
+        "scalar": np.array(scale, np.float32),
+        "empty": np.zeros((0, 2), np.float32),
+    }
+    return arrays | {"n": np.array(40 + seed)}
+
+
+def slow(arrays: Arrays, less: Arrays | None = None) -> float:
+    total = 0.0
+    for name, array in arrays.items():
+        for place in np.ndindex(array.shape):
+            if array.dtype.kind == "f":
+                total += (float(array[place]) - (float(less[name][place]) if less else 0.0)) ** 2
+    return math.sqrt(total)
+
+
+@pytest.mark.parametrize("block", [16, 80, 1 << 19])
+def test_norms_are_those_of_loops_whatever_the_block(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "BLOCK", block)
+    assert norm(model(0)) == pytest.approx(slow(model(0)), rel=1e-12)
+    assert change(model(1), model(0)) == pytest.approx(slow(model(1), model(0)), rel=1e-12)
+    assert norm({}) == norm({"n": np.array(5)}) == change({}, {}) == 0.0
+
+
+def test_numbers_whose_squares_float32_cannot_hold_have_a_norm() -> None:
+    assert norm({"w": np.full(4, 1e30, np.float32)}) == pytest.approx(2e30)
+
+
+# --- weights ---------------------------------------------------------------------------------------
+
+
+def check(sent: Arrays, got: Arrays, max_update: float = 2.0, noise: float = 0.0) -> None:
+    """Check as the server does, which knows the largest number of each array."""
+    longest = math.sqrt(sum(a.size * float(np.abs(a).max(initial=0)) ** 2 for a in got.values() if a.dtype.kind == "f"))
+    Sent(sent, max_update, noise).check(got, longest)
+
+
+def test_the_ratio_is_that_of_the_change_to_what_was_sent() -> None:
+    sent = {"w": np.array([3.0, 4.0])}  # norm 5
+    check(sent, {"w": np.array([3.0, 14.0])})  # 10 away
+    with pytest.raises(
+        Refused, match=r"weights changed by 2\.2 times the norm .* allowed is 2 .*federation\.max_update"
+    ):
+        check(sent, {"w": np.array([3.0, 15.0])})
+
+
+@pytest.mark.parametrize("zeros", [np.zeros(4), np.full(4, 1e-9)])
+def test_weights_shorter_than_1_count_as_1(zeros: NDArray[Any]) -> None:
+    check({"w": zeros}, {"w": np.full(4, 0.9)})
+    with pytest.raises(Refused, match=r"changed by 2\.2 times"):
+        check({"w": zeros}, {"w": np.full(4, 1.1)})
+
+
+def test_where_no_weights_travel_nothing_is_judged() -> None:
+    check({}, {})
+
+
+def test_a_counter_is_no_length_but_may_not_leap() -> None:
+    sent = {"w": np.ones(2), "n": np.array(3)}
+    check(sent, {"w": np.ones(2), "n": np.array(10**6)})
+    with pytest.raises(Refused, match=r"n changed by 9e\+15 in a round, allowed is 1e\+09 at most"):
+        check(sent, {"w": np.ones(2), "n": np.array(9 * 10**15)})
+    with pytest.raises(Refused, match="n changed by"):
+        check({"n": np.array([2, 1], np.uint64)}, {"n": np.array([2, 2**52], np.uint64)})
+
+
+def test_noise_that_the_run_asks_for_is_allowed_on_top() -> None:
+    rng = np.random.default_rng(0)
+    sent = {"w": rng.normal(size=10_000) / 100}  # norm 1; the noise has 5,000
+    noisy = {"w": sent["w"] + rng.normal(scale=50, size=10_000)}
+    with pytest.raises(Refused):
+        check(sent, noisy)
+    check(sent, noisy, noise=50)
+    with pytest.raises(Refused):
+        check(sent, {"w": sent["w"] + 100}, noise=50)
+
+
+@given(st.integers(0, 10**6), st.floats(0.01, 30), st.floats(0.1, 10))
+def test_the_verdict_is_that_of_the_definition(seed: int, scale: float, max_update: float) -> None:
+    """Also where the largest numbers alone let a reply pass."""
+    sent, got = model(seed), model(seed + 1, scale)
+    got["n"] = sent["n"]
+    ratio = slow(got, sent) / max(slow(sent), 1.0)
+    if ratio > max_update:
+        with pytest.raises(Refused, match=r"federation\.max_update"):
+            check(sent, got, max_update)
+    else:
+        check(sent, got, max_update)
+
+
+# --- contributions ---------------------------------------------------------------------------------
+
+
+def contribution(size: float, style: float = 1.0) -> Arrays:
+    return {"prototypes": np.full((2, 2), size / 2, np.float32), "counts": np.array([9, 9]), "style": np.array([style])}
+
+
+def test_a_contribution_is_judged_by_the_median_of_the_others() -> None:
+    # Norms 1, 2, 3, 4, 900: the median is 3, and ten times that 30.
+    given = [contribution(size) for size in (1, 2, 3, 900, 4)]
+    assert out_of_proportion(given, 10) == {
+        3: "the norm of prototypes is 300 times the median of this round's nodes, allowed is 10 at most "
+        "(federation.max_update)"
+    }
+    assert out_of_proportion(given, 300) == {}
+    given[1] = contribution(2, style=1e4)
+    assert list(out_of_proportion(given, 10)) == [3, 1]
+
+
+def test_two_liars_of_five_are_both_found() -> None:
+    assert sorted(out_of_proportion([contribution(size) for size in (1e6, 2, 3, 1e6, 4)], 100)) == [0, 3]
+
+
+def test_nothing_and_short_ones_are_within_proportion() -> None:
+    assert out_of_proportion([], 1) == out_of_proportion([{}, {}], 1) == {}
+    # Most nodes hold nothing: a median of 0 counts as 1.
+    assert out_of_proportion([contribution(size, 0) for size in (0, 0, 0, 9)], 10) == {}
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=2), st.floats(2, 1e3))
+def test_one_node_or_two_are_never_out_of_proportion(sizes: list[float], max_update: float) -> None:
+    assert out_of_proportion([contribution(size, size) for size in sizes], max_update * 1.001) == {}
