@@ -318,19 +318,22 @@ def superlink(
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of all APIs.")] = 8000,
+    any_user: Annotated[
+        bool, typer.Option("--any-user", help="Other users of this machine may submit runs and register keys, too.")
+    ] = False,
 ) -> None:
     """Run Flower's SuperLink with TLS and node keys; over the network it serves SuperNodes only.
 
-    Runs are submitted and keys are registered from the SuperLink's own machine. Other options are
-    those of `flower-superlink`, such as --database FILE.
+    Runs are submitted and keys are registered from the SuperLink's own machine, by the user who runs it.
+    Other options are those of `flower-superlink`, such as --database FILE.
     """
     from fedshift_app.launch.credentials import Credentials
-    from fedshift_app.launch.superlink import serve
+    from fedshift_app.launch.superlink import AnyUser, OnlyFleet, serve
 
     if insecure == (folder is not None):
         raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
     security = ["--insecure"] if folder is None else Credentials(folder.expanduser().resolve()).superlink_options()
-    serve([*security, "--host", host, "--port", str(port), *context.args])
+    serve([*security, "--host", host, "--port", str(port), *context.args], AnyUser if any_user else OnlyFleet)
 
 
 @credentials_app.command("authority")

@@ -40,7 +40,7 @@ def found() -> list[Leftover]:
         mark = environment.get(MARK)
         if mark is None and is_superlink(process) and "--simulation" in process.cmdline():
             links |= _with_children(process)
-        elif mark is not None and not is_running(environment.get(OWNER, "")):
+        elif mark is not None and OWNER in environment and not is_running(environment[OWNER]):
             orphans.setdefault(mark, set()).update(_with_children(process))
     left = [
         Leftover(f"{len(pids)} processes of a command that was killed", tuple(sorted(pids)))

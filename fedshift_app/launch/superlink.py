@@ -21,6 +21,7 @@ from fedshift_app.run.folder import COMMAND
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Peer = tuple[str, int]  # address and port
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = "/v1/fleet/"
@@ -28,7 +29,10 @@ HEALTH = "/health"
 ONLY_OWNER = "--only-owner"  # the first option of this module as a program
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))  # of the connections of this machine, with their users
 ESTABLISHED = "01"
-REFUSAL = "only the Fleet API is open to the network; submit runs and register SuperNodes from the SuperLink's machine"
+REFUSAL = (
+    "only the Fleet API is open to the network; "
+    "submit runs and register SuperNodes from the SuperLink's machine, as the user who runs it"
+)
 
 
 class Guard:
@@ -56,31 +60,58 @@ class Guard:
 
 
 class OnlyFleet(Guard):
-    """Lets callers from other machines use the Fleet API and the health check, and nothing else."""
+    """Opens the Fleet API and the health check to the network, and the rest to the SuperLink's own user.
+
+    Linux tells whose a connection on this machine is; where that is not told, every user of it passes.
+    """
 
     refusal = REFUSAL
+    any_user = False
 
     def passes(self, scope: Scope) -> bool:
         """Tell whether a request may pass."""
-        return may_pass(scope["path"], scope.get("client"))
+        path, client = scope["path"], scope.get("client")
+        return is_open(path) or (is_local(client) and (self.any_user or is_own(client, scope.get("server"))))
+
+
+class AnyUser(OnlyFleet):
+    """As :class:`OnlyFleet`, but the rest is open to every user of this machine."""
+
+    any_user = True
 
 
 class OnlyOwner(Guard):
-    """Lets nobody pass but the user whose process this is, on this machine.
-
-    Linux tells whose a local connection is; where it is not told, whoever is on this machine passes.
-    """
+    """Lets nobody pass but the user whose process this is, on this machine."""
 
     refusal = "this SuperLink serves the run of one user"
 
     def passes(self, scope: Scope) -> bool:
         """Tell whether a request may pass."""
-        client, server = scope.get("client"), scope.get("server")
-        if not may_pass("", client):
-            return False
-        if client is None or server is None or not TABLES[0].is_file():
-            return client is not None
-        return user_of(client[1], server[1]) == os.getuid()  # looked up each time: a port may be another's soon
+        client = scope.get("client")
+        return is_local(client) and is_own(client, scope.get("server"))
+
+
+def is_open(path: str) -> bool:
+    """Tell whether a path is open to the network."""
+    return path == HEALTH or path.startswith(FLEET)
+
+
+def is_local(client: Peer | None) -> bool:
+    """Tell whether a caller, by its address and port, is on this machine; nobody is whose address is unknown."""
+    if client is None:
+        return False
+    address = ipaddress.ip_address(client[0])
+    # A socket that listens on :: sees IPv4 callers as ::ffff:a.b.c.d.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def is_own(client: Peer | None, server: Peer | None) -> bool:
+    """Tell whether a caller on this machine is of this process's user, as far as the system tells."""
+    if not TABLES[0].is_file():
+        return True
+    # Looked up for each request: a port may be another's soon.
+    return client is not None and server is not None and user_of(client[1], server[1]) == os.getuid()
 
 
 def user_of(port: int, server_port: int) -> int | None:
@@ -93,18 +124,6 @@ def user_of(port: int, server_port: int) -> int | None:
             if ports == [port, server_port] and state == ESTABLISHED:
                 return int(rest[3])
     return None
-
-
-def may_pass(path: str, client: tuple[str, int] | None) -> bool:
-    """Tell whether a caller may use a path; ``client`` is the peer's address and port, None if it is unknown."""
-    if path == HEALTH or path.startswith(FLEET):
-        return True
-    if client is None:
-        return False
-    address = ipaddress.ip_address(client[0])
-    # A socket that listens on :: sees IPv4 callers as ::ffff:a.b.c.d.
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:

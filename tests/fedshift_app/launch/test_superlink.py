@@ -53,9 +53,21 @@ def test_the_network_reaches_the_fleet_api_and_health_and_nothing_else(guarded: 
         assert (status(guarded, REMOTE, method, path) == 403) is not is_open, path
 
 
-def test_this_machine_reaches_every_api(guarded: Any) -> None:
+def test_its_user_reaches_every_api_from_this_machine(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superlink, "user_of", lambda *_: os.getuid())
     for path in guarded.openapi()["paths"]:
         assert status(guarded, LOCAL, "POST", path) != 403, path
+
+
+def test_another_user_of_this_machine_reaches_what_the_network_does(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(superlink, "user_of", lambda *_: os.getuid() + 1)
+    assert status(guarded, LOCAL, "POST", "/v1/control/start-run") == 403
+    assert status(guarded, LOCAL, "POST", "/v1/runtime/acquire-task") == 403
+    assert status(guarded, LOCAL, "POST", "/v1/fleet/pull-messages") != 403
+    monkeypatch.setattr(superlink.OnlyFleet, "any_user", True)  # as --any-user
+    assert status(guarded, LOCAL, "POST", "/v1/control/start-run") != 403
 
 
 @pytest.mark.parametrize(
@@ -68,17 +80,16 @@ def test_no_detour_leads_to_the_control_api(guarded: Any, path: str) -> None:
 @given(st.ip_addresses())
 def test_only_loopback_is_this_machine(address: Any) -> None:
     mapped = getattr(address, "ipv4_mapped", None) or address
-    assert superlink.may_pass("/v1/control/start-run", (str(address), 1)) == mapped.is_loopback
-    assert superlink.may_pass("/v1/fleet/pull-messages", (str(address), 1))
+    assert superlink.is_local((str(address), 1)) == mapped.is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
 def test_every_form_of_loopback_is_this_machine(host: str) -> None:
-    assert superlink.may_pass("/v1/control/start-run", (host, 1))
+    assert superlink.is_local((host, 1))
 
 
 def test_a_caller_without_an_address_is_a_stranger() -> None:
-    assert not superlink.may_pass("/v1/control/start-run", None)
+    assert not superlink.is_local(None)
 
 
 def test_a_flower_without_a_place_for_the_guard_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
