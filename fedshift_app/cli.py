@@ -19,6 +19,8 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
+from fedshift_app.run.logs import cleaned
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
 from fedshift_wire.yaml_files import read_yaml
@@ -70,7 +72,7 @@ def run(
         folder = runner.run_simulation(flat, nodes, each)
     if launch.get("report", True):
         report_after_run(folder)
-    typer.echo(f"run folder: {folder}")
+    typer.echo(f"run folder: {shown(folder)}")
 
 
 @app.command()
@@ -119,7 +121,7 @@ def report(
     """
     from fedshift_app.report import command
 
-    typer.echo(f"report: {command.run(folder, arguments or [])}")
+    typer.echo(f"report: {shown(command.run(folder, arguments or []))}")
 
 
 def report_after_run(folder: Path) -> None:
@@ -127,10 +129,11 @@ def report_after_run(folder: Path) -> None:
     from fedshift_app.report import command
 
     try:
-        typer.echo(f"report: {command.run(folder, [])}")
+        typer.echo(f"report: {shown(command.run(folder, []))}")
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
-        why = "stopped" if isinstance(error, SystemExit) else str(error)
-        typer.echo(f"report: none ({why}); to try again: fedshift report {shlex.quote(str(folder))}", err=True)
+        why = "stopped" if isinstance(error, SystemExit) else cleaned(str(error))
+        again = f"fedshift report {shown(shlex.quote(str(folder)))}"
+        typer.echo(f"report: none ({why}); to try again: {again}", err=True)
 
 
 @app.command("methods")
@@ -228,11 +231,11 @@ def compare(
             try:
                 path.write_text(content(), encoding="utf-8")
             except OSError as error:
-                raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-            typer.echo(f"wrote {path.resolve()}", err=markdown or as_json)
+                raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
+            typer.echo(f"wrote {shown(path.resolve())}", err=markdown or as_json)
     if keep is not None:
         files = comparing.keep(runs, keep)
-        typer.echo(f"wrote {len(files)} files into {keep.resolve()}", err=markdown or as_json)
+        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve())}", err=markdown or as_json)
 
 
 @app.command()
@@ -272,8 +275,8 @@ def preview(
     try:
         sheet.save(output)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot write {output}: {error}") from None
-    typer.echo(f"wrote {output.resolve()}")
+        raise ConfigError(f"cannot write {shown(output)}: {shown(error)}") from None
+    typer.echo(f"wrote {shown(output.resolve())}")
 
 
 @app.command()
@@ -299,7 +302,7 @@ def deploy_demo(
     from fedshift_app.launch import deploying
 
     flat, _ = parse_arguments(["handwritten", *(arguments or [])])
-    typer.echo(f"run folder: {deploying.demo(flat, secure=not insecure)}")
+    typer.echo(f"run folder: {shown(deploying.demo(flat, secure=not insecure))}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -362,12 +365,12 @@ def credentials_node(
 def tell_files(paths: list[Path]) -> None:
     """Print what was written."""
     for path in paths:
-        typer.echo(f"wrote {path}")
+        typer.echo(f"wrote {shown(path)}")
 
 
 def fail(error: FedShiftError) -> NoReturn:
     """Show a user's mistake in a line or two and exit with 1."""
-    typer.echo(f"error: {error}", err=True)
+    typer.echo(f"error: {cleaned(str(error))}", err=True)
     raise SystemExit(exit_codes.FAILED)
 
 
