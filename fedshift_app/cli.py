@@ -27,6 +27,9 @@ from fedshift_wire.yaml_files import read_yaml
 
 T = TypeVar("T", bound=Named)
 
+_WHOLE = 4096  # characters of the place of what a command wrote: it is not cut
+_LONGEST = 10_000  # characters of an error; one of another process may end with its log
+
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="Federated learning under domain shift, as one Flower app.",
@@ -72,7 +75,7 @@ def run(
         folder = runner.run_simulation(flat, nodes, each)
     if launch.get("report", True):
         report_after_run(folder)
-    typer.echo(f"run folder: {shown(folder)}")
+    typer.echo(f"run folder: {shown(folder, _WHOLE)}")
 
 
 @app.command()
@@ -121,7 +124,7 @@ def report(
     """
     from fedshift_app.report import command
 
-    typer.echo(f"report: {shown(command.run(folder, arguments or []))}")
+    typer.echo(f"report: {shown(command.run(folder, arguments or []), _WHOLE)}")
 
 
 def report_after_run(folder: Path) -> None:
@@ -129,10 +132,10 @@ def report_after_run(folder: Path) -> None:
     from fedshift_app.report import command
 
     try:
-        typer.echo(f"report: {shown(command.run(folder, []))}")
+        typer.echo(f"report: {shown(command.run(folder, []), _WHOLE)}")
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
         why = "stopped" if isinstance(error, SystemExit) else cleaned(str(error))
-        again = f"fedshift report {shown(shlex.quote(str(folder)))}"
+        again = f"fedshift report {shown(shlex.quote(str(folder)), _WHOLE)}"
         typer.echo(f"report: none ({why}); to try again: {again}", err=True)
 
 
@@ -232,10 +235,10 @@ def compare(
                 path.write_text(content(), encoding="utf-8")
             except OSError as error:
                 raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
-            typer.echo(f"wrote {shown(path.resolve())}", err=markdown or as_json)
+            typer.echo(f"wrote {shown(path.resolve(), _WHOLE)}", err=markdown or as_json)
     if keep is not None:
         files = comparing.keep(runs, keep)
-        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve())}", err=markdown or as_json)
+        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), _WHOLE)}", err=markdown or as_json)
 
 
 @app.command()
@@ -276,7 +279,7 @@ def preview(
         sheet.save(output)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {shown(output)}: {shown(error)}") from None
-    typer.echo(f"wrote {shown(output.resolve())}")
+    typer.echo(f"wrote {shown(output.resolve(), _WHOLE)}")
 
 
 @app.command()
@@ -302,7 +305,7 @@ def deploy_demo(
     from fedshift_app.launch import deploying
 
     flat, _ = parse_arguments(["handwritten", *(arguments or [])])
-    typer.echo(f"run folder: {shown(deploying.demo(flat, secure=not insecure))}")
+    typer.echo(f"run folder: {shown(deploying.demo(flat, secure=not insecure), _WHOLE)}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -365,12 +368,12 @@ def credentials_node(
 def tell_files(paths: list[Path]) -> None:
     """Print what was written."""
     for path in paths:
-        typer.echo(f"wrote {shown(path)}")
+        typer.echo(f"wrote {shown(path, _WHOLE)}")
 
 
 def fail(error: FedShiftError) -> NoReturn:
     """Show a user's mistake in a line or two and exit with 1."""
-    typer.echo(f"error: {cleaned(str(error))}", err=True)
+    typer.echo(f"error: {cleaned(str(error), _LONGEST)}", err=True)
     raise SystemExit(exit_codes.FAILED)
 
 
