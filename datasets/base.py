@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> 
     Raises:
         DataError: If there are none, a shape or type is wrong, or a label is outside the classes.
     """
-    x, y = images.x, images.y
+    x, y, where = images.x, images.y, shown(where)
     if len(y) == 0:
         raise DataError(f"{where}: no images found")
     shape = (len(y), size or x.shape[1], size or x.shape[2], 3)

@@ -26,6 +26,7 @@ from datasets import files
 from datasets.base import ImageSet
 from datasets.decode import Progress, decode_into, no_progress
 from datasets.listing import Arrays, Found, Listing
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
 
 FORMAT = 1
@@ -74,7 +75,7 @@ def load(part: Part, found: Found, *, workers: int = 1, progress: Progress = no_
             _build(folder, mark, part, found, workers, progress)
             kept = _open(folder, mark)
     if kept is None:
-        raise DataError(f"{folder}: the cache was written but cannot be read back; is the disk full or failing?")
+        raise DataError(f"{shown(folder)}: the cache was written but cannot be read back; is the disk full or failing?")
     return kept
 
 
@@ -83,13 +84,18 @@ def fingerprint(found: Found, size: int) -> str:
     digest = hashlib.sha256(f"{FORMAT} {size}".encode())
     if isinstance(found, Listing):
         for item in found.items:
-            digest.update(f"{item.name} {item.offset} {item.length}\n".encode())
+            digest.update(_encoded(f"{item.name} {item.offset} {item.length}\n"))
         digest.update(found.labels.tobytes())
     for path in _sources(found):
         with files.reading(path):
             stat = path.stat()
-        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        digest.update(_encoded(f"{path} {stat.st_size} {stat.st_mtime_ns}\n"))
     return digest.hexdigest()
+
+
+def _encoded(text: str) -> bytes:
+    """Return a text with names of files as bytes: a name may hold some that are no UTF-8."""
+    return text.encode(errors="surrogateescape")
 
 
 def _sources(found: Found) -> list[Path]:
@@ -140,12 +146,12 @@ def _open(folder: Path, mark: str) -> ImageSet | None:
         # Copy on write: a process that writes does not harm the others, and torch gets writable memory.
         x = np.load(folder / X_FILE, mmap_mode="c", allow_pickle=False)
         y = np.load(folder / Y_FILE, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        size = meta.get("size")
+        if x.dtype != np.uint8 or y.dtype != np.int64 or x.shape != (len(y), size, size, 3):
+            return None
+        return ImageSet(x, y) if _checksums(x, y).items() <= meta.items() else None
+    except Exception:  # numpy raises nearly any type on damaged bytes, and the images are decoded anew
         return None
-    size = meta.get("size")
-    if x.dtype != np.uint8 or y.dtype != np.int64 or x.shape != (len(y), size, size, 3):
-        return None
-    return ImageSet(x, y) if _checksums(x, y).items() <= meta.items() else None
 
 
 def _checksums(x: NDArray[np.uint8], y: NDArray[np.int64]) -> dict[str, int]:
@@ -193,6 +199,6 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"cannot write the image cache to {folder.parent} ({error.strerror or error}); "
+            f"cannot write the image cache to {shown(folder.parent)} ({error.strerror or error}); "
             f"set {CACHE_DIR} to a folder with room"
         ) from None

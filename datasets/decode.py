@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets import files
+from datasets import files, pictures
 from datasets.listing import Item, Listing
-from fedshift_wire.errors import DataError
 
 #: Called with the number of images that have just been finished.
 Progress = Callable[[int], None]
@@ -49,9 +48,7 @@ def decode(item: Item, size: int) -> NDArray[np.uint8]:
     Raises:
         DataError: If it cannot be read.
     """
-    with files.reading(item.name), Image.open(io.BytesIO(_encoded(item))) as image:
-        if image.mode.startswith(("I", "F")):
-            raise DataError(f"{item.name}: pixels of mode {image.mode}; allowed are 8 bits a channel")
+    with files.reading(item.name), pictures.opened(io.BytesIO(_encoded(item)), item.name) as image:
         rgb = image.convert("RGB")
         if rgb.size != (size, size):
             rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)

@@ -25,19 +25,21 @@ five rows.
 | syn | differ between the packages in which it is found | none given; research use |
 """
 
+import bz2
 import gzip
 import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files, trees
+from datasets import files, mat, trees
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.listing import Arrays, Found
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
@@ -63,6 +65,8 @@ _FOLDERS = {
 _SPLIT_FOLDERS = {"train": ("train", "imgs_train", "training"), "test": ("test", "imgs_valid", "testing", "val")}
 _MNIST_STEM = {"train": "train", "test": "t10k"}
 _USPS_FILE = {"train": "usps.bz2", "test": "usps.t.bz2"}
+_CHUNK = 1 << 20  # bytes that are unpacked at a time to learn their number
+_USPS_SPREAD = 20  # bytes of memory that torchvision's reader takes for one of the unpacked text
 
 
 class _Reader(Protocol):
@@ -205,38 +209,43 @@ def _read_mnist(images: Path, labels: Path, *, size: int | None) -> ImageSet:
 
 def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
     """Return the array of an idx file of unsigned bytes; torchvision reads no gzipped ones."""
-    where = path.absolute()
-    with files.reading(where):
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    head = 4 * (1 + ndim)
-    if len(raw) < head or raw[:4] != bytes((0, 0, 8, ndim)):
-        raise DataError(f"{where}: not an idx file; allowed is one of unsigned bytes in {ndim} dimension(s)")
-    shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", ndim, offset=4))
-    if len(raw) - head != math.prod(shape):
-        raise DataError(f"{where}: {len(raw) - head} bytes of data, but its header says {shape}: cut short or broken")
-    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
+    where, head = path.absolute(), 4 * (1 + ndim)
+    with files.reading(where), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        start = file.read(head)
+        if len(start) < head or start[:4] != bytes((0, 0, 8, ndim)):
+            raise DataError(f"{shown(where)}: not an idx file; allowed is one of unsigned bytes in {ndim} dimension(s)")
+        shape = tuple(int(n) for n in np.frombuffer(start, ">u4", ndim, offset=4))
+        files.check_room(where, math.prod(shape))
+        raw = file.read(math.prod(shape) + 1)  # one more than there should be
+    if len(raw) != math.prod(shape):
+        raise DataError(f"{shown(where)}: {len(raw)} bytes of data, but its header says {shape}: cut short or broken")
+    return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
 def _read_usps(path: Path, split: Split, *, size: int | None) -> ImageSet:
     import torchvision  # type: ignore[import-untyped]  # slow to import, and USPS alone needs it
 
     with files.reading(path.absolute()):
+        files.check_room(path.absolute(), _USPS_SPREAD * _unpacked(path))
         usps = torchvision.datasets.USPS(path.parent, train=split == "train")
         y = np.array(usps.targets, np.int64)  # torchvision has already taken 1 off the file's 1 to 10
     return files.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES, size=size)
 
 
+def _unpacked(path: Path) -> int:
+    """Return how many bytes a bz2 file holds."""
+    with bz2.open(path) as file:
+        return sum(map(len, iter(lambda: file.read(_CHUNK), b"")))
+
+
 def _read_svhn(path: Path, *, size: int | None) -> ImageSet:
     """Read a mat file directly: torchvision would refuse any file but the two published ones."""
     where = path.absolute()
-    with files.reading(where):
-        from scipy.io import loadmat  # type: ignore[import-untyped]  # SVHN alone needs SciPy
-
-        content: dict[str, Any] = loadmat(path, variable_names=("X", "y"))
-        if not {"X", "y"} <= content.keys() or content["X"].ndim != 4:
-            raise DataError(f"{where}: it must hold the variables X of shape (32, 32, 3, N) and y of shape (N, 1)")
-        x, y = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2)), content["y"].reshape(-1)
-        y = np.where(y == 10, y.dtype.type(0), y)  # SVHN calls the digit 0 class 10
+    content = mat.read(where, ("X", "y"))
+    if not {"X", "y"} <= content.keys() or content["X"].ndim != 4:
+        raise DataError(f"{shown(where)}: it must hold the variables X of shape (32, 32, 3, N) and y of shape (N, 1)")
+    x, y = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2)), content["y"].reshape(-1)
+    y = np.where(y == 10, y.dtype.type(0), y)  # SVHN calls the digit 0 class 10
     return files.as_images(x, y, where=str(where), classes=CLASSES, size=size)
 
 
@@ -253,11 +262,15 @@ def _download(domain: str, split: Split, root: Path) -> None:
         elif domain == "svhn":
             torchvision.datasets.SVHN(root, split=split, download=True)
         else:
-            raise DataError(f"{domain} cannot be downloaded; put it in {root.absolute()} as {_layouts(domain, split)}")
+            raise DataError(
+                f"{domain} cannot be downloaded; put it in {shown(root.absolute())} as {_layouts(domain, split)}"
+            )
     except DataError:
         raise
     except Exception as cause:  # network, disk, check sums and parsers: all end the same way
-        raise DataError(f"download of {domain} {split} to {root.absolute()} failed ({files.brief(cause)})") from cause
+        raise DataError(
+            f"download of {domain} {split} to {shown(root.absolute())} failed ({files.brief(cause)})"
+        ) from cause
 
 
 def _layouts(domain: str, split: Split) -> str:
@@ -278,6 +291,6 @@ def _missing(domain: str, split: Split, root: Path) -> DataError:
         if splits:
             there.append(f"{known} ({', '.join(splits)})")
     return DataError(
-        f"{domain} {split} not found in {root.absolute()}; looked for {_layouts(domain, split)}\n"
+        f"{domain} {split} not found in {shown(root.absolute())}; looked for {_layouts(domain, split)}\n"
         f"Domains of digits there: {', '.join(there) or 'none'}"
     )

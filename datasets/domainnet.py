@@ -33,6 +33,7 @@ import numpy as np
 from datasets import files, trees
 from datasets.base import Source, Split
 from datasets.listing import Item, Listing
+from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
 
 NAME, NAME10 = "domainnet", "domainnet10"
@@ -134,11 +135,11 @@ def _find(dataset: str, classes: tuple[str, ...], domain: str, split: Split, sou
     assert source.data_dir is not None  # locate has seen to it
     folder = _image_folder(source.data_dir.absolute(), domain)
     if folder is None:
-        raise DataError(f"{path} is there, but not the images {domain}/<class>/ that it names")
+        raise DataError(f"{shown(path)} is there, but not the images {domain}/<class>/ that it names")
     label_of = {name: label for label, name in enumerate(classes)}
     wanted = [(name, file) for name, file in _entries(path, domain) if name in label_of]
     if not wanted:
-        raise DataError(f"{path}: no images found; expected lines <domain>/<class>/<file> <number>")
+        raise DataError(f"{shown(path)}: no images found; expected lines <domain>/<class>/<file> <number>")
     _check_there(path, folder, wanted)
     items = tuple(Item(folder / name / file, str(folder / name / file)) for name, file in wanted)
     return Listing(items, np.array([label_of[name] for name, _ in wanted], np.int64))
@@ -170,16 +171,18 @@ def _entries(path: Path, domain: str) -> Iterator[tuple[str, str]]:
         place, _, number = line.rstrip().rpartition(" ")
         parts = place.split("/")
         if len(parts) != 3 or parts[0] != domain or not number.isdecimal():
-            raise DataError(f"{path}: line {at} is {line[:100]!r}; expected {domain}/<class>/<file> <number>")
+            raise DataError(f"{shown(path)}: line {at} is {line[:100]!r}; expected {domain}/<class>/<file> <number>")
         name = parts[1]
         if name not in _KNOWN:
-            raise DataError(f"{path}: line {at} is of the class {name}, which is none of DomainNet's {len(CLASSES)}")
+            other = shown(name, MOST_NAME)
+            raise DataError(
+                f"{shown(path)}: line {at} is of the class {other}, which is none of DomainNet's {len(CLASSES)}"
+            )
         before = names.setdefault(number, name), numbers.setdefault(name, number)
         if before != (name, number):
-            had = f"{before[0]} had it" if before[0] != name else f"it had {before[1]}"
-            raise DataError(
-                f"{path}: line {at} gives {name} the number {number}, but before {had}; allowed is one each"
-            )
+            had = f"{before[0]} had it" if before[0] != name else f"it had {shown(before[1], MOST_NAME)}"
+            given = f"{name} the number {shown(number, MOST_NAME)}"
+            raise DataError(f"{shown(path)}: line {at} gives {given}, but before {had}; allowed is one each")
         yield name, parts[2]
 
 
@@ -192,7 +195,8 @@ def _check_there(path: Path, folder: Path, wanted: list[tuple[str, str]]) -> Non
             there[name] = set(os.listdir(sub)) if sub.is_dir() else set()  # noqa: PTH208 - names are all it takes
     absent = [folder / name / file for name, file in wanted if file not in there[name]]
     if absent:
-        raise DataError(f"{path}: {len(absent)} of {len(wanted)} images that it names are not there, first {absent[0]}")
+        missing = f"{len(absent)} of {len(wanted)} images that it names are not there"
+        raise DataError(f"{shown(path)}: {missing}, first {shown(absent[0])}")
 
 
 _KNOWN = frozenset(CLASSES)

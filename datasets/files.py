@@ -10,27 +10,29 @@ Where both are there, the npz is read. Images of any height and width become RGB
 
 import os
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
-from PIL import Image
 
+from datasets import pictures
 from datasets.base import ImageSet, Split, checked
+from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _CHUNK = 1 << 24  # values that one resize call takes in or gives out
 _CAUSE = 300  # characters of a cause that a message quotes
 
 
 def brief(cause: BaseException) -> str:
-    """Return an exception as one line: its type and the start of its text."""
-    text = " ".join(str(cause).split())
-    return f"{type(cause).__name__}: {text[:_CAUSE]}" if text else type(cause).__name__
+    """Return an exception as one printable line: its type and the start of its text."""
+    text = shown(" ".join(str(cause).split())[:_CAUSE])
+    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__
 
 
 @contextmanager
@@ -47,15 +49,32 @@ def reading(where: object) -> Iterator[None]:
     except DataError:
         raise
     except Exception as cause:
-        raise DataError(f"{where}: cannot be read ({brief(cause)})") from cause
+        raise DataError(f"{shown(where)}: cannot be read ({brief(cause)})") from cause
+
+
+def check_room(where: object, size: int) -> None:
+    """Check that what a packed file holds fits into this machine's free memory, before it is unpacked.
+
+    Args:
+        where: The file.
+        size: Bytes of what it holds, as the file itself says.
+
+    Raises:
+        DataError: If it does not fit.
+    """
+    free = psutil.virtual_memory().available
+    if size > free:
+        raise DataError(
+            f"{shown(where)}: unpacked it takes {size / 2**30:.3g} GiB of memory, here {free / 2**30:.3g} GiB are free"
+        )
 
 
 def check_data_dir(data_dir: Path) -> None:
     """Raise a :class:`DataError` unless ``data_dir`` is a folder."""
     if not data_dir.exists():
-        raise DataError(f"data-dir {data_dir.absolute()} does not exist; it must be a folder with images")
+        raise DataError(f"data-dir {shown(data_dir.absolute())} does not exist; it must be a folder with images")
     if not data_dir.is_dir():
-        raise DataError(f"data-dir {data_dir.absolute()} is a file; it must be a folder with images")
+        raise DataError(f"data-dir {shown(data_dir.absolute())} is a file; it must be a folder with images")
 
 
 def find_domain(data_dir: Path, domain: str, split: Split) -> Path | None:
@@ -102,12 +121,17 @@ def read_domain(data_dir: Path, domain: str, split: Split, *, classes: tuple[str
 
 def absent(data_dir: Path, domain: str, split: Split) -> DataError:
     """Return the error that says what was looked for in ``data_dir``, and which domains are there."""
-    there = ", ".join(domains_in(data_dir, split)) or "none"
+    there = listed(domains_in(data_dir, split)) or "none"
     return DataError(
-        f"{domain} {split} not found in {data_dir.absolute()}: "
+        f"{domain} {split} not found in {shown(data_dir.absolute())}: "
         f"neither {domain}_{split}.npz nor {domain}/{split}/<class>/\n"
         f"Domains with a {split} split there: {there}"
     )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names out of files and folders in one printable line of bounded length."""
+    return shown(", ".join(shown(name, MOST_NAME) for name in names))
 
 
 def read_path(path: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
@@ -134,24 +158,26 @@ def _load_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     where = path.absolute()
     with reading(where), path.open("rb") as file:
         if not zipfile.is_zipfile(file):
-            raise DataError(f"{where}: not an npz file, or cut short; allowed is a zip as numpy.savez writes it")
+            raise DataError(f"{shown(where)}: not an npz file, or cut short; allowed is a zip as numpy.savez writes it")
         file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
             missing = {"x", "y"} - set(archive.files)
             if missing:
-                found = ", ".join(archive.files) or "none"
+                found = listed(archive.files) or "none"
                 raise DataError(
-                    f"{where}: no key {' and '.join(sorted(missing))}; it must have x and y, found: {found}"
+                    f"{shown(where)}: no key {' and '.join(sorted(missing))}; it must have x and y, found: {found}"
                 )
+            taken = ("x", "x.npy", "y", "y.npy")
+            check_room(where, sum(part.file_size for part in archive.zip.infolist() if part.filename in taken))
             return _load_key(archive, "x", where), _load_key(archive, "y", where)
 
 
 def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
-    with reading(f"{where}: key {key}"):
+    with reading(f"{shown(where)}: key {key}"):
         value = archive[key]
     # A zip member that is not an npy file comes back as bytes.
     if not isinstance(value, np.ndarray):
-        raise DataError(f"{where}: key {key} is no array; allowed is what numpy.savez writes")
+        raise DataError(f"{shown(where)}: key {key} is no array; allowed is what numpy.savez writes")
     return value
 
 
@@ -171,14 +197,17 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
     Raises:
         DataError: If a type, a shape or a label is not allowed, or there are no images.
     """
+    where = shown(where)
     images = x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))
     if x.dtype != np.uint8 or not images or 0 in x.shape[1:]:
         raise DataError(
-            f"{where}: x has type {x.dtype} and shape {x.shape}; "
+            f"{where}: x has type {shown(x.dtype, MOST_NAME)} and shape {x.shape}; "
             "allowed are uint8 and (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
         )
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise DataError(f"{where}: y has type {y.dtype} and shape {y.shape}; allowed are integers and (N,)")
+        raise DataError(
+            f"{where}: y has type {shown(y.dtype, MOST_NAME)} and shape {y.shape}; allowed are integers and (N,)"
+        )
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} images (x) but {len(y)} labels (y); the numbers must be equal")
     result = ImageSet(_rgb(x) if size is None else resize(x, size), y.astype(np.int64))
@@ -205,9 +234,9 @@ def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSe
     """
     where = folder.absolute()
     with reading(where):
-        labelled = [(file, label) for label, sub in class_folders(folder, classes) for file in images_in(sub)]
+        labelled = labelled_images(where, classes)
     if not labelled:
-        raise DataError(f"{where}: no images found; expected <class>/*{{{','.join(SUFFIXES)}}}")
+        raise DataError(f"{shown(where)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
     x = np.empty((len(labelled), size, size, 3), np.uint8)
     # One at a time: the files may be large and of different sizes.
     for i, (file, _) in enumerate(labelled):
@@ -220,14 +249,38 @@ def _visible(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
 
 
-def is_image_name(name: str) -> bool:
-    """Tell whether a file of this name is taken for an image: a known suffix, and not hidden."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+def labelled_images(
+    folder: Path,
+    classes: tuple[str, ...],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    others: Collection[str] = (),
+) -> list[tuple[Path, int]]:
+    """Return the image files right in the class folders with their labels, by class, then by name.
 
+    Files there that are not taken are told of in a warning.
 
-def images_in(folder: Path) -> list[Path]:
-    """Return the image files right in ``folder``, sorted by name."""
-    return [path for path in _visible(folder) if is_image_name(path.name) and path.is_file()]
+    Args:
+        folder: An absolute path.
+        classes: As for :func:`class_folders`.
+        aliases: As for :func:`class_folders`.
+        others: As for :func:`class_folders`.
+
+    Raises:
+        DataError: As in :func:`class_folders`, or if a class folder has files and none of them is taken.
+    """
+    found: list[tuple[Path, int]] = []
+    left: Counter[str] = Counter()
+    for label, sub in class_folders(folder, classes, aliases=aliases, others=others):
+        inside = [path for path in _visible(sub) if path.is_file()]
+        images = [(path, label) for path in inside if pictures.is_image_name(path.name)]
+        not_taken = pictures.not_taken(path.name for path in inside)
+        if not_taken and not images:
+            raise DataError(f"{shown(sub)}: no images found; {pictures.describe(not_taken)}")
+        found += images
+        left += not_taken
+    pictures.tell_not_taken(folder, left)
+    return found
 
 
 def class_folders(
@@ -254,11 +307,11 @@ def class_folders(
             continue
         label = label_of(sub.name, classes, aliases or {})
         if label is None:
-            raise DataError(f"{sub.absolute()}: no class of that name; allowed are {', '.join(classes)}")
+            raise DataError(f"{shown(sub.absolute())}: no class of that name; allowed are {', '.join(classes)}")
         if label in found:
+            both = f"folders {shown(found[label].name)} and {shown(sub.name)} both name"
             raise DataError(
-                f"{folder.absolute()}: folders {found[label].name} and {sub.name} both name the class "
-                f"{classes[label]}; allowed is one folder per class"
+                f"{shown(folder.absolute())}: {both} the class {classes[label]}; allowed is one folder per class"
             )
         found[label] = sub
     return sorted(found.items())
@@ -275,10 +328,8 @@ def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) ->
 
 def _decode(path: Path) -> NDArray[np.uint8]:
     """Return one image file as (H, W, 3) uint8, decoded to the last byte."""
-    with reading(path.absolute()), Image.open(path) as image:
-        # PIL would clip these to 8 bits without a word.
-        if image.mode.startswith(("I", "F")):
-            raise DataError(f"{path.absolute()}: pixels of mode {image.mode}; allowed are 8 bits a channel")
+    where = path.absolute()
+    with reading(where), pictures.opened(path, where) as image:
         return np.asarray(image.convert("RGB"))
 
 
@@ -323,7 +374,7 @@ def write_npz(path: Path, images: ImageSet) -> None:
             np.savez_compressed(file, x=images.x, y=images.y)
         temporary.replace(path)
     except OSError as cause:
-        raise DataError(f"{path.absolute()}: cannot be written ({brief(cause)})") from cause
+        raise DataError(f"{shown(path.absolute())}: cannot be written ({brief(cause)})") from cause
     finally:
         _discard(temporary)
 

@@ -8,9 +8,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files
+from datasets import files, pictures
 from datasets.base import Source, Split
 from datasets.listing import Arrays, Found, Item, Listing
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
 
 #: How compressed files begin.
@@ -47,7 +48,7 @@ def locate(dataset: str, domain: str, source: Source, *, domains: Sequence[str],
         there = [] if place else [known for known in domains if finder(root, known)]
     if place is None:
         raise DataError(
-            f"{domain} not found in {root}; looked for {layouts.replace('<domain>', domain)}\n"
+            f"{domain} not found in {shown(root)}; looked for {layouts.replace('<domain>', domain)}\n"
             f"Domains of {dataset} there: {', '.join(there) or 'none'}"
         )
     return place
@@ -101,6 +102,8 @@ def list_folders(
 ) -> Listing:
     """List ``<folder>/<class>/*``, by class as in ``classes``, then by file name.
 
+    Files of other suffixes are told of in a warning.
+
     Args:
         folder: The folder of one domain, or of one split of it.
         classes: Class names; a label is an index into them.
@@ -109,15 +112,11 @@ def list_folders(
         complete: Every class must have an image; otherwise at least one of them.
 
     Raises:
-        DataError: If a folder is no class, or images are missing.
+        DataError: If a folder is no class, images are missing, or a class folder has files of other suffixes alone.
     """
     where = folder.absolute()
     with files.reading(where):
-        labelled = [
-            (path, label)
-            for label, sub in files.class_folders(where, classes, aliases=aliases, others=others)
-            for path in files.images_in(sub)
-        ]
+        labelled = files.labelled_images(where, classes, aliases=aliases, others=others)
     labels = np.array([label for _, label in labelled], np.int64)
     _check_classes(labels, classes, where, "<class>", complete=complete)
     return Listing(tuple(Item(path, str(path)) for path, _ in labelled), labels)
@@ -126,7 +125,8 @@ def list_folders(
 def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]) -> Listing:
     """List the members ``<domain>/<class>/<file>`` of an uncompressed tar, by class, then by file name.
 
-    Only the headers are read. Where a member is there twice, the later one counts, as in unpacking.
+    Only the headers are read. Members of other suffixes are told of in a warning. Where a member is there twice, the
+    later one counts, as in unpacking.
 
     Args:
         path: The tar.
@@ -138,16 +138,22 @@ def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]
     """
     where = path.absolute()
     items: dict[tuple[int, str], Item] = {}
-    for member in _members(where):
-        name = PurePosixPath(member.name)
-        if not member.isfile() or not files.is_image_name(name.name):
+    members = [(member, PurePosixPath(member.name)) for member in _members(where) if member.isfile()]
+    for member, name in members:
+        if not pictures.is_image_name(name.name):
             continue
         if len(name.parts) < 3 or name.parts[-3].lower() not in domain_names or member.issparse():
-            raise DataError(f"{where}: member {member.name}; allowed are <domain>/<class>/<file> of this domain")
+            raise DataError(
+                f"{shown(where)}: member {shown(member.name)}; allowed are <domain>/<class>/<file> of this domain"
+            )
         label = files.label_of(name.parts[-2], classes, {})
         if label is None:
-            raise DataError(f"{where}: member {member.name} is of no class; allowed are {', '.join(classes)}")
+            raise DataError(
+                f"{shown(where)}: member {shown(member.name)} is of no class; allowed are {', '.join(classes)}"
+            )
         items[label, name.name] = Item(where, member.name, member.offset_data, member.size)
+    # Those in a class's folder, as in folders: a list beside them is no image that was left out.
+    pictures.tell_not_taken(where, pictures.not_taken(name.name for _, name in members if len(name.parts) > 2))
     ordered = sorted(items)
     labels = np.array([label for label, _ in ordered], np.int64)
     _check_classes(labels, classes, where, "<domain>/<class>", complete=True)
@@ -160,22 +166,29 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
         start = file.read(6)
         kind = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
         if kind:
-            raise DataError(f"{path}: compressed with {kind}; allowed is an uncompressed tar, or its folders")
+            raise DataError(f"{shown(path)}: compressed with {kind}; allowed is an uncompressed tar, or its folders")
         file.seek(0)
+        members: list[tarfile.TarInfo] = []
         with tarfile.open(fileobj=file, mode="r:") as archive:
-            members = archive.getmembers()
+            at = -1
+            for member in archive:
+                if archive.offset <= at:  # a negative size, and tarfile would go round for ever
+                    raise DataError(f"{shown(path)}: damaged after {len(members)} members")
+                at = archive.offset
+                members.append(member)
             file.seek(archive.offset)
         if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise DataError(f"{path}: cut short or damaged after {len(members)} members")
+            raise DataError(f"{shown(path)}: cut short or damaged after {len(members)} members")
     return members
 
 
 def _check_classes(
-    labels: NDArray[np.int64], classes: tuple[str, ...], where: Path, pattern: str, *, complete: bool
+    labels: NDArray[np.int64], classes: tuple[str, ...], place: Path, pattern: str, *, complete: bool
 ) -> None:
+    where = shown(place)
     empty = [name for name, count in class_counts(labels, classes).items() if count == 0]
     if len(empty) == len(classes):
-        raise DataError(f"{where}: no images found; expected {pattern}/*{{{','.join(files.SUFFIXES)}}}")
+        raise DataError(f"{where}: no images found; expected {pattern}/*{{{','.join(pictures.SUFFIXES)}}}")
     if complete and empty:
         raise DataError(
             f"{where}: images of {len(classes) - len(empty)} classes, expected {len(classes)}; "

@@ -29,6 +29,7 @@ import numpy as np
 from datasets import trees
 from datasets.base import Source, Split
 from datasets.listing import Listing
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
 
 NAME = "vlcs"
@@ -70,7 +71,7 @@ def find(domain: str, split: Split, source: Source) -> Listing:
     if not parts.keys() & {"train", "test"}:
         return split_70_30(_list(parts.get("full", place)), split)
     if split not in parts:
-        raise DataError(f"{place}: no folder {split}, only {', '.join(parts)}; expected both train and test")
+        raise DataError(f"{shown(place)}: no folder {split}, only {', '.join(parts)}; expected both train and test")
     if split == "test" or "crossval" not in parts:
         return _list(parts[split])
     return _joined(_list(parts["train"]), _list(parts["crossval"], complete=False))

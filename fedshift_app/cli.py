@@ -19,6 +19,8 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
+from fedshift_app.run.logs import cleaned
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
 from fedshift_wire.yaml_files import read_yaml
@@ -28,6 +30,9 @@ T = TypeVar("T", bound=Named)
 STOPPING = {
     signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP,
 }  # fmt: skip
+
+_WHOLE = 4096  # characters of the place of what a command wrote: it is not cut
+_LONGEST = 10_000  # characters of an error; one of another process may end with its log
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -74,7 +79,7 @@ def run(
         folder = runner.run_simulation(flat, nodes, each)
     if launch.get("report", True):
         report_after_run(folder)
-    typer.echo(f"run folder: {folder}")
+    typer.echo(f"run folder: {shown(folder, _WHOLE)}")
     if (told := status.read(folder))["state"] == status.DEGRADED:
         typer.echo(f"degraded: {told['error']}", err=True)
         raise SystemExit(exit_codes.DEGRADED)
@@ -126,7 +131,7 @@ def report(
     """
     from fedshift_app.report import command
 
-    typer.echo(f"report: {command.run(folder, arguments or [])}")
+    typer.echo(f"report: {shown(command.run(folder, arguments or []), _WHOLE)}")
 
 
 def report_after_run(folder: Path) -> None:
@@ -134,10 +139,11 @@ def report_after_run(folder: Path) -> None:
     from fedshift_app.report import command
 
     try:
-        typer.echo(f"report: {command.run(folder, [])}")
+        typer.echo(f"report: {shown(command.run(folder, []), _WHOLE)}")
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
-        why = "stopped" if isinstance(error, SystemExit) else str(error)
-        typer.echo(f"report: none ({why}); to try again: fedshift report {shlex.quote(str(folder))}", err=True)
+        why = "stopped" if isinstance(error, SystemExit) else cleaned(str(error))
+        again = f"fedshift report {shown(shlex.quote(str(folder)), _WHOLE)}"
+        typer.echo(f"report: none ({why}); to try again: {again}", err=True)
 
 
 @app.command("methods")
@@ -235,11 +241,11 @@ def compare(
             try:
                 path.write_text(content(), encoding="utf-8")
             except OSError as error:
-                raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-            typer.echo(f"wrote {path.resolve()}", err=markdown or as_json)
+                raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
+            typer.echo(f"wrote {shown(path.resolve(), _WHOLE)}", err=markdown or as_json)
     if keep is not None:
         files = comparing.keep(runs, keep)
-        typer.echo(f"wrote {len(files)} files into {keep.resolve()}", err=markdown or as_json)
+        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), _WHOLE)}", err=markdown or as_json)
 
 
 @app.command()
@@ -279,8 +285,8 @@ def preview(
     try:
         sheet.save(output)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot write {output}: {error}") from None
-    typer.echo(f"wrote {output.resolve()}")
+        raise ConfigError(f"cannot write {shown(output)}: {shown(error)}") from None
+    typer.echo(f"wrote {shown(output.resolve(), _WHOLE)}")
 
 
 @app.command()
@@ -306,7 +312,7 @@ def deploy_demo(
     from fedshift_app.launch import deploying
 
     flat, _ = parse_arguments(["handwritten", *(arguments or [])])
-    typer.echo(f"run folder: {deploying.demo(flat, secure=not insecure)}")
+    typer.echo(f"run folder: {shown(deploying.demo(flat, secure=not insecure), _WHOLE)}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -372,12 +378,12 @@ def credentials_node(
 def tell_files(paths: list[Path]) -> None:
     """Print what was written."""
     for path in paths:
-        typer.echo(f"wrote {path}")
+        typer.echo(f"wrote {shown(path, _WHOLE)}")
 
 
 def fail(error: FedShiftError) -> NoReturn:
     """Show a user's mistake in a line or two and exit with 1."""
-    typer.echo(f"error: {error}", err=True)
+    typer.echo(f"error: {cleaned(str(error), _LONGEST)}", err=True)
     raise SystemExit(exit_codes.FAILED)
 
 

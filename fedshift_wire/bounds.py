@@ -1,4 +1,4 @@
-"""Bounds of what another party says: texts, counts and numbers, before any of it is used or logged. NumPy only."""
+"""Bounds of what another party or a file says: texts, names, counts, numbers, before they are used or logged."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 MOST_TEXT = 500  # characters of a node's message that are shown
 MOST_NAME = 80  # characters of a name that a node gives to anything
+MOST_PATH = 300  # characters of a file's path that are shown: more than one name may have
 MOST_METRICS = 1000  # numbers of a reply
 LARGEST_COUNT = 10**9  # images, nodes
 LARGEST_INTEGER = 2**53  # in arrays: integers are averaged in float64, which is exact up to here
@@ -25,6 +26,28 @@ def plain(text: str | None, most: int = MOST_TEXT) -> str:
     text = text or "(no reason given)"
     cut = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(letter if letter.isprintable() else " " for letter in cut)
+
+
+def shown(name: object, most: int = MOST_PATH) -> str:
+    """Return the name of a local file or folder, or a text out of a file, as it may be printed and logged.
+
+    Anyone can name a file: what does not print (ESC, a line's end, a direction mark) stands as its escape, and so does
+    a byte that is no UTF-8, which no terminal could be sent. What is too long is cut in the middle.
+    """
+    text = str(name)
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+    if len(text) <= most:
+        return text
+    first = (most - 3) // 3
+    return f"{text[:first]}...{text[len(text) - (most - 3 - first) :]}"
+
+
+def _escaped(letter: str) -> str:
+    code = ord(letter)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file's name that Python could not decode
+        return f"\\x{code - 0xDC00:02x}"
+    return letter.encode("unicode_escape").decode("ascii")
 
 
 def largest(array: NDArray[Any]) -> float:

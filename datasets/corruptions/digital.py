@@ -71,5 +71,5 @@ def jpeg_compression(x: Pixels, constants: Constants, draws: Draws) -> Pixels:
     for own, image in zip(decoded, x, strict=True):
         with io.BytesIO() as file:
             Image.fromarray(image).save(file, "JPEG", quality=round(quality))
-            own[...] = np.asarray(Image.open(file))
+            own[...] = np.asarray(Image.open(file, formats=("JPEG",)))
     return decoded

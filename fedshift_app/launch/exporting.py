@@ -11,7 +11,10 @@ from datasets.base import ImageSet
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import runner
 from fedshift_app.node.holdings import Place, own_images, test_images, uncorrupted
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
+
+_QUOTES = "'\"\\"
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,17 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     the node (``shift.label_mix``).
 
     Raises:
-        ConfigError: If ``output`` exists already.
+        ConfigError: If ``output`` exists already, or its name cannot stand in a node's configuration.
         DataError: If images are missing or too few, or cannot be written.
     """
     output = output.expanduser().resolve()
+    if not str(output).isprintable() or any(mark in str(output) for mark in _QUOTES):
+        raise ConfigError(
+            f"--output {shown(output)} cannot stand in the command that starts a node; "
+            "allowed are names that print, without quotation marks and backslashes"
+        )
     if output.exists():
-        raise ConfigError(f"{output} exists already; choose another folder, or remove it")
+        raise ConfigError(f"{shown(output)} exists already; choose another folder, or remove it")
     number = runner.num_nodes(config, asked_nodes)
     dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
     whole = config.allocation.model_copy(update={"validation_fraction": 0.0})

@@ -18,6 +18,7 @@ from datasets.decode import Progress as Report
 from datasets.preview import contact_sheet
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import DatasetConfig
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
 
 
@@ -37,7 +38,7 @@ def prepare(name: str, arguments: list[str]) -> None:
         published = catalog.get(name).counts
         note = trees.compare_counts({domain: there}, {domain: published[domain]}) if domain in published else None
         typer.echo(f"{domain}: {counts}, {size}x{size}" + (f"; published: {note}" if note else ""))
-    typer.echo(f"cache: {cache.cache_dir()}")
+    typer.echo(f"cache: {shown(cache.cache_dir())}")
 
 
 def _dataset_config(name: str, arguments: list[str]) -> DatasetConfig:

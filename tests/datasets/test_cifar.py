@@ -3,6 +3,8 @@
 import codecs
 import os
 import pickle
+import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,47 @@ def test_pickle_that_would_run_something_is_refused_by_name(
 def test_pickle_of_other_things_is_refused(tmp_path: Path, content: Any) -> None:
     (tmp_path / "test_batch").write_bytes(pickle.dumps(content, protocol=4))
     unreadable(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        b"}r" + struct.pack("<I", 10_000_000),  # keep it as number 10,000,000
+        b"}\x96" + struct.pack("<Q", 100_000_000),  # a bytearray of which nothing is there
+        b"}T" + struct.pack("<i", 100_000_000),  # a text
+    ],
+)
+def test_a_pickle_of_few_bytes_takes_little_memory(tmp_path: Path, asks: bytes) -> None:
+    (tmp_path / "test_batch").write_bytes(b"\x80\x02" + asks + b".")
+    tracemalloc.start()
+    try:
+        unreadable(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (b"c_codecs\nencode\n}X\x01\x00\x00\x00aK\x01sb", "builds something other than an array"),
+        (b"cnumpy\ndtype\n}X\x01\x00\x00\x00aK\x01sb", "builds something other than an array"),
+        (b"cnumpy\ndtype\n)\x81", "cannot be read (KeyError: 129)"),  # makes an object
+        (b"\x82\x01", "cannot be read (KeyError: 130)"),  # an extension's
+        (b"cnumpy.\x1b[31m\nevil\n", "asks for numpy.\\x1b[31m.evil"),
+    ],
+)
+def test_other_operations_of_a_pickle_are_refused(tmp_path: Path, does: bytes, reason: str) -> None:
+    (tmp_path / "test_batch").write_bytes(b"\x80\x02" + does + b".")
+    assert reason in unreadable(tmp_path)
+    assert not hasattr(cifar._latin1, "a") and not hasattr(cifar._Dtype, "a")
+
+
+def test_arrays_in_fortran_order_and_other_arrays_beside_them(tmp_path: Path) -> None:
+    data, labels = values("test_batch")
+    content = {"data": np.asfortranarray(data), "labels": labels, "more": np.zeros((2, 2)), "kinds": np.array([None])}
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(content, 2))
+    assert read(tmp_path).x[1, 5, 7].tolist() == [data[1, plane * 1024 + 5 * 32 + 7] for plane in range(3)]
 
 
 @pytest.mark.parametrize("part", ["data", "labels"])

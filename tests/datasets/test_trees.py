@@ -125,6 +125,22 @@ def test_tar_damaged_inside_is_refused(tmp_path: Path) -> None:
     assert refused(path).endswith("cut short or damaged after 4 members")
 
 
+def test_tar_whose_member_ends_before_it_begins_is_refused(tmp_path: Path) -> None:
+    """By itself, tarfile of Python up to 3.11.13 lists such a tar round and round."""
+    path = tmp_path / "art.tar"
+    write_tar(path, NAMES)
+    content = bytearray(path.read_bytes())
+    for size in (-1536, -512):  # back to the first header, and to its own
+        header = content[1024:1536]
+        header[124:136] = b"\xff" + (size % 256**11).to_bytes(11, "big")
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        content[1024:1536] = header
+        path.write_bytes(content)
+        message = refused(path)
+        assert message.endswith("damaged after 1 members") or "cannot be read" in message
+
+
 @pytest.mark.parametrize("content", [b"", b"not a tar", bytes(10240), bytes(range(256)) * 40])
 def test_other_files_called_tar_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "art.tar").write_bytes(content)

@@ -1,0 +1,117 @@
+"""MATLAB files: the arrays that SciPy reads, bit for bit, and a refusal for all else."""
+
+import itertools
+import struct
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from digit_files import noise
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.io import loadmat, savemat  # type: ignore[import-untyped]
+from scipy.sparse import csr_array  # type: ignore[import-untyped]
+from support import refusal_of
+
+from datasets import mat
+from fedshift_wire.errors import DataError
+
+TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8")
+SHAPES = ((32, 32, 3, 5), (2, 3, 1, 7), (1, 1, 1, 1), (0, 2, 3, 1))
+
+
+def save(folder: Path, compressed: bool = False, **content: Any) -> Path:
+    path = folder / "a.mat"
+    savemat(path, content, do_compression=compressed)
+    return path
+
+
+def refusal(path: Path) -> str:
+    message = refusal_of(DataError, mat.read, path, ("X", "y"))
+    assert message.startswith(f"{path}: ") and "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_arrays_are_those_that_scipy_reads(tmp_path: Path, compressed: bool) -> None:
+    others = {"before": np.arange(5.0), "text": "hello", "record": {"a": 1, "b": np.array([1, "x"], object)}}
+    for kind, shape in itertools.product(TYPES, SHAPES):
+        own = {"X": noise(*shape).astype(kind), "y": np.arange(shape[-1], dtype=kind)[:, None], "after": [1, 2]}
+        path = save(tmp_path, compressed, **others | own)
+        wanted, found = loadmat(path, variable_names=("X", "y")), mat.read(path, ("X", "y"))
+        assert found.keys() == {"X", "y"}
+        for name, array in found.items():
+            assert array.dtype == wanted[name].dtype and array.shape == wanted[name].shape == own[name].shape
+            assert array.tobytes() == wanted[name].tobytes()
+
+
+def test_numbers_of_the_other_byte_order(tmp_path: Path) -> None:
+    """What a machine of the other byte order wrote: all lengths turned round, and a number of two bytes."""
+    part = struct.pack(">II", 6, 8) + struct.pack(">II", 11, 0) + struct.pack(">II", 5, 8) + struct.pack(">ii", 1, 2)
+    part += struct.pack(">HH", 1, 1) + b"X\0\0\0" + struct.pack(">HH", 4, 4) + struct.pack(">HH", 1, 258)
+    header = b" " * 124 + struct.pack(">H", 0x0100) + b"MI"
+    (tmp_path / "a.mat").write_bytes(header + struct.pack(">II", 14, len(part)) + part)
+    assert loadmat(tmp_path / "a.mat")["X"].tolist() == [[1, 258]]
+    assert mat.read(tmp_path / "a.mat", ("X",))["X"].tolist() == [[1, 258]]
+
+
+def test_a_name_that_is_not_there_is_left_out(tmp_path: Path) -> None:
+    assert mat.read(save(tmp_path, z=[1]), ("X", "y")) == {}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    "value", ["text", {"a": 1}, np.array([1, "a"], object), np.array([[1 + 2j]]), csr_array(np.eye(3))]
+)
+def test_other_things_than_numbers_are_refused(tmp_path: Path, value: Any, compressed: bool) -> None:
+    assert "variable X is no array of real numbers" in refusal(save(tmp_path, compressed, X=value))
+
+
+def test_other_versions_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, X=noise(2, 2, 3, 4))
+    content = path.read_bytes()
+    path.write_bytes(content[:124] + struct.pack("<H", 0x0200) + content[126:])
+    assert refusal(path).endswith("a MATLAB file of version 0x0200; allowed is 0x0100 (save -v7)")
+    savemat(path, {"X": noise(2, 2)}, format="4")
+    assert refusal(path).endswith("not a MATLAB file of version 5, or cut short")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(keep=st.floats(0, 1, exclude_max=True), compressed=st.booleans())
+def test_a_file_cut_anywhere_is_refused_or_lacks_a_variable(tmp_path: Path, keep: float, compressed: bool) -> None:
+    path = save(tmp_path, compressed, X=noise(8, 8, 3, 4), y=np.arange(4)[:, None])
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    try:
+        assert mat.read(path, ("X", "y")).keys() < {"X", "y"}
+    except DataError as error:
+        assert str(error).startswith(f"{path}: ")  # noqa: PT017 (it need not be raised)
+
+
+def test_changed_pixels_of_a_compressed_file_are_noticed(tmp_path: Path) -> None:
+    path = save(tmp_path, compressed=True, X=noise(8, 8, 3, 40))
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1  # in zlib's check sum
+    path.write_bytes(content)
+    assert "cannot be read (error: Error -3" in refusal(path)
+
+
+@pytest.mark.parametrize(("says", "holds"), [(1 << 20, 1 << 24), (1 << 24, 1 << 20)])
+def test_a_compressed_variable_of_another_length_is_refused(tmp_path: Path, says: int, holds: int) -> None:
+    path = save(tmp_path, X=noise(2, 2, 3, 4))
+    body = path.read_bytes()[136:] + bytes(holds)
+    element = zlib.compress(struct.pack("<II", 14, says) + body)
+    path.write_bytes(path.read_bytes()[:128] + struct.pack("<II", 15, len(element)) + element)
+    assert "a compressed variable has another length than it says" in refusal(path)
+
+
+def test_more_than_the_machine_can_hold_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, compressed=True, X=np.zeros((32, 32, 3, 1000), np.uint8))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
+    assert refusal(path).endswith("unpacked it takes 0.00286 GiB of memory, here 0.000977 GiB are free")

@@ -1,0 +1,164 @@
+"""Names of files that anybody may have given them: shown so that no terminal obeys them, and taken as they are."""
+
+import io
+import os
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from digit_files import noise
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from support import refusal_of
+from typer.testing import CliRunner
+
+from datasets import cache, decode, domainnet, files, mat, trees
+from datasets.base import ImageSet, Source
+from datasets.listing import Item
+from fedshift_app import cli
+from fedshift_app.launch import exporting
+from fedshift_wire.bounds import MOST_PATH, shown
+from fedshift_wire.errors import ConfigError, DataError
+
+CLASSES = ("dog", "cat", "owl")
+#: ESC with a colour and a title, a line's end, a byte that is no UTF-8, a mark that turns the direction.
+EVIL = os.fsdecode(b"a\x1b[31m\x1b]0;t\x07\nb\xff\xe2\x80\xae")
+SAFE = r"a\x1b[31m\x1b]0;t\x07\nb\xff\u202e"
+
+
+def check(message: str, lines: int = 1) -> None:
+    """Check that a message may be printed by any terminal and names the file."""
+    assert SAFE in message
+    assert all(line.isprintable() for line in message.split("\n")) and message.count("\n") < lines
+    message.encode()
+
+
+def refused(call: Callable[..., object], *given: object, lines: int = 1, **named: object) -> str:
+    message = refusal_of(DataError, call, *given, **named)
+    check(message, lines)
+    return message
+
+
+# --- shown
+
+
+def test_what_does_not_print_is_escaped() -> None:
+    assert shown(EVIL) == SAFE and shown(Path("/data") / EVIL) == f"/data/{SAFE}"
+    assert shown("/data/Höhe 3/犬.png") == "/data/Höhe 3/犬.png"
+
+
+def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
+    text = shown("/first/" + "x" * 5000 + "/last.png")
+    assert len(text) == MOST_PATH and text.startswith("/first/xx") and text.endswith("xx/last.png") and "..." in text
+    assert shown("y" * MOST_PATH) == "y" * MOST_PATH
+
+
+@given(name=st.binary(max_size=400), most=st.integers(10, 400))
+def test_any_name_is_printable_bounded_and_the_same_when_shown_again(name: bytes, most: int) -> None:
+    text = shown(os.fsdecode(name), most)
+    assert text.isprintable() and len(text) <= most
+    assert shown(text, most) == text
+
+
+@given(name=st.text(alphabet=st.characters(), max_size=50))
+def test_any_text_is_printable(name: str) -> None:
+    assert shown(name).isprintable()
+    shown(name).encode()
+
+
+# --- messages
+
+
+def folder_of(path: Path, *names: str) -> Path:
+    for name in names:
+        (path / name).mkdir(parents=True)
+    return path
+
+
+def test_folders_and_images(tmp_path: Path) -> None:
+    refused(files.check_data_dir, tmp_path / EVIL)
+    refused(trees.list_folders, folder_of(tmp_path / "1", EVIL), CLASSES)
+    refused(trees.list_folders, folder_of(tmp_path / "2" / EVIL, "dog"), CLASSES)
+    refused(trees.list_folders, folder_of(tmp_path / "3", EVIL, "dog"), CLASSES, aliases={EVIL.lower(): "dog"})
+    image = folder_of(tmp_path / "4", "dog") / "dog" / f"{EVIL}.png"
+    image.write_bytes(b"no image")
+    refused(decode.decode, Item(image, str(image)), 8)
+    refused(files.read_folder, tmp_path / "4", classes=CLASSES, size=8)
+    Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(image, "PNG")
+    refused(decode.decode, Item(image, str(image)), 8)
+
+
+def test_domains_that_are_there(tmp_path: Path) -> None:
+    folder_of(tmp_path / EVIL, "train")
+    message = refused(files.read_domain, tmp_path, "art", "train", classes=CLASSES, size=8, lines=2)
+    assert message.endswith(f"there: {SAFE}")
+
+
+def test_archives(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, EVIL) / EVIL
+    for read in (lambda path: mat.read(path, ("X",)), lambda path: files.read_npz(path, classes=CLASSES, size=8)):
+        (folder / "a").write_bytes(b"no archive")
+        refused(read, folder / "a")
+    np.savez(tmp_path / "a.npz", **{EVIL.replace("\udcff", "\\xff"): np.zeros(1)})
+    refused(files.read_npz, tmp_path / "a.npz", classes=CLASSES, size=8)
+    for name in (f"art/{EVIL}/1.jpg", f"{EVIL}/dog/1.jpg"):
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+        refused(trees.list_tar, tmp_path / "a.tar", ("art",), CLASSES)
+
+
+def test_lists(tmp_path: Path) -> None:
+    folder_of(tmp_path, "clipart")
+    evil, safe = "a\x1b[31m\u202e", r"a\x1b[31m\u202e"
+    for line, reason in ((f"clipart/{evil}/a.jpg 0", "is of the class"), (f"clipart/dog/{evil}.jpg 0", "not there")):
+        (tmp_path / "clipart_train.txt").write_text(line + "\n")
+        message = refusal_of(DataError, domainnet.find, "clipart", "train", Source(tmp_path))
+        assert reason in message and safe in message and message.isprintable()
+
+
+# --- use
+
+
+def test_images_of_any_name_are_read_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "kept"))
+    for name in CLASSES:
+        path = folder_of(tmp_path / EVIL, name) / name / f"{EVIL}.png"
+        Image.fromarray(noise(8, 8, 3)).save(path, "PNG")
+    part = cache.Part("any", "art", "train", 8)
+    for _ in range(2):
+        images = cache.load(part, trees.list_folders(tmp_path / EVIL, CLASSES))
+        assert images.y.tolist() == [0, 1, 2] and np.array_equal(images.x[0], noise(8, 8, 3))
+    assert len([path for path in (tmp_path / "kept").iterdir() if not path.name.startswith(".")]) == 1
+
+
+def test_the_command_prints_an_error_and_a_place_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedshift", "prepare", "pacs", f"data-dir={tmp_path / EVIL}"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    check(capfd.readouterr().err.rstrip("\n"))
+    target = folder_of(tmp_path, EVIL) / EVIL / "x.png"
+    done = CliRunner().invoke(cli.app, ["preview", "handwritten", "--domains", "scan", "-o", str(target)])
+    assert done.exit_code == 0, done.output
+    assert target.is_file()
+    check(done.stdout.rstrip("\n"))
+
+
+@pytest.mark.parametrize("name", [EVIL, "a'b", 'a"b', "a\\b"])
+def test_nothing_is_exported_to_a_place_that_a_command_cannot_name(tmp_path: Path, name: str) -> None:
+    from fedshift_app.config.resolving import resolve
+
+    message = refusal_of(ConfigError, exporting.export, resolve({}), None, tmp_path / name)
+    assert "cannot stand in the command" in message and message.isprintable()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_npz_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / EVIL).write_bytes(b"")
+    refused(files.write_npz, tmp_path / EVIL / "x.npz", ImageSet(noise(1, 8, 8, 3), np.array([0])))
