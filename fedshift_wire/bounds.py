@@ -9,6 +9,8 @@ MOST_TEXT = 500  # characters of a node's message that are shown
 MOST_NAME = 80  # characters of a name that a node gives to anything
 MOST_METRICS = 1000  # numbers of a reply
 LARGEST_COUNT = 10**9  # images, nodes
+MOST_LOSS = 1e9  # of a loss for each image, either sign: those of a model that learns stay below 1e4
+MOST_SECONDS = 1e7  # of a part of a node's work in a round
 LARGEST_INTEGER = 2**53  # in arrays: integers are averaged in float64, which is exact up to here
 BLOCK = 1 << 19  # bytes of an array that are looked at together: they stay in a core's cache
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedshift_wire.names import CE
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.schedule import EvaluateConfig
 from strategies.settings import AggregationConfig
@@ -46,6 +47,8 @@ class Federation:
         queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
         max_value: The largest absolute value of a floating-point number that a node may send.
         aggregation: How nodes weigh, where the method does not say.
+        terms: Names of all loss terms that nodes may report: those of the method, of modules, of any client.
+        scores: Names of the other ways in which nodes may score test images.
     """
 
     domains: tuple[str, ...]
@@ -68,6 +71,8 @@ class Federation:
     queues: bool = False
     max_value: float = 1e6
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    terms: tuple[str, ...] = (CE,)
+    scores: tuple[str, ...] = ()
 
 
 @dataclass

@@ -1,17 +1,18 @@
 """What a node sends after local training: read, checked and averaged."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 import fedshift_wire.records
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused, check_numbers
-from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, METRICS
+from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES
 from fedshift_wire.records import RecordError
 from strategies.federation.averaging import RunningAverage, shares
-from strategies.federation.checks import training_numbers
 from strategies.federation.roster import Node
 
 
@@ -46,22 +47,26 @@ def decode(record: ArrayRecord) -> Arrays:
         raise Refused(str(error)) from None
 
 
-def read_update(node: Node, reply: Message, model: ArrayRecord, max_value: float) -> Update:
+def read_update(
+    node: Node, content: RecordDict, metrics: Mapping[str, Any], model: ArrayRecord, max_value: float
+) -> Update:
     """Return what a node replied, if its weights are the model's by name, shape, dtype and size; the reply is kept.
 
+    Args:
+        node: The node.
+        content: Its reply.
+        metrics: The numbers in it, checked (``strategies.federation.checks.trained``).
+        model: The shared weights that it was sent.
+        max_value: The largest absolute value of a floating-point number.
+
     Raises:
-        Refused: If they are not, or the reply is an error or lacks a record.
+        Refused: If the weights are not, or the reply lacks a record.
     """
-    if reply.has_error():
-        raise Refused(reply.error.reason)
-    record, knowledge = (_array_record(reply.content, name) for name in (ARRAYS, KNOWLEDGE))
-    metrics = reply.content.metric_records.get(METRICS)
+    record, knowledge = (_array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
     if record is None or knowledge is None:
         raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
-    if metrics is None:
-        raise Refused(f"the reply lacks the record {METRICS!r}")
-    num_examples, named = training_numbers(metrics, node.num_examples)
-    update = Update(node, record, decode(knowledge), num_examples, named)
+    named = {name: float(value) for name, value in metrics.items() if name.startswith((LOSS, LOCAL))}
+    update = Update(node, record, decode(knowledge), int(metrics[NUM_EXAMPLES]), named)
     _check_like(update, model, max_value)
     return update
 
