@@ -70,7 +70,8 @@ class Range:
             return
         if not self.least <= value <= self.most or (self.whole and value != int(value)):
             kind = "whole numbers" if self.whole else "numbers"
-            raise Refused(f"{name} is {value:g}, allowed are {kind} from {self.least:g} to {self.most:g}")
+            allowed = f"allowed are {kind} from {self.least:g} to {self.most:g}"
+            raise Refused(f"{name} is {value:g}, {allowed if self.least < self.most else f'expected is {self.most:g}'}")
 
 
 Known = Mapping[str, Range]

@@ -197,9 +197,9 @@ def test_of_two_nodes_with_one_partition_id_one_waits(first: int, caplog: pytest
         "a node cannot take part: two nodes have partition-id 1: one holds 'scan', the other 'street', which waits"
     ]
     assert vars(caplog.records[0])["event"] == "refused_node"
-    with pytest.raises(FederationError, match="2 of 3 nodes that can take part .* 1 was refused: two nodes have part"):
+    with pytest.raises(FederationError, match=r"2 of 3 nodes that can take part .* 1 was refused: two nodes have part"):
         gathered(grid, at_least=3)
-    with pytest.raises(FederationError, match="^two nodes have partition-id 1: one holds 'scan', the other 'street'"):
+    with pytest.raises(FederationError, match=r"^two nodes have partition-id 1: one holds 'scan', the other 'street'"):
         gathered(grid, engine="simulation")
     del grid.nodes[first]
     assert [n.node_id for n in roster.online(grid, timeout=1)] == [8, 6]  # type: ignore[arg-type]
