@@ -236,7 +236,13 @@ def answered(lie: dict[str, Any], **more: Any) -> str:
     evaluation = Evaluation(DOMAINS, one, personal=False, scores=("global",), **more)
     evaluation.first()
     heard: list[Node] = []
-    right = {"correct/scan": 3, "count/scan": 9, "loss-sum/scan": 4.5, "other-correct/global/scan": 2, "num-examples": 9}
+    right = {
+        "correct/scan": 3,
+        "count/scan": 9,
+        "loss-sum/scan": 4.5,
+        "other-correct/global/scan": 2,
+        "num-examples": 9,
+    }
     told = {name: value for name, value in (right | lie).items() if value is not None}
     question = Message(RecordDict({"arrays": ArrayRecord()}), one[0].node_id, "evaluate")
     came = Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=question)
