@@ -1,13 +1,18 @@
 """Bounds of what another party says: texts, counts and numbers, before any of it is used or logged. NumPy only."""
 
-from typing import Any
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T")
+
 MOST_TEXT = 500  # characters of a node's message that are shown
 MOST_NAME = 80  # characters of a name that a node gives to anything
 MOST_METRICS = 1000  # numbers of a reply
+MOST_SHOWN = 24  # names of a kind on a page or in a table: more of them come from a folder that is not to be trusted
 LARGEST_COUNT = 10**9  # images, nodes
 MOST_LOSS = 1e9  # of a loss for each image, either sign: those of a model that learns stay below 1e4
 MOST_SECONDS = 1e7  # of a part of a node's work in a round
@@ -27,6 +32,11 @@ def plain(text: str | None, most: int = MOST_TEXT) -> str:
     text = text or "(no reason given)"
     cut = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(letter if letter.isprintable() else " " for letter in cut)
+
+
+def few(named: Mapping[str, T], most: int = MOST_SHOWN) -> dict[str, T]:
+    """Return the first entries of what a file says, at most ``most``, under names that may be shown."""
+    return {plain(name, MOST_NAME): value for name, value in islice(named.items(), most)}
 
 
 def largest(array: NDArray[Any]) -> float:
