@@ -32,6 +32,7 @@ from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.names import (
+    CE,
     CORRECT,
     COUNT,
     LOCAL_CORRECT,
@@ -131,7 +132,7 @@ class DomainClient(NodeTools):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the named, weighted loss terms of a batch; their sum is minimised."""
         _, logits = self.forward(batch.x)
-        return {"ce": losses.cross_entropy(logits, batch.y)}
+        return {CE: losses.cross_entropy(logits, batch.y)}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Return what the node contributes besides weights, after local training."""

@@ -36,6 +36,7 @@ from fedshift_wire.names import (
     NUM_EXAMPLES,
     NUM_PARTITIONS,
     NUM_TEST,
+    NUM_VALIDATION,
     PARTITION_ID,
     PROCESS,
     RAISED,
@@ -144,13 +145,15 @@ def _asked(config: ConfigRecord, *keys: str) -> dict[str, Any]:
 def _introduce(msg: Message, context: Context) -> RecordDict:
     config, where = setup.open_message(msg.content.config_records[CONFIG], context)
     classes = len(catalog.get(config.dataset.name).classes)
-    counts = np.bincount(holdings.own_images(config, where).train.y, minlength=classes)
+    own = holdings.own_images(config, where)
+    counts = np.bincount(own.train.y, minlength=classes)
     metrics = MetricRecord({
         CLASS_COUNTS: counts.tolist(),
         NUM_TEST: holdings.num_test(config, where),
         SHARED_TEST: int(where.shared),
         PARTITION_ID: where.partition_id,
         NUM_PARTITIONS: where.num_partitions,
+        **({NUM_VALIDATION: len(own.validation)} if own.validation is not None else {}),
         **{UNHELD_TEST + domain: number for domain, number in holdings.unheld_tests(config, where).items()},
     })  # fmt: skip
     return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain}), METRICS: metrics})

@@ -1,15 +1,22 @@
 """Bounds of what another party or a file says: texts, names, counts, numbers, before they are used or logged."""
 
-from typing import Any
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 MOST_TEXT = 500  # characters of a node's message that are shown
 MOST_NAME = 80  # characters of a name that a node gives to anything
 MOST_PATH = 300  # characters of a file's path that are shown: more than one name may have
 MOST_METRICS = 1000  # numbers of a reply
+MOST_SHOWN = 24  # names of a kind on a page or in a table: more of them come from a folder that is not to be trusted
 LARGEST_COUNT = 10**9  # images, nodes
+MOST_LOSS = 1e9  # of a loss for each image, either sign: those of a model that learns stay below 1e4
+MOST_SECONDS = 1e7  # of a part of a node's work in a round
 LARGEST_INTEGER = 2**53  # in arrays: integers are averaged in float64, which is exact up to here
 BLOCK = 1 << 19  # bytes of an array that are looked at together: they stay in a core's cache
 
@@ -48,6 +55,11 @@ def _escaped(letter: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte of a file's name that Python could not decode
         return f"\\x{code - 0xDC00:02x}"
     return letter.encode("unicode_escape").decode("ascii")
+
+
+def few(named: Mapping[str, T], most: int = MOST_SHOWN) -> dict[str, T]:
+    """Return the first entries of what a file says, at most ``most``, under names that may be shown."""
+    return {plain(name, MOST_NAME): value for name, value in islice(named.items(), most)}
 
 
 def largest(array: NDArray[Any]) -> float:

@@ -47,7 +47,9 @@ class Method(BaseModel):
         needs: Of a recipe, what must stay as it says: values by dotted key, ``network: batchnorm``.
         off: The settings that turn its own terms off and leave FedAvg, bit for bit; empty where there are none.
         never_off: Why it cannot be FedAvg; empty where it can.
-        terms: Names of its own loss terms.
+        terms: Names of its own loss terms, with its own settings. The server takes no other from a node.
+        other_terms: Names of those that it has with other settings only.
+        scores: Names of other ways in which its nodes score test images (``Scores.others``); likewise.
         short: Settings that a run of two rounds needs, for tests.
         defaults: Parameters by name, and sections (``images``, ``train``, ...).
     """
@@ -68,6 +70,8 @@ class Method(BaseModel):
     off: str = ""
     never_off: str = ""
     terms: tuple[str, ...] = ()
+    other_terms: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
     short: str = ""
     defaults: Section = FrozenDict({})
 

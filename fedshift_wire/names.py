@@ -44,15 +44,17 @@ NUM_TEST = "num-test"  # metrics: test images of the node's own domain
 UNHELD_TEST = "unheld-test/"  # metrics: + domain that no node holds: test images of it that the node sees
 SHARED_TEST = "shared-test"  # metrics: 1 if the node sees the whole test set of any domain (simulation)
 CLASS_COUNTS = "class-counts"  # metrics: training images per class
+NUM_VALIDATION = "num-validation"  # metrics: images of the node's validation part; absent where it has none
 
 # --- metrics, node -> server ---
 NUM_EXAMPLES = "num-examples"
 LOSS = "loss"
-LOSS_TERM = "loss/"  # + name of the term
+LOSS_TERM = "loss/"  # + name of the term, which the run declares (``terms`` of a method, of modules)
+CE = "ce"  # the term that any method may have without declaring it: cross-entropy
 CORRECT = "correct/"  # + domain
 COUNT = "count/"  # + domain
 LOSS_SUM = "loss-sum/"  # + domain: cross-entropy summed over the images
-OTHER_CORRECT = "other-correct/"  # + name of another way to score + / + domain
+OTHER_CORRECT = "other-correct/"  # + name of another way to score, which the run declares, + / + domain
 LOCAL = "local-"  # so start all scores of the node's own model right after local training
 LOCAL_CORRECT = "local-correct/"  # + domain
 LOCAL_COUNT = "local-count/"  # + domain
@@ -62,5 +64,6 @@ VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; 
 VALIDATION_COUNT = "validation-count"
 KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; else absent
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent
-SECONDS = "seconds/"  # + part of the node's work; only where the run measures its time
+SECONDS = "seconds/"  # + part of the node's work, of ``WORK``; only where the run measures its time
+WORK = ("data", "forward/backward", "prototypes", "messages", "evaluation")  # see ``clients.training.stopwatch``
 PROCESS = "process"  # the number of the process that did it, with ``SECONDS``

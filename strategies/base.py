@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -39,9 +39,9 @@ from fedshift_wire.names import (
 from fedshift_wire.params import Params
 from fedshift_wire.seeding import generator
 from strategies.contributions import Declaration, check_contribution
-from strategies.federation import clock, robust
+from strategies.federation import checks, clock, robust
 from strategies.federation.averaging import shares
-from strategies.federation.changes import Sent, out_of_proportion
+from strategies.federation.changes import SentWeights, out_of_proportion
 from strategies.federation.clock import Clock
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import (
@@ -56,6 +56,7 @@ from strategies.federation.evaluation import (
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Ask, Federation, RoundResult
+from strategies.federation.sent import Sent
 from strategies.federation.updates import Update, average, by_reason, decode, mean_losses, num_bytes, read_update
 from strategies.weighting import by_rule, check_weights
 
@@ -93,6 +94,8 @@ class DomainStrategy(FedAvg):
         self._observer = observer
         self._result = RoundResult(0)
         self._asked: dict[int, Node] = {}
+        self._sent = Sent()
+        self._tests_seen: dict[str, int] = {}  # test images by domain, as its nodes say
         self._global = ArrayRecord()
         self._encoder = Encoder()
         self._evaluation: Evaluation | None = None
@@ -187,7 +190,8 @@ class DomainStrategy(FedAvg):
         """Wait for the nodes and ask each what it is, before the first round.
 
         Raises:
-            FederationError: If too few come, also for the run's robust average, or one of them cannot take part.
+            FederationError: If too few come that can take part, also for the run's robust average; in a simulation,
+                if one cannot.
         """
         self.roster.gather(grid, self.federation.min_nodes, self.federation.node_timeout)
         robust.check_number(self.federation.aggregation, self._number(len(self.roster.nodes)))
@@ -210,6 +214,7 @@ class DomainStrategy(FedAvg):
             robust.check_number(self.federation.aggregation, len(nodes))
         except FederationError as error:
             raise FederationError(f"round {server_round}: {error}") from None
+        self._tests_seen = {node.domain: node.num_test for node in present}
         self._asked = {node.node_id: node for node in nodes}
         self.roster.listener.asked(server_round, nodes, training=True)
         work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
@@ -217,6 +222,7 @@ class DomainStrategy(FedAvg):
             self._message(MessageType.TRAIN, node, arrays, server_round, self._local_domains(node, server_round))
             for node in longest_first(work)
         ]
+        self._sent = Sent(messages)
         self._result.bytes_down = sum(num_bytes(message.content) for message in messages)
         self._clock.lap(clock.MESSAGES)
         return self._in_order(messages, work)
@@ -233,7 +239,7 @@ class DomainStrategy(FedAvg):
             FederationError: If no reply can be used.
         """
         server_round += self.completed
-        replies = self._heard(replies)
+        replies = self._answers(replies)
         self._clock.lap(clock.TRAINING)
         updates, problems = self._sift(replies)
         for node, reason in problems:
@@ -265,6 +271,7 @@ class DomainStrategy(FedAvg):
         self._evaluation = Evaluation(
             fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation,
             batch=fed.eval_batch, divisible=fed.scores_images_alone, share=fed.evaluate.share(server_round, fed.rounds),
+            scores=fed.scores,
         )  # fmt: skip
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
@@ -322,12 +329,13 @@ class DomainStrategy(FedAvg):
             self._message(MessageType.EVALUATE, node, self._global, server_round, asked_of(parts_of[node]) | more)
             for node in longest_first(work)
         ]
+        self._sent = Sent(messages)
         return self._in_order(messages, work)
 
     def _score(self, evaluation: Evaluation, replies: Iterable[Message], server_round: int) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         while True:
-            for node, problem in evaluation.read(self._heard(replies)):
+            for node, problem in evaluation.read(self._answers(replies), self._hear):
                 self._leave_out(node, f"could not evaluate: {problem}", lost=problem == NO_ANSWER)
             again = evaluation.replacements()
             if not again:
@@ -353,6 +361,14 @@ class DomainStrategy(FedAvg):
         own = [node.domain] if node.num_test else []
         return {LOCAL_DOMAINS: list(self.federation.domains) if node.shared_test else own}
 
+    def _local_tests(self, node: Node, server_round: int) -> dict[str, int | None]:
+        """Return how many test images each domain has on which a node was to score its own model, if that is known."""
+        domains = self._local_domains(node, server_round).get(LOCAL_DOMAINS, [])
+        own = {domain: node.tests_of(domain) for domain in domains}
+        if self.federation.own_tests:  # what the node was drawn of a domain that others hold it knows alone
+            return {domain: number or None for domain, number in own.items()}
+        return {domain: number or self._tests_seen.get(domain) for domain, number in own.items()}
+
     def _client_scores(self, updates: list[Update], server_round: int) -> ClientScores:
         fed = self.federation
         accuracy: dict[int, dict[str, float]] = {}
@@ -372,16 +388,15 @@ class DomainStrategy(FedAvg):
     def _sift(self, replies: Iterable[Message]) -> tuple[list[Update], list[tuple[Node, str]]]:
         """Return the replies that may be averaged, and why the others may not; both by node index."""
         waiting, fed = dict(self._asked), self.federation
-        sent = Sent(decode(self._global), fed.max_update, fed.noise)
+        weights = SentWeights(decode(self._global), fed.max_update, fed.noise)
         updates, problems = [], []
         for reply in replies:
-            node = waiting.pop(reply.metadata.src_node_id, None)
-            if node is None:
-                continue
+            node = waiting.pop(reply.metadata.src_node_id)
             try:
-                updates.append(self._read(node, reply, sent))
+                updates.append(self._read(node, reply, weights))
             except Refused as refused:
                 problems.append((node, str(refused)))
+                checks.let_go(reply)
         problems += [(node, NO_ANSWER) for node in waiting.values()]
         updates.sort(key=lambda update: update.node.index)
         strange = out_of_proportion([update.knowledge for update in updates], fed.max_update)
@@ -389,35 +404,48 @@ class DomainStrategy(FedAvg):
         updates = [update for place, update in enumerate(updates) if place not in strange]
         return updates, sorted(problems, key=lambda problem: problem[0].index)
 
-    def _read(self, node: Node, reply: Message, sent: Sent) -> Update:
-        update = read_update(node, reply, sent, self.federation.max_value)
+    def _read(self, node: Node, reply: Message, weights: SentWeights) -> Update:
         fed = self.federation
+        content = checks.opened(reply, (ARRAYS, KNOWLEDGE, METRICS))
+        metrics = checks.metrics_of(content)
+        tests = self._local_tests(node, self._result.server_round)
+        checks.trained(metrics, node.num_examples, fed.terms, tests, node.num_test if node.shared_test else 0)
+        self._hear(node, metrics)
+        update = read_update(node, content, metrics, weights, fed.max_value)
         sizes = {"C": fed.num_classes, "D": fed.feature_dim}
         check_contribution(update.knowledge, self.expected(), sizes, node.class_counts, fed.max_value)
         self._result.bytes_up += num_bytes(reply.content)
         del reply.content[ARRAYS]
         return update
 
-    def _heard(self, replies: Iterable[Message]) -> list[Message]:
-        """Return the replies, after taking from them what the nodes say of their memory and their time."""
-        replies = list(replies)
-        self.roster.listener.answered([reply.metadata.src_node_id for reply in replies])
+    def _answers(self, replies: Iterable[Message]) -> list[Message]:
+        """Return the answers to what was sent, one of each node; others are let go, with a line."""
+        answers, strays = self._sent.answers(replies)
+        self.roster.listener.answered([reply.metadata.src_node_id for reply in answers])
         nodes = {node.node_id: node for node in self.roster.nodes}
-        for reply in replies:
-            metrics = None if reply.has_error() else reply.content.get(METRICS)
-            node = nodes.get(reply.metadata.src_node_id)
-            if node is not None and self._is_simulated and reply.has_error() and reply.error.code != RAISED:
-                raise FederationError(
-                    f"round {self._result.server_round}: the simulation lost the work of {node}: "
-                    f"{plain(reply.error.reason)}"
+        for stray in strays:
+            checks.let_go(stray)
+            if node := nodes.get(stray.metadata.src_node_id):
+                number = self._result.server_round
+                told = {"event": "stray_answer", "round": number, "node": node.index, "domain": node.domain}
+                log.warning(
+                    "round %d: an answer of %s is not to what it was sent last: dropped", number, node, extra=told
                 )
-            if not isinstance(metrics, MetricRecord) or node is None:
-                continue
-            if problem := self.memory.hear(node, self._result.server_round, metrics):
-                self._result.started_anew.append(problem)
-            if self.federation.profile:
-                self._clock.hear(node.index, metrics)
-        return replies
+        for answer in answers:
+            # Told by Flower: what a node's app raises, it tells with a code of its own.
+            if self._is_simulated and answer.has_error() and answer.error.code != RAISED:
+                raise FederationError(
+                    f"round {self._result.server_round}: the simulation lost the work of "
+                    f"{nodes[answer.metadata.src_node_id]}: {plain(answer.error.reason)}"
+                )
+        return answers
+
+    def _hear(self, node: Node, metrics: Mapping[str, Any]) -> None:
+        """Note what a node says of its memory and its time; its numbers are checked."""
+        if problem := self.memory.hear(node, self._result.server_round, metrics):
+            self._result.started_anew.append(problem)
+        if self.federation.profile:
+            self._clock.hear(node.index, metrics)
 
     @property
     def _is_simulated(self) -> bool:

@@ -25,7 +25,7 @@ class Adaptation:
 
     Attributes:
         params: Its parameters.
-        before: What the score without the adaptation is called, among ``Scores.others``.
+        before: What the score without the adaptation is called, among ``Scores.others``; the one name that it adds.
     """
 
     params_model: ClassVar[type[Params]] = Params

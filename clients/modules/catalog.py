@@ -14,14 +14,20 @@ class ModulesEntry:
         name: The name by which a configuration asks for them.
         title: One line for lists.
         modules: Their class, a ``clients.modules.base.Modules``, named as ``module:Class`` or given itself.
+        terms: Names of their loss terms: the server takes no other from a node.
     """
 
     name: str
     title: str
     modules: str | type[Any]
+    terms: tuple[str, ...] = ()
 
 
 MODULES: Registry[ModulesEntry] = Registry(
     "modules", "fedshift.modules", lambda: ModulesEntry,
-    {"f2dc": ModulesEntry("f2dc", "F2DC: feature decoupling and calibration", "clients.modules.f2dc:F2DCModules")},
+    {
+        "f2dc": ModulesEntry(
+            "f2dc", "F2DC: feature decoupling and calibration", "clients.modules.f2dc:F2DCModules", ("dfd", "dfc")
+        ),
+    },
 )  # fmt: skip

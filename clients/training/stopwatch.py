@@ -4,12 +4,11 @@ import time
 
 import torch
 
-# The parts of a node's time.
-DATA = "data"  # reading, augmenting and normalising images
-TRAINING = "forward/backward"  # loss, gradients, optimiser step
-PROTOTYPES = "prototypes"  # what a method does before and after local training
-MESSAGES = "messages"  # arrays to and from records and the model; setting up the client
-EVALUATION = "evaluation"
+from fedshift_wire.names import WORK
+
+# The parts of a node's time: reading, augmenting and normalising images; loss, gradients, optimiser step; what a method
+# does before and after local training; arrays to and from records and the model, setting up the client; evaluation.
+DATA, TRAINING, PROTOTYPES, MESSAGES, EVALUATION = WORK
 
 
 class Stopwatch:
@@ -26,7 +25,10 @@ class Stopwatch:
         self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """Add the time since the last lap to a part. On CUDA this waits for the device, so it slows the run."""
+        """Add the time since the last lap to a part of the above: the server knows no other.
+
+        On CUDA this waits for the device, so it slows the run.
+        """
         if not self._on:
             return
         if self._device.type == "cuda":

@@ -12,6 +12,7 @@ from typing import Any
 from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import Spread
 from fedshift_app.comparing.table import Numbers, Row
+from fedshift_app.run.logs import cleaned
 
 _STYLE = """
 :root { color-scheme: light dark; --bg: #fff; --fg: #1b1f24; --muted: #59636e; --line: #d5dae0; --warn: #d55e00 }
@@ -64,7 +65,7 @@ def text(numbers: Numbers, width: int) -> str:
     told = [*(f"warning: {warning}" for warning in numbers.warnings), *(f"- {note}" for note in numbers.notes)]
     for line in told:
         out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return "\n".join(out)
+    return _harmless("\n".join(out))
 
 
 def markdown(numbers: Numbers) -> str:
@@ -76,7 +77,7 @@ def markdown(numbers: Numbers) -> str:
     table = [_piped(head), _piped(["---", *("--:" for _ in head[1:])]), *map(_piped, rows)]
     told = [f"- **Warning:** {_escaped(warning)}" for warning in numbers.warnings]
     notes = [f"- {_escaped(note)}" for note in numbers.notes]
-    return "\n".join([f"**{_escaped(numbers.title)}**", "", *table, "", *told, *notes])
+    return _harmless("\n".join([f"**{_escaped(numbers.title)}**", "", *table, "", *told, *notes]))
 
 
 def table_csv(numbers: Numbers) -> str:
@@ -202,6 +203,11 @@ def _p(value: float) -> str:
 def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) -> str:
     first, *others = block
     return "  ".join([cells[first].ljust(widths[first]), *(cells[i].rjust(widths[i]) for i in others)]).rstrip()
+
+
+def _harmless(text: str) -> str:
+    """Return lines for a terminal: what others wrote into a results file moves no cursor."""
+    return cleaned(text, len(text))
 
 
 def _piped(cells: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE
+from fedshift_wire.bounds import plain
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.yaml_files import read_yaml
 
@@ -25,6 +26,7 @@ ASIDE = (*FREE, "seed", "experiment")
 NODES = "nodes"
 #: The method whose difference to the others is told; it asks for nothing of its own.
 BASELINE = "fedavg"
+MOST_DOMAINS = 500  # of a results file
 
 
 class _Results(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
@@ -57,7 +59,7 @@ class Results(_Results):
     seed: int
     evaluated: str  # global model, personal models
     averaged_rounds: int
-    domains: dict[str, float | None] = Field(min_length=1)
+    domains: dict[str, float | None] = Field(min_length=1, max_length=MOST_DOMAINS)
     final: dict[str, float | None]
     best_test: Chosen
     best_validation: Chosen | None = None
@@ -197,7 +199,7 @@ def _read(place: Path) -> Run:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
-        raise ConfigError(f"{file}: {where}: {first['msg']}, found {str(first['input'])[:80]}") from None
+        raise ConfigError(f"{file}: {where}: {first['msg']}, found {plain(str(first['input']), 80)}") from None
     try:
         resolved = configuration.validate(told["resolved"]).model_dump(mode="json")
     except ConfigError as error:

@@ -17,6 +17,7 @@ from fedshift_app.report.drawing import (
 )  # fmt: skip
 from fedshift_app.run.console import percent
 from fedshift_app.run.scores import mean
+from fedshift_wire.bounds import MOST_NAME, MOST_SHOWN, plain
 from fedshift_wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]
@@ -84,8 +85,9 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
 
 
 def losses(lines: Lines) -> Drawing | None:
-    """Draw each loss term over the rounds in axes of its own; None if none was told."""
-    names = list(dict.fromkeys(name for line in lines for name in line["losses"]))
+    """Draw each loss term over the rounds in axes of its own, ``MOST_SHOWN`` of them; None if none was told."""
+    told = dict.fromkeys(name for line in lines for name in line["losses"])
+    names = list(told)[:MOST_SHOWN]  # a run of an earlier version took any from its nodes
     if not names:
         return None
     columns = 2 if len(names) > 1 else 1
@@ -96,7 +98,7 @@ def losses(lines: Lines) -> Drawing | None:
     for place, name in zip(axes, names, strict=False):
         values = [_number(line["losses"].get(name)) for line in lines]
         place.plot(rounds, values, color=domain_colour(0), marker=marker)
-        place.set_title(name.removeprefix(LOSS_TERM), loc="left")
+        place.set_title(_term(name), loc="left")
         place.grid(axis="y")
         shown_rounds(place, rounds[-1])
         place.set_xlabel("")
@@ -106,13 +108,16 @@ def losses(lines: Lines) -> Drawing | None:
     for place in axes[max(0, len(names) - columns) : len(names)]:
         place.set_xlabel("round")
         place.tick_params(labelbottom=True)
-    told = ", ".join(
-        f"{name.removeprefix(LOSS_TERM)} {value:.3g}"
-        for name, value in lines[-1]["losses"].items()
-        if value is not None
-    )
-    title = f"Training loss and its terms over the rounds; in the last round: {told}."
-    return finish(figure, "losses", title, "Training loss and its weighted terms, means over the nodes of a round.")
+    last = lines[-1]["losses"]
+    ended = ", ".join(f"{_term(name)} {last[name]:.3g}" for name in last if name in names and last[name] is not None)
+    title = f"Training loss and its terms over the rounds; in the last round: {ended}."
+    caption = "Training loss and its weighted terms, means over the nodes of a round."
+    more = f" {len(told) - len(names)} more are in metrics.jsonl." if len(told) > len(names) else ""
+    return finish(figure, "losses", title, caption + more)
+
+
+def _term(name: str) -> str:
+    return plain(name.removeprefix(LOSS_TERM), MOST_NAME)
 
 
 def costs(lines: Lines) -> Drawing:

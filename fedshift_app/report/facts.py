@@ -13,8 +13,10 @@ from fedshift_app.report.reading import Record
 from fedshift_app.run.console import percent
 from fedshift_app.run.folder import lost_told
 from fedshift_app.run.scores import mean
+from fedshift_wire.bounds import MOST_SHOWN, few, plain
 
 EVENTS = 30  # that the page names; more are a number
+MOST_EVENT = 700  # characters of one: a node, and its reason of at most ``MOST_TEXT``
 
 
 def content(record: Record) -> dict[str, Any]:
@@ -80,8 +82,11 @@ def _columns(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         _column(f"last {results['averaged_rounds']} rounds", results["domains"], results["avg"], results["std"]),
         _column("final", results["final"], mean(results["final"].values())),
     ]
-    columns += [_column(name, by, mean(by.values())) for name, by in results.get("others", {}).items()]
+    others = results.get("others", {})
+    columns += [_column(name, by, mean(by.values())) for name, by in few(others).items()]
     notes = []
+    if len(others) > MOST_SHOWN:
+        notes.append(f"{len(others) - MOST_SHOWN} more ways to score are in results.json.")
     for mark, key in (("*", "best_test"), ("+", "best_validation")):
         if best := results.get(key):
             columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], best["avg"]))
@@ -120,7 +125,8 @@ def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
             (line["round"], f"started anew, without its private parts: {who}") for who in line.get("started_anew", [])
         ]
     more = len(found) - EVENTS
-    return [*found[:EVENTS], ("", f"and {more} more, see metrics.jsonl")] if more > 0 else found
+    shown = [(number, plain(what, MOST_EVENT)) for number, what in found[:EVENTS]]
+    return [*shown, ("", f"and {more} more, see metrics.jsonl")] if more > 0 else shown
 
 
 def _nodes(record: Record) -> list[dict[str, Any]]:

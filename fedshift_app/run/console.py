@@ -8,7 +8,7 @@ from typing import Any
 
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.scores import mean
-from fedshift_wire.bounds import MOST_NAME, plain
+from fedshift_wire.bounds import MOST_NAME, few, plain
 from fedshift_wire.errors import FedShiftError
 from strategies.federation.rounds import RoundResult
 
@@ -88,7 +88,7 @@ def table(results: dict[str, Any]) -> str:
         f"last {results['averaged_rounds']} rounds": (results["domains"], results["avg"], percent(results["std"])),
         "final": (results["final"], mean(results["final"].values()), ""),
     }
-    for name, domains in results.get("others", {}).items():
+    for name, domains in few(results.get("others", {})).items():
         columns[name] = (domains, mean(domains.values()), "")
     notes = []
     for mark, key, on in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):

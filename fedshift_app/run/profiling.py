@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedshift_wire.names import WORK
+
 WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
 
 
@@ -22,7 +24,9 @@ def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, An
     for report in filter(None, rounds):  # rounds before the run was resumed may not have been measured
         number += 1
         places = max(places, report["side_by_side"])
-        for total, parts in ((server, report["server"]), (nodes, report["nodes"] | {"waiting": report["waiting"]})):
+        # A run of an earlier version, resumed, may have other names from its nodes.
+        known = {part: seconds for part, seconds in report["nodes"].items() if part in WORK}
+        for total, parts in ((server, report["server"]), (nodes, known | {"waiting": report["waiting"]})):
             for part, seconds in parts.items():
                 total[part] = total.get(part, 0.0) + seconds
     return {"rounds": number, "side_by_side": places, "server": server | {WRITING: writing}, "nodes": nodes}

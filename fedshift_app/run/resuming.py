@@ -18,6 +18,7 @@ from fedshift_app.run import checkpoints
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
+from fedshift_wire.bounds import few
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.evaluation import ClientScores
@@ -218,13 +219,13 @@ def full_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def round_result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> RoundResult:
-    """Return a round as it was before it was written."""
+    """Return a round as it was before it was written, with no more names of losses and scores than may be shown."""
     share = line.get("evaluated_share")
     return RoundResult(
         server_round=line["round"],
         accuracy=line["accuracy"] or {},
         test_loss=line["test_loss"] or {},
-        losses={name: math.nan if value is None else value for name, value in line["losses"].items()},
+        losses={name: math.nan if value is None else value for name, value in few(line["losses"]).items()},
         nodes=line["nodes"],
         left_out=line["left_out"],
         bytes_down=line["bytes_down"],
@@ -232,7 +233,7 @@ def round_result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConf
         seconds=line["seconds"],
         validation=line.get("validation", {}),
         clients=_clients(line["client_models"], nodes, config) if "client_models" in line else None,
-        others=line.get("others", {}),
+        others=few(line.get("others", {})),
         profile=line.get("profile", {}),
         evaluated_share=1.0 if share is None else min(share, _BELOW_ALL),
         started_anew=line.get("started_anew", []),

@@ -2,12 +2,15 @@
 
 from flwr.app import ArrayRecord
 
+from clients.modules.catalog import MODULES
 from datasets import catalog
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.methods import Method
+from fedshift_wire.names import CE
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy, Observer
 from strategies.federation.rounds import Federation
@@ -62,8 +65,31 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         noise=0.0 if config.privacy.name == "none" else config.privacy.noise,
         method=config.method["name"],
         aggregation=config.aggregation,
+        terms=_terms(config),
+        scores=_scores(config),
     )
     return encode(shared), federation
+
+
+def _terms(config: RunConfig) -> tuple[str, ...]:
+    """Return the names of all loss terms that the run's nodes may have."""
+    methods = _methods(config)
+    modules = (MODULES[str(entry["name"])] for entry in config.modules)
+    told = [*(m.terms + m.other_terms for m in methods), *(entry.terms for entry in modules)]
+    return tuple(dict.fromkeys((CE, *(name for names in told for name in names))))
+
+
+def _scores(config: RunConfig) -> tuple[str, ...]:
+    """Return the names of all other ways in which the run's nodes may score test images."""
+    adapts = setup.adaptation(config)
+    told = [name for method in _methods(config) for name in method.scores]
+    return tuple(dict.fromkeys(told if adapts is None else (*told, adapts.before)))
+
+
+def _methods(config: RunConfig) -> list[Method]:
+    """Return the run's method and, of a recipe, that which it is made of."""
+    method = registry.get(config.method["name"])
+    return [method, registry.get(method.of)] if method.of else [method]
 
 
 def strategy_of(config: RunConfig, federation: Federation, observer: Observer) -> DomainStrategy:

@@ -26,6 +26,8 @@ GATHERING = "gathering"  # never written: a run that ended is being resumed, and
 GOING_ON = (WAITING, TRAINING, EVALUATING, GATHERING)
 SAVE_SECONDS = 1.0  # answers, and rounds that follow each other fast, are written no more often
 MOST_ERROR = 1000  # characters
+MOST_LINE = 2000  # characters of a line for a person
+MOST_LEFT_OUT = 50  # nodes that were left out that a person is shown
 
 
 class StatusFile(Listener):
@@ -221,13 +223,16 @@ def block(told: Mapping[str, Any]) -> str:
     lines.append(f"  time      {console.duration(told['seconds'])}{rest}, as of {told['updated']}")
     lines.append(f"  answers   {told['answered']} of {told['asked']} nodes that were asked")
     lines += [f"  node {_node(node, told)}" for node in told["nodes"]]
-    lines += [f"  left out  round {out['round']}: node {out['node']}: {out['reason']}" for out in told["left_out"]]
+    out = told["left_out"]
+    lines += [f"  left out  round {o['round']}: node {o['node']}: {o['reason']}" for o in out[:MOST_LEFT_OUT]]
+    if len(out) > MOST_LEFT_OUT:
+        lines.append(f"  left out  {len(out) - MOST_LEFT_OUT} more")
     if told["error"]:
         lines.append(f"  error     {told['error']}")
     lines.append(f"  folder    {told['folder']}")
     if told["resume"]:
         lines.append(f"  go on     {told['resume']}")
-    return "\n".join(lines)
+    return "\n".join(plain(line, MOST_LINE) for line in lines)
 
 
 def _node(node: Mapping[str, Any], told: Mapping[str, Any]) -> str:

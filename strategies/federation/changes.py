@@ -19,7 +19,7 @@ SHORTEST = 1.0  # weights or contributions shorter than this count as so long: a
 LUCK = 6  # standard deviations by which the norm of honest noise may exceed its root mean square
 
 
-class Sent:
+class SentWeights:
     """The weights that the nodes of a round were sent.
 
     Args:

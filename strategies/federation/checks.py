@@ -1,50 +1,204 @@
-"""What may come from a node: texts, counts and numbers are bounded before any of it is used or logged.
+"""What a node may say: one rule for its answers to every kind of message, before any of it is used, logged or kept.
+
+Records, names and numbers are those that the run knows: what a node calls anything else is refused, whatever it is.
+Each number has its range. A reply that breaks the rule is left out whole, in one line.
 
 A node is not trusted to be whole: a bug, a broken disk or its owner may make it send anything. The bounds keep a
 run going and its model finite; they do not make an average robust against a node that lies within them
 (docs/security.md).
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from flwr.app import Message, MetricRecord, RecordDict
 
 from fedshift_wire.bounds import (
     LARGEST_COUNT,
+    MOST_LOSS,
     MOST_METRICS,
     MOST_NAME,
+    MOST_SECONDS,
     Refused,
     plain,
     whole,
 )
-from fedshift_wire.names import KEPT, LOCAL, LOSS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
+from fedshift_wire.names import (
+    KEPT,
+    LOCAL_CORRECT,
+    LOCAL_COUNT,
+    LOCAL_OWN_CORRECT,
+    LOCAL_OWN_COUNT,
+    LOSS,
+    LOSS_TERM,
+    METRICS,
+    NUM_EXAMPLES,
+    PROCESS,
+    SECONDS,
+    STARTED_ANEW,
+    WORK,
+)  # fmt: skip
 
-NO_LOSSES = (NUM_EXAMPLES, PROCESS, KEPT, STARTED_ANEW)  # numbers of a reply that are neither losses nor scores
+
+@dataclass(frozen=True)
+class Range:
+    """What a number may be.
+
+    Attributes:
+        least: The smallest.
+        most: The largest.
+        whole: It has no fraction.
+        nan: It may be NaN, which says that training diverged.
+    """
+
+    least: float
+    most: float
+    whole: bool = True
+    nan: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """Check a number; the name is one that the run knows.
+
+        Raises:
+            Refused: If it is none of these.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Refused(f"{name} is not a number")
+        if self.nan and math.isnan(value):
+            return
+        if not self.least <= value <= self.most or (self.whole and value != int(value)):
+            kind = "whole numbers" if self.whole else "numbers"
+            allowed = f"allowed are {kind} from {self.least:g} to {self.most:g}"
+            raise Refused(f"{name} is {value:g}, {allowed if self.least < self.most else f'expected is {self.most:g}'}")
 
 
-def training_numbers(metrics: Mapping[str, Any], announced: int) -> tuple[int, dict[str, float]]:
-    """Return the number of training images and the named losses and scores of a node's reply.
+Known = Mapping[str, Range]
 
-    Args:
-        metrics: What the node says.
-        announced: Training images that it announced before the first round; more would give it more weight.
+ANY_COUNT = Range(0, LARGEST_COUNT)
+_ONE = Range(1, 1)
+#: What a node may say beside the results of its work.
+_ASIDE: Known = {
+    PROCESS: ANY_COUNT, KEPT: _ONE, STARTED_ANEW: _ONE,
+    **{SECONDS + part: Range(0, MOST_SECONDS, whole=False) for part in WORK},
+}  # fmt: skip
+#: A mean over training images.
+_LOSS = Range(-MOST_LOSS, MOST_LOSS, whole=False, nan=True)
+
+
+def opened(reply: Message, records: Collection[str]) -> RecordDict:
+    """Return what a reply holds, if that is these records and no other.
 
     Raises:
-        Refused: If a number or a name is not allowed.
+        Refused: If it is not, or the reply is an error.
+    """
+    if reply.has_error():
+        raise Refused(reply.error.reason)
+    for name in reply.content:
+        if name not in records:
+            raise Refused(f"unknown record {plain(name, MOST_NAME)!r}")
+    return reply.content
+
+
+def metrics_of(content: RecordDict) -> MetricRecord:
+    """Return the record of numbers.
+
+    Raises:
+        Refused: If there is none.
+    """
+    metrics = content.get(METRICS)
+    if not isinstance(metrics, MetricRecord):
+        raise Refused(f"the reply lacks the record {METRICS!r}")
+    return metrics
+
+
+def let_go(reply: Message) -> None:
+    """Empty a reply that is not used: Flower holds its list of replies until those of the next round are there."""
+    if reply.has_content():
+        for name in list(reply.content):
+            del reply.content[name]
+
+
+def check_names(metrics: Mapping[str, Any], known: Collection[str]) -> None:
+    """Check that a node gives no other names to numbers than these.
+
+    Raises:
+        Refused: If it does, or gives too many.
     """
     if len(metrics) > MOST_METRICS:
         raise Refused(f"{len(metrics)} metrics, allowed are {MOST_METRICS}")
+    for name in metrics:
+        if name not in known:
+            raise Refused(f"unknown metric {plain(name, MOST_NAME)!r}{_why(name)}")
+
+
+def _why(name: str) -> str:
+    return ": no loss term that the run declares (`terms`)" if name.startswith(LOSS_TERM) else ""
+
+
+def check_numbers_of(metrics: Mapping[str, Any], known: Known) -> None:
+    """Check all names and numbers of a reply; what a node may say beside its results is allowed always.
+
+    Raises:
+        Refused: If one is not allowed.
+    """
+    known = {**_ASIDE, **known}
+    check_names(metrics, known)
+    for name, value in metrics.items():
+        known[name].check(name, value)
+
+
+def trained(
+    metrics: Mapping[str, Any], announced: int, terms: Sequence[str], tests: Mapping[str, int | None], own_test: int = 0
+) -> None:
+    """Check what a node says after local training.
+
+    Args:
+        metrics: What it says.
+        announced: Training images that it announced before the first round; more would give it more weight.
+        terms: Names of the loss terms that the run declares.
+        tests: Domains that it was asked to score its own model on, with the number of their test images; None where
+            that is not known.
+        own_test: The most images that a test set of its own has; 0 where it has none.
+
+    Raises:
+        Refused: If a name or a number is not allowed.
+    """
     number = whole(metrics.get(NUM_EXAMPLES), 0, LARGEST_COUNT)
     if not number:
         raise Refused(f"{NUM_EXAMPLES} is missing or not above 0")
     if number > announced:
         raise Refused(f"{NUM_EXAMPLES} is {number}, announced were {announced}")
-    named = {}
-    for name, value in metrics.items():
-        if name in NO_LOSSES or name.startswith(SECONDS):
-            continue
-        if not name.startswith((LOSS, LOCAL)) or len(name) > MOST_NAME or not name.isprintable():
-            raise Refused(f"unknown metric {plain(name, MOST_NAME)!r}")
-        if not isinstance(value, int | float):
-            raise Refused(f"{name} is not a number")
-        named[name] = float(value)
-    return number, named
+    known = {NUM_EXAMPLES: ANY_COUNT, LOSS: _LOSS} | {LOSS_TERM + term: _LOSS for term in terms}
+    for domain, images in tests.items():
+        count = ANY_COUNT if images is None else Range(images, images)
+        known |= {LOCAL_CORRECT + domain: ANY_COUNT, LOCAL_COUNT + domain: count}
+    if tests and own_test:
+        known |= {LOCAL_OWN_CORRECT: ANY_COUNT, LOCAL_OWN_COUNT: Range(0, own_test)}
+    check_numbers_of(metrics, known)
+    for domain in tests:
+        right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
+    right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
+
+
+def loss_sum_of(images: int) -> Range:
+    """Return the range of a cross-entropy summed over so many test images."""
+    return Range(-MOST_LOSS * images, MOST_LOSS * images, whole=False)
+
+
+def right_of(metrics: Mapping[str, Any], correct_name: str, count_name: str) -> tuple[float, float]:
+    """Return how many were right of how many; 0 of 0 where the node says nothing.
+
+    Args:
+        metrics: Checked by :func:`check_numbers_of`.
+        correct_name: Of how many were right.
+        count_name: Of how many there are.
+
+    Raises:
+        Refused: If more were right than there are.
+    """
+    correct, count = (float(metrics.get(name, 0.0)) for name in (correct_name, count_name))
+    if correct > count:
+        raise Refused(f"{correct_name} {correct:g} of {count:g}")
+    return correct, count

@@ -1,13 +1,13 @@
 """Who evaluates which domain, and what comes of the answers."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import Message, MetricRecord
+from flwr.app import Message
 
-from fedshift_wire.bounds import LARGEST_COUNT, Refused
+from fedshift_wire.bounds import Refused
 from fedshift_wire.names import (
     CORRECT,
     COUNT,
@@ -19,12 +19,15 @@ from fedshift_wire.names import (
     LOCAL_OWN_COUNT,
     LOSS_SUM,
     METRICS,
+    NUM_EXAMPLES,
     OTHER_CORRECT,
     STARTS,
     STOPS,
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
+from strategies.federation import checks
+from strategies.federation.checks import ANY_COUNT, Known, right_of
 from strategies.federation.roster import Node
 
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
@@ -54,6 +57,7 @@ class Part:
 
 
 Questions = dict[Node, list[Part]]
+Heard = Callable[[Node, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,7 @@ class Evaluation:
         batch: int = 64,
         divisible: bool = True,
         share: float = 1.0,
+        scores: tuple[str, ...] = (),
     ) -> None:
         """Plan the questions.
 
@@ -165,10 +170,11 @@ class Evaluation:
             batch: Images per batch on the nodes.
             divisible: The scores of some images do not depend on which others are scored with them.
             share: Share of each test set to score, rounded up to whole batches.
+            scores: Names of other ways to score that the run declares.
         """
         self.validating = validation
         self.validation = Tally(domains)
-        self._domains = domains
+        self._domains, self._scores = domains, scores
         self._everyone = personal or own_tests
         self._nodes = nodes
         self._batch, self._divisible = batch, divisible
@@ -187,15 +193,25 @@ class Evaluation:
         """Return whom to ask instead for the parts that still have no answer; empty if nobody is left."""
         return self._ask({})
 
-    def read(self, replies: Iterable[Message]) -> list[tuple[Node, str]]:
-        """Take in the answers; return the nodes that failed, each with the reason."""
+    def read(self, replies: Iterable[Message], heard: Heard = lambda node, metrics: None) -> list[tuple[Node, str]]:
+        """Take in the answers; return the nodes that failed, each with the reason.
+
+        Args:
+            replies: One of each node at most; what is not used is let go.
+            heard: Is told the numbers of each reply that is used.
+        """
         came = {reply.metadata.src_node_id: reply for reply in replies}
         failed = []
         for node, tasks in self._asked.items():
+            reply = came.get(node.node_id)
             try:
-                self._add(node, came.get(node.node_id), tasks)
+                if reply is None:
+                    raise Refused(NO_ANSWER)
+                heard(node, self._add(node, reply, tasks))
             except Refused as refused:
                 failed.append((node, str(refused)))
+                if reply is not None:
+                    checks.let_go(reply)
         self._failed |= {node for node, _ in failed}
         self._asked, self.validating = {}, False
         return failed
@@ -215,20 +231,29 @@ class Evaluation:
     def _missing(self) -> set[str]:
         return {task.part.domain for task in self._tasks if task.divided and task.answer is None}
 
-    def _add(self, node: Node, reply: Message | None, tasks: list[_Task]) -> None:
-        """Take in one reply, or nothing of it if anything is wrong with it."""
-        if reply is None:
-            raise Refused(NO_ANSWER)
-        if reply.has_error():
-            raise Refused(reply.error.reason)
-        metrics = reply.content.get(METRICS)
-        if not isinstance(metrics, MetricRecord):
-            raise Refused(f"the reply lacks the record {METRICS!r}")
-        answers = [_answer(metrics, task) for task in tasks]
-        validated = _right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT) if self.validating else (0.0, 0.0)
+    def _add(self, node: Node, reply: Message, tasks: list[_Task]) -> Mapping[str, Any]:
+        """Take in one reply, or nothing of it if anything is wrong with it; return its numbers."""
+        metrics = checks.metrics_of(checks.opened(reply, (METRICS,)))
+        checks.check_numbers_of(metrics, self._known(node, tasks))
+        answers = [_answer(metrics, task, self._scores) for task in tasks]
+        validated = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
         self.validation.add(node.domain, *validated, 0.0)
+        return metrics
+
+    def _known(self, node: Node, tasks: list[_Task]) -> Known:
+        """Return what a node may answer: the numbers of its parts, and of its validation part where it has one."""
+        known = {NUM_EXAMPLES: ANY_COUNT}
+        for task in tasks:
+            domain = task.part.domain
+            known |= {CORRECT + domain: ANY_COUNT, COUNT + domain: ANY_COUNT}
+            known |= {LOSS_SUM + domain: checks.loss_sum_of(len(task.part))}
+            known |= {f"{OTHER_CORRECT}{name}/{domain}": ANY_COUNT for name in self._scores}
+        if self.validating and node.num_validation:
+            count = checks.Range(node.num_validation, node.num_validation)
+            known |= {VALIDATION_CORRECT: ANY_COUNT, VALIDATION_COUNT: count}
+        return known
 
     def _plan(self, place: int, domain: str, share: float) -> list[_Task]:
         """Return the parts of a domain; each own test set is one, and only its node can score it."""
@@ -306,11 +331,11 @@ def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str
     """Return the accuracy in percent of a node's own model on the domains that it was asked for.
 
     Raises:
-        Refused: If the node's numbers make no sense.
+        Refused: If the node says nothing of one.
     """
     found = {}
     for domain in domains:
-        correct, count = _right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
+        correct, count = right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
         if not count:
             raise Refused(f"no numbers for domain {domain!r}")
         found[domain] = 100 * correct / count
@@ -318,44 +343,21 @@ def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str
 
 
 def own_accuracy(metrics: Mapping[str, float]) -> float | None:
-    """Return the accuracy in percent of a node's own model on its own part of the test images; None without one.
-
-    Raises:
-        Refused: If the node's numbers make no sense.
-    """
-    correct, count = _right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
+    """Return the accuracy in percent of a node's own model on its own part of the test images; None without one."""
+    correct, count = right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
     return 100 * correct / count if count else None
 
 
-def _answer(metrics: MetricRecord, task: _Task) -> _Answer:
+def _answer(metrics: Mapping[str, Any], task: _Task, scores: tuple[str, ...]) -> _Answer:
     """Return what a node says of one part."""
     domain = task.part.domain
-    values = [metrics.get(key + domain) for key in (CORRECT, COUNT, LOSS_SUM)]
-    if not all(isinstance(value, int | float) for value in values):
+    if not all(key + domain in metrics for key in (CORRECT, COUNT, LOSS_SUM)):
         raise Refused(f"no numbers for domain {domain!r}")
-    correct, count, loss_sum = (float(value) for value in values if isinstance(value, int | float))
-    if not 0 <= correct <= count:
+    correct, count, loss_sum = (float(metrics[key + domain]) for key in (CORRECT, COUNT, LOSS_SUM))
+    if correct > count:
         raise Refused(f"{correct:g} correct of {count:g} in domain {domain!r}")
-    if count > len(task.part) or (task.divided and count != len(task.part)):
+    if count != len(task.part):
         raise Refused(f"{count:g} images scored in domain {domain!r}, asked were {len(task.part)}")
-    return _Answer(correct, count, loss_sum, _other_answers(metrics, domain))
-
-
-def _other_answers(metrics: MetricRecord, domain: str) -> list[tuple[str, float, float]]:
-    """Return what a node scored in another way: name, correct, count."""
-    found = []
-    for key in metrics:
-        name, _, told = key.removeprefix(OTHER_CORRECT).partition("/")
-        if key.startswith(OTHER_CORRECT) and told == domain:
-            found.append((name, *_right_of(metrics, key, COUNT + domain)))
-    return found
-
-
-def _right_of(metrics: Mapping[str, Any], correct_name: str, count_name: str) -> tuple[float, float]:
-    """Return how many were right of how many; 0 of 0 where the node says nothing."""
-    correct, count = (metrics.get(name, 0.0) for name in (correct_name, count_name))
-    if not isinstance(correct, int | float) or not isinstance(count, int | float):
-        raise Refused(f"{correct_name} or {count_name} is not a number")
-    if not 0 <= correct <= count <= LARGEST_COUNT:
-        raise Refused(f"{correct_name} {correct:g} of {count:g}")
-    return float(correct), float(count)
+    names = [name for name in scores if f"{OTHER_CORRECT}{name}/{domain}" in metrics]
+    others = [(name, *right_of(metrics, f"{OTHER_CORRECT}{name}/{domain}", COUNT + domain)) for name in names]
+    return _Answer(correct, count, loss_sum, others)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedshift_wire.names import CE
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.schedule import EvaluateConfig
 from strategies.settings import AggregationConfig
@@ -50,6 +51,8 @@ class Federation:
         noise: Standard deviation of the noise that nodes add to each weight; 0 for none.
         method: The method's name, for messages.
         aggregation: How nodes weigh, where the method does not say, and how robust the average is.
+        terms: Names of all loss terms that nodes may report: those of the method, of modules, of any client.
+        scores: Names of the other ways in which nodes may score test images.
     """
 
     domains: tuple[str, ...]
@@ -75,6 +78,8 @@ class Federation:
     noise: float = 0.0
     method: str = ""
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    terms: tuple[str, ...] = (CE,)
+    scores: tuple[str, ...] = ()
 
 
 @dataclass

@@ -1,19 +1,20 @@
 """What a node sends after local training: read, checked and averaged."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 import fedshift_wire.records
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused, check_numbers
-from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, METRICS
+from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES
 from fedshift_wire.records import RecordError
 from strategies.federation.averaging import RunningAverage, shares
-from strategies.federation.changes import Sent
-from strategies.federation.checks import training_numbers
+from strategies.federation.changes import SentWeights
 from strategies.federation.roster import Node
 
 
@@ -48,23 +49,27 @@ def decode(record: ArrayRecord) -> Arrays:
         raise Refused(str(error)) from None
 
 
-def read_update(node: Node, reply: Message, sent: Sent, max_value: float) -> Update:
+def read_update(
+    node: Node, content: RecordDict, metrics: Mapping[str, Any], sent: SentWeights, max_value: float
+) -> Update:
     """Return what a node replied, if its weights are like those that were sent; the reply is kept.
 
+    Args:
+        node: The node.
+        content: Its reply.
+        metrics: The numbers in it, checked (``strategies.federation.checks.trained``).
+        sent: The shared weights that it was sent.
+        max_value: The largest absolute value of a floating-point number.
+
     Raises:
-        Refused: If a name, shape, dtype or size is another, or they changed too much (:class:`Sent`), or the reply is
-            an error or lacks a record.
+        Refused: If a name, shape, dtype or size is another, or they changed too much (:class:`SentWeights`), or the
+            reply lacks a record.
     """
-    if reply.has_error():
-        raise Refused(reply.error.reason)
-    record, knowledge = (_array_record(reply.content, name) for name in (ARRAYS, KNOWLEDGE))
-    metrics = reply.content.metric_records.get(METRICS)
+    record, knowledge = (_array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
     if record is None or knowledge is None:
         raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
-    if metrics is None:
-        raise Refused(f"the reply lacks the record {METRICS!r}")
-    num_examples, named = training_numbers(metrics, node.num_examples)
-    update = Update(node, record, decode(knowledge), num_examples, named)
+    named = {name: float(value) for name, value in metrics.items() if name.startswith((LOSS, LOCAL))}
+    update = Update(node, record, decode(knowledge), int(metrics[NUM_EXAMPLES]), named)
     _check_like(update, sent, max_value)
     return update
 
@@ -97,7 +102,7 @@ def num_bytes(content: RecordDict) -> int:
     return sum(len(array.data) for record in records if record is not None for array in record.values())
 
 
-def _check_like(update: Update, sent: Sent, max_value: float) -> None:
+def _check_like(update: Update, sent: SentWeights, max_value: float) -> None:
     """Refuse weights whose names, shapes, types differ from those sent, that are not finite, too large or too far."""
     if list(update.record) != list(sent.arrays):
         strange = sorted(set(update.record) ^ set(sent.arrays)) or ["another order"]

@@ -3,6 +3,7 @@ and on validation parts. None of it changes the training.
 """
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from fedshift_wire.names import (
     LOCAL_DOMAINS,
     LOCAL_OWN_CORRECT,
     LOCAL_OWN_COUNT,
+    NUM_VALIDATION,
     SERVER_ROUND,
     VALIDATION,
     VALIDATION_CORRECT,
@@ -234,15 +236,35 @@ def test_a_node_that_failed_has_no_row_and_a_domain_without_nodes_no_transfer(ru
     assert found["why_missing"] == "no node of some domain trained and scored its model"
 
 
-@pytest.mark.parametrize("lie", [{"scan": 91.0}, {"scan": -1.0}, {"scan": float("nan")}, {}])
-def test_nonsense_about_an_own_model_is_not_counted_and_the_weights_are(
-    lie: dict[str, float], run_inline: InlineRun
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        ({LOCAL_CORRECT + "scan": 91.0}, "local-correct/scan 91 of 90"),
+        ({LOCAL_CORRECT + "texture": -1.0}, "local-correct/texture is -1, allowed are whole numbers from 0 to 1e+09"),
+        ({LOCAL_CORRECT + "scan": float("nan")}, "local-correct/scan is nan, allowed are whole numbers"),
+        ({LOCAL_COUNT + "scan": 91}, "local-count/scan is 91, expected is 90"),
+        ({LOCAL_COUNT + "sketch": 91}, "local-count/sketch is 91, expected is 90"),
+    ],
+)
+def test_a_node_that_says_nonsense_about_its_own_model_is_left_out(
+    lie: dict[str, float], reason: str, run_inline: InlineRun
 ) -> None:
     def change(asked: Message, reply: Message) -> Message:
+        reply.content["metrics"] = MetricRecord(numbers(reply) | lie)
+        return reply
+
+    traffic = Traffic(of_node(0, MessageType.TRAIN, change))
+    run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=last", grid=traffic.make)
+    (line,) = run.rounds
+    assert line["nodes"] == [1, 2, 3]
+    assert list(line["client_models"]["matrix"]) == ["1", "2", "3"]
+    assert line["left_out"][0].startswith(f"node 0 (scan): {reason}")
+
+
+def test_a_node_that_says_nothing_about_its_own_model_has_no_row_and_its_weights_count(run_inline: InlineRun) -> None:
+    def change(asked: Message, reply: Message) -> Message:
         kept = {name: value for name, value in numbers(reply).items() if not name.startswith("local")}
-        counts = {LOCAL_COUNT + name: 90.0 for name in lie}
-        told = {LOCAL_CORRECT + name: value for name, value in lie.items()}
-        reply.content["metrics"] = MetricRecord(kept | counts | told)
+        reply.content["metrics"] = MetricRecord(kept)
         return reply
 
     traffic = Traffic(of_node(0, MessageType.TRAIN, change))
@@ -315,14 +337,18 @@ def test_the_round_is_chosen_on_validation_images_and_reported_on_test_images(ru
     Round 2: scan 1 of 10 and 5 of 50, the others 9 of 10: mean over domains 70, over images 37.
     """
     right = {1: (0.9, 3), 2: (0.1, 9), 3: (0.5, 5)}
+    queried = count()
 
     def answer(asked: Message, reply: Message) -> Message:
         config = asked.content.config_records["config"]
+        if asked.metadata.message_type == MessageType.QUERY:  # of nodes 0 to 4, one after another
+            told = {NUM_VALIDATION: 50 if next(queried) == 4 else 10}
+            reply.content["metrics"] = MetricRecord(numbers(reply) | told)
         if asked.metadata.message_type == MessageType.EVALUATE:
             share, others = right[int(str(config[SERVER_ROUND]))]
-            count = {0: 10, 4: 50}.get(int(str(config["node-index"])), 10)
-            correct = round(share * count) if config["node-index"] in (0, 4) else others
-            told = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: count}
+            images = {0: 10, 4: 50}.get(int(str(config["node-index"])), 10)
+            correct = round(share * images) if config["node-index"] in (0, 4) else others
+            told = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: images}
             reply.content["metrics"] = MetricRecord(numbers(reply) | told)
         return reply
 
@@ -353,7 +379,7 @@ def test_a_node_that_fails_to_validate_is_named_and_its_domain_goes_on(run_inlin
     """Node 0 answers nonsense, so node 4 is asked for scan; its validation part was scored already, once."""
 
     def lie(asked: Message, reply: Message) -> Message:
-        reply.content["metrics"] = MetricRecord(numbers(reply) | {VALIDATION_CORRECT: 3, VALIDATION_COUNT: 2})
+        reply.content["metrics"] = MetricRecord(numbers(reply) | {VALIDATION_CORRECT: 3, VALIDATION_COUNT: 8})
         return reply
 
     traffic = Traffic(of_node(0, MessageType.EVALUATE, lie))
@@ -361,7 +387,7 @@ def test_a_node_that_fails_to_validate_is_named_and_its_domain_goes_on(run_inlin
         rounds=1, nodes=5, set=f"{TINY} allocation.validation_fraction=0.2", grid=traffic.make
     )  # fmt: skip
     (line,) = run.rounds
-    assert line["left_out"] == ["node 0 (scan): could not evaluate: validation-correct 3 of 2"]
+    assert line["left_out"] == ["node 0 (scan): could not evaluate: validation-count is 8, expected is 7"]
     assert line["accuracy"]["scan"] is not None
     of_four = [config for config, _, _ in traffic.of(MessageType.EVALUATE, 1) if config["node-index"] == 4]
     assert [(config[DOMAINS], config.get(VALIDATION)) for config in of_four] == [([], True), (["scan"], None)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
@@ -16,6 +16,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node.setup import Place, place
 from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_wire.names import WORK
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 Change = Callable[[Message, Message], Message | None]
@@ -67,6 +68,11 @@ def _metrics(**changes: Any) -> Change:
     return change
 
 
+def _gift(asked: Message, reply: Message) -> Message:
+    reply.content["gift\x1b[2J"] = ArrayRecord({"a": Array(np.zeros(9))})
+    return reply
+
+
 def _scream(asked: Message, reply: Message) -> Message:
     return Message(Error(code=2, reason="\x1b[2J\nfaked line: all is well\n" + "x" * 100_000), reply_to=asked)
 
@@ -84,6 +90,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "counts too much": (_metrics(num_examples=10**8), "num-examples is 100000000, announced were"),
     "counts infinitely": (_metrics(num_examples=float("inf")), "num-examples is missing or not above 0"),
     "another metric": (_metrics(evil=1.0), "unknown metric 'evil'"),
+    "a loss of its own": (_metrics(**{"loss/mine": 1.0}), "unknown metric 'loss/mine': no loss term that the run decl"),
+    "an endless loss": (_metrics(loss=float("inf")), "loss is inf, allowed are numbers from -1e+09 to 1e+09"),
+    "a list": (_metrics(loss=[1.0] * 1000), "loss is not a number"),
+    "another record": (_gift, "unknown record 'gift [2J'"),
     "another name": (_rewrite(lambda a: a | {"evil": np.zeros(3)}), "evil"),
 }
 
@@ -176,6 +186,66 @@ def test_nonsense_from_an_evaluating_node_is_not_counted(values: dict[str, float
 
     run = run_inline(rounds=1, set=SHORT, grid=_grid(MessageType.EVALUATE, (0,), lie))
     assert run.rounds[0]["accuracy"]["scan"] is None
+
+
+FLOODS: dict[str, dict[str, Any]] = {
+    "names": {f"other-correct/{i}\x1b[2J\nwell/scan": 1 for i in range(20_000)},
+    "a long name": {f"seconds/{'x' * 5_000_000}": 1.0},
+    "a part of the work": {"seconds/\x1b[2J\nround 9/9  scan 100.0": 1.0, "process": 7},
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_names_of_a_node_reach_neither_screen_nor_files(flood: str, run_inline: InlineRun, capsys: Any) -> None:
+    class Grid(ListeningGrid):
+        def pass_on(self, asked: Message, reply: Message) -> Message | None:
+            if asked.content.config_records["config"].get("node-index") == 0:
+                reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | FLOODS[flood])
+            return reply
+
+    run = run_inline(rounds=1, set=f"{SHORT} profile=true", grid=Grid)
+    (line,) = run.rounds
+    assert [told.split(":")[0] for told in line["left_out"]] == ["node 0 (scan)"] * 2
+    assert all(told.isprintable() and len(told) < 200 for told in line["left_out"])
+    assert line["accuracy"]["scan"] is None and None not in list(line["accuracy"].values())[1:]
+    assert "others" not in line
+    assert set(line["profile"]["nodes"]) <= set(WORK)
+    shown = capsys.readouterr().out
+    assert all(text.isprintable() for text in shown.splitlines()) and len(shown) < 10_000
+    written = [path for path in run.folder.iterdir() if path.suffix in (".json", ".jsonl")]
+    assert {"metrics.jsonl", "results.json", "profile.json", "log.jsonl", "status.json"} <= {p.name for p in written}
+    assert all(path.stat().st_size < 20_000 and "\\u001b" not in path.read_text() for path in written)
+
+
+def test_an_answer_of_the_last_round_sent_again_is_dropped(run_inline: InlineRun, capsys: Any) -> None:
+    kept: list[Message] = []
+
+    class Grid(ListeningGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            asked = list(messages)
+            for message in asked:  # as Flower does
+                vars(message.metadata)["_message_id"] = f"{len(self.sent)}-{message.metadata.dst_node_id}"
+                self.sent.append(message.metadata.message_id)
+            return super().send_and_receive(asked, timeout=timeout)
+
+        def pass_on(self, asked: Message, reply: Message) -> Message | None:
+            config = asked.content.config_records["config"]
+            if asked.metadata.message_type != MessageType.TRAIN or config["node-index"] != 2:
+                return reply
+            if config["server-round"] == 1:  # the server takes the weights out of the one that it gets
+                again = Message(RecordDict(dict(reply.content)), reply_to=asked)
+                kept.append(again)
+                return reply
+            return kept[0]
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.sent: list[str] = []
+
+    run = run_inline(rounds=2, set=SHORT, grid=Grid)
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 1, 3]]
+    assert run.rounds[1]["left_out"] == ["node 2 (street): no answer in time"]
+    assert "round 2: an answer of node 2 (street) is not to what it was sent last: dropped" in capsys.readouterr().out
 
 
 def test_knowledge_of_another_shape_or_not_finite_is_refused(run_inline: InlineRun) -> None:

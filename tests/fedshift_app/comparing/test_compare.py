@@ -403,6 +403,20 @@ def test_all_formats_show_the_same_numbers(three_seeds: list[Path]) -> None:
     assert len(set(heads)) == 1
 
 
+def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> None:
+    runs = [make_run(m, 0, two(1, 2), told={"git": f"\x1b[2J\nAVG 100 {m}"}) for m in ("fedavg", "i2pfl")]
+    found = compare(runs)
+    for text in (found.text(), found.markdown()):
+        assert "not the same git" in text
+        assert all(line.isprintable() for line in text.splitlines())
+    file = runs[0] / "results.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps(told | {"domains": {f"\x1b[2J{i}": 1.0 for i in range(900)}}))
+    with pytest.raises(ConfigError, match="domains: Dictionary should have at most 500 items") as caught:
+        compare(runs)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+
+
 def test_words_of_others_are_escaped(make_run: MakeRun) -> None:
     runs = [
         make_run("fedavg", 0, two(1, 2), told={"git": "<script>alert(1)</script>|"}),

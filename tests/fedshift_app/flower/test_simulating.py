@@ -26,6 +26,7 @@ from fedshift_app.launch import runner
 from fedshift_app.run import exit_codes, status
 from fedshift_wire.errors import FederationError
 from strategies.base import DomainStrategy
+from strategies.federation.sent import Sent
 
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
@@ -177,8 +178,9 @@ def test_a_real_node_whose_process_died_is_left_out_and_the_others_go_on() -> No
     server.federation = federation(engine="deployment")
     asked = Message(RecordDict(), 7, "train")
     server.roster._nodes = {7: node(0)}
+    server._sent = Sent([asked])
     reply = Message(Error(code=0, reason="its process died"), reply_to=asked)
-    assert server._heard([reply]) == [reply]
+    assert server._answers([reply]) == [reply]
 
 
 # --- a real run -----------------------------------------------------------------------------------------------

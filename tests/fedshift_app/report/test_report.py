@@ -26,6 +26,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import exporting, runner
 from fedshift_app.report import analysis, command, drawing, making, maps, reading, views
 from fedshift_app.report.views import View
+from fedshift_wire.bounds import MOST_SHOWN
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 QUICK = "train.epochs=1 allocation.share=0.1"
@@ -382,6 +383,36 @@ def test_who_was_left_out(copied: Run) -> None:
     rows = page.tables["events"][1:]
     assert rows[0] == ["1", "left out: node 0 <i>&"]
     assert len(rows) == 31 and "and 12 more" in rows[-1][1]
+
+
+HOSTILE = "\x1b[2J\nround 9/9  scan 100.0 <script>alert(1)</script> "
+
+
+def test_hundreds_of_names_of_an_earlier_version_make_a_page_of_bounded_length(copied: Run) -> None:
+    """Which nodes could then give to losses and to ways of scoring, of any length."""
+    names = [HOSTILE + "x" * (1_000_000 if i == 3 else 0) + str(i) for i in range(900)]
+    change_rounds(
+        copied,
+        lambda line: line.update(
+            losses=line["losses"] | {f"loss/{name}": 1.0 for name in names},
+            others={name: dict.fromkeys(DOMAINS, 50.0) for name in names},
+            left_out=[f"node 0: {HOSTILE}" + "y" * 100_000],
+        ),
+    )
+    file = copied.folder / "results.json"
+    told = json.loads(file.read_text())
+    told["others"] = {name: dict.fromkeys(DOMAINS, 50.0) for name in names}
+    file.write_text(json.dumps(told))
+    shutil.rmtree(copied.folder / "checkpoint")
+    page = report(copied.folder)
+    assert len(page.source) < 500_000
+    assert "\x1b" not in page.source and "<script" not in page.source
+    assert len(page.tables["results"][0]) == 4 + MOST_SHOWN  # domain, last rounds, final, others, best round
+    assert f"{900 - MOST_SHOWN} more ways to score are in results.json." in page.text
+    losses = {name for line in copied.rounds for name in line["losses"]}
+    assert f"{len(losses) - MOST_SHOWN} more are in metrics.jsonl." in page.text
+    assert len(page.plot("Training loss")) < 4000
+    assert all(len(row[1]) < 800 for row in page.tables["events"])
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(copied: Run) -> None:

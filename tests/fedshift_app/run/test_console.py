@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fedshift_app.run.console import duration, percent, round_line, table
+from fedshift_wire.bounds import MOST_SHOWN
 from strategies.federation.rounds import RoundResult
 
 
@@ -97,6 +98,13 @@ def test_table_columns_are_aligned_and_in_the_order_of_the_domains() -> None:
     rows = lines[lines.index(rules[0]) - 1 : lines.index("* chosen on test images") - 1]
     assert {len(line) for line in rows} == {len(rules[0])}
     assert [line.split()[0] for line in rows[2:5]] == ["mnist", "usps", "mnistm"]
+
+
+def test_table_of_a_resumed_run_shows_few_names_of_an_earlier_version() -> None:
+    by_domain = {"mnist": 1.0, "usps": 2.0, "mnistm": 3.0}
+    text = table(results(others={f"\x1b[2J\n{i}" + "x" * 100_000: by_domain for i in range(900)}))
+    assert all(line.isprintable() for line in text.splitlines())
+    assert len(text) < 100_000 and text.splitlines()[2].count("[2J") == MOST_SHOWN
 
 
 def test_table_says_missing() -> None:

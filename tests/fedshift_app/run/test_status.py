@@ -170,6 +170,20 @@ def test_a_full_disk_is_told_once_and_ends_no_run(
     assert capsys.readouterr().out.count("the run goes on without: No space left on device") == 1
 
 
+def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
+    hostile = "\x1b[2J\nround 9/9  scan 100.0" + "x" * 100_000
+    told = {
+        "state": "training", "experiment": "e", "method": "fedavg", "engine": "deployment", "pid": 1, "host": "h",
+        "round": 1, "rounds": 2, "since": "now", "full_rounds": 0, "last_scored": None, "seconds": 1.0, "nodes": [],
+        "seconds_left": None, "updated": "now", "answered": 0, "asked": 0, "folder": "f", "resume": None,
+        "error": hostile, "left_out": [{"round": 1, "node": i, "reason": hostile} for i in range(900)],
+    }  # fmt: skip
+    lines = status.block(told).splitlines()
+    assert len(lines) == 4 + status.MOST_LEFT_OUT + 1 + 2
+    assert all(line.isprintable() and len(line) <= status.MOST_LINE for line in lines)
+    assert f"  left out  {900 - status.MOST_LEFT_OUT} more" in lines
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [(None, "has no status.json"), ("{", "cannot read"), ("[]", "is not what a run writes"), ("{}", "it lacks state")],

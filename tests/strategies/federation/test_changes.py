@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused
 from strategies.federation import changes
-from strategies.federation.changes import Sent, change, norm, out_of_proportion
+from strategies.federation.changes import SentWeights, change, norm, out_of_proportion
 
 
 def model(seed: int = 0, scale: float = 1.0) -> Arrays:
@@ -55,7 +55,7 @@ def test_numbers_whose_squares_float32_cannot_hold_have_a_norm() -> None:
 def check(sent: Arrays, got: Arrays, max_update: float = 2.0, noise: float = 0.0) -> None:
     """Check as the server does, which knows the largest number of each array."""
     longest = math.sqrt(sum(a.size * float(np.abs(a).max(initial=0)) ** 2 for a in got.values() if a.dtype.kind == "f"))
-    Sent(sent, max_update, noise).check(got, longest)
+    SentWeights(sent, max_update, noise).check(got, longest)
 
 
 def test_the_ratio_is_that_of_the_change_to_what_was_sent() -> None:

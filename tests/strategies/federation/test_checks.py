@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedshift_app.flower.internals import identify_process
 from fedshift_wire import bounds
 from fedshift_wire.bounds import MOST_TEXT, Refused, check_numbers, largest, plain, whole
-from strategies.federation.checks import training_numbers
+from strategies.federation.checks import check_numbers_of, let_go, metrics_of, opened, trained
 
 
 @given(st.text(max_size=2000), st.integers(10, 600))
@@ -61,35 +63,135 @@ def test_finite_but_huge_numbers_are_refused_with_the_key_that_allows_them() -> 
         check_numbers("w", np.array([1j]), 1e6)
 
 
-GOOD = {"num-examples": 5, "loss": 1.5, "loss/ce": math.nan, "local-correct/scan": 3, "seconds/data": 1.0, "process": 7}
+KNOWN_TESTS = {"scan": 9, "street": None}
+GOOD = {
+    "num-examples": 5, "loss": 1.5, "loss/ce": math.nan, "loss/prox": 0.25, "kept": 1, "local-correct/scan": 3,
+    "local-count/scan": 9, "local-correct/street": 2, "local-count/street": 7, "local-own-correct": 1,
+    "local-own-count": 4, "seconds/data": 1.0, "seconds/forward/backward": 0.0, "process": 7,
+}  # fmt: skip
 
 
-def test_the_numbers_of_a_reply() -> None:
-    number, named = training_numbers(GOOD, 5)
-    assert number == 5
-    assert named.keys() == {"loss", "loss/ce", "local-correct/scan"}
+def check_trained(metrics: dict[str, Any]) -> None:
+    trained(MetricRecord(metrics), 5, ("ce", "prox"), KNOWN_TESTS, own_test=6)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"num-examples": 6}, "num-examples is 6, announced were 5"),
-        ({"num-examples": 0}, "num-examples is missing or not above 0"),
-        ({"num-examples": -1}, "num-examples is missing"),
-        ({"num-examples": math.nan}, "num-examples is missing"),
-        ({"num-examples": math.inf}, "num-examples is missing"),
-        ({"num-examples": [5]}, "num-examples is missing"),
-        ({"num-examples": 10**18}, "num-examples is missing"),
-        ({"gift": 1.0}, "unknown metric 'gift'"),
-        ({"loss/\x1b[2J": 1.0}, r"unknown metric 'loss/ \[2J'"),
-        ({"loss/" + "x" * 100: 1.0}, "unknown metric 'loss/xxx"),
-        ({"loss": [1.0]}, "loss is not a number"),
-        ({f"loss/{i}": 1.0 for i in range(2000)}, "metrics, allowed are 1000"),
-    ],
-)
-def test_a_reply_with_other_numbers_is_refused(change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
-        training_numbers(GOOD | change, 5)
+def test_all_that_a_node_may_say_after_training() -> None:
+    check_trained(GOOD)
+    check_trained({"num-examples": 1})
+    check_trained({"num-examples": 5.0, "started-anew": 1})
+
+
+HUGE = "x" * 5_000_000
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"num-examples": 6}, "num-examples is 6, announced were 5"),
+    ({"num-examples": 0}, "num-examples is missing or not above 0"),
+    ({"num-examples": -1}, "num-examples is missing"),
+    ({"num-examples": math.nan}, "num-examples is missing"),
+    ({"num-examples": math.inf}, "num-examples is missing"),
+    ({"num-examples": [5]}, "num-examples is missing"),
+    ({"num-examples": 10**18}, "num-examples is missing"),
+    ({"gift": 1.0}, "unknown metric 'gift'"),
+    ({"loss/\x1b[2J": 1.0}, r"unknown metric 'loss/ \[2J': no loss term that the run declares"),
+    ({"loss/" + "x" * 100: 1.0}, "unknown metric 'loss/xxx"),
+    ({"loss/mine": 1.0}, r"unknown metric 'loss/mine': no loss term that the run declares \(`terms`\)"),
+    ({"loss": [1.0]}, "loss is not a number"),
+    ({"loss": [0.5] * 1_000_000}, "loss is not a number"),
+    ({"loss": math.inf}, r"loss is inf, allowed are numbers from -1e\+09 to 1e\+09"),
+    ({"loss/ce": -1e10}, r"loss/ce is -1e\+10, allowed are"),
+    ({"loss/ce": 1e300}, r"loss/ce is 1e\+300, allowed are"),
+    ({f"loss/{i}": 1.0 for i in range(2000)}, "2014 metrics, allowed are 1000"),
+    ({HUGE: 1.0}, "unknown metric 'xxx"),
+    ({"local-" + HUGE: 1}, "unknown metric 'local-xxx"),
+    ({"local-correct/sketch": 1}, "unknown metric 'local-correct/sketch'"),  # it was not asked for that
+    ({"local-correct/scan": 2.5}, "local-correct/scan is 2.5, allowed are whole numbers from 0 to 1e"),
+    ({"local-correct/scan": -1}, "local-correct/scan is -1"),
+    ({"local-correct/scan": math.nan}, "local-correct/scan is nan"),
+    ({"local-correct/scan": 10}, "local-correct/scan 10 of 9"),
+    ({"local-count/scan": 8}, "local-count/scan is 8, expected is 9"),
+    ({"local-count/scan": 10}, "local-count/scan is 10"),
+    ({"local-correct/street": 8}, "local-correct/street 8 of 7"),
+    ({"local-own-count": 7}, "local-own-count is 7, allowed are whole numbers from 0 to 6"),
+    ({"local-own-correct": 5}, "local-own-correct 5 of 4"),
+    ({"seconds/\x1b[2J\nall is well": 1.0}, r"unknown metric 'seconds/ \[2J all is well'"),
+    ({"seconds/data": -1.0}, "seconds/data is -1, allowed are numbers from 0 to 1e"),
+    ({"seconds/data": math.nan}, "seconds/data is nan"),
+    ({"seconds/data": 1e300}, r"seconds/data is 1e\+300"),
+    ({"process": 0.5}, "process is 0.5"),
+    ({"kept": 2}, "kept is 2, expected is 1"),
+    ({"started-anew": [1]}, "started-anew is not a number"),
+    ({"other-correct/mine/scan": 1}, "unknown metric 'other-correct/mine/scan'"),
+    ({"correct/scan": 1}, "unknown metric 'correct/scan'"),
+    ({"validation-correct": 1}, "unknown metric 'validation-correct'"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BAD, ids=[reason[:30] for _, reason in BAD])
+def test_anything_else_is_refused_in_one_short_line(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refused, match=reason) as caught:
+        check_trained(GOOD | change)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
+
+
+def test_where_no_own_model_was_asked_for_no_score_of_one_is_taken() -> None:
+    without = {name: value for name, value in GOOD.items() if not name.startswith("local-")}
+    trained(without, 5, ("ce", "prox"), {}, own_test=6)
+    with pytest.raises(Refused, match="unknown metric 'local-own-count'"):
+        trained(without | {"local-own-count": 4}, 5, ("ce", "prox"), {}, own_test=6)
+    own = without | {"local-own-correct": 1, "local-own-count": 4}
+    with pytest.raises(Refused, match="unknown metric 'local-own-correct'"):  # a real node has none of its own
+        trained(own, 5, ("ce", "prox"), {"scan": 9})
+
+
+class Counted(dict[str, Any]):
+    """Numbers of a reply that tell whether somebody looks through them."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("too many to be looked at")
+
+
+def test_a_million_metrics_are_refused_by_their_number() -> None:
+    with pytest.raises(Refused, match="1000000 metrics, allowed are 1000"):
+        check_numbers_of(Counted.fromkeys(map(str, range(1_000_000)), 0.5), {})
+
+
+names = st.text(max_size=60) | st.sampled_from([*GOOD, "loss/", "seconds/", "local-correct/"])
+values = st.integers(-(2**63), 2**63 - 1) | st.floats() | st.lists(st.integers(-9, 9), max_size=3)
+
+
+@given(st.dictionaries(names, values, max_size=8))
+def test_whatever_passes_has_known_names_and_numbers_in_their_ranges(told: dict[str, Any]) -> None:
+    try:
+        check_trained(told)
+    except Refused as refused:
+        reason = str(refused)
+    else:
+        reason = ""
+    assert len(reason) <= MOST_TEXT and reason.isprintable()
+    if reason:
+        return
+    assert told.keys() <= {*GOOD, "started-anew"}
+    assert all(isinstance(value, int | float) and (math.isnan(value) or abs(value) <= 1e9) for value in told.values())
+
+
+def reply(content: RecordDict) -> Message:
+    identify_process()
+    return Message(content, reply_to=Message(RecordDict({"arrays": ArrayRecord()}), 7, "train"))
+
+
+def test_records_that_the_run_does_not_know_are_refused_and_let_go() -> None:
+    gift = reply(RecordDict({"metrics": MetricRecord({"loss": 1.0}), "gift\x1b[2J": ConfigRecord({"a": "b"})}))
+    with pytest.raises(Refused, match=r"unknown record 'gift \[2J'"):
+        opened(gift, ("metrics",))
+    let_go(gift)
+    assert len(gift.content) == 0
+    with pytest.raises(Refused, match="the reply lacks the record 'metrics'"):
+        metrics_of(RecordDict({"metrics": ConfigRecord({"loss": 1.0})}))
+    failed = Message(Error(code=2, reason="two\nlines " + HUGE), reply_to=gift)
+    with pytest.raises(Refused, match=r"^two lines x+\.\.\.$") as caught:
+        opened(failed, ("metrics",))
+    assert len(str(caught.value)) == MOST_TEXT
+    let_go(failed)
 
 
 @pytest.mark.parametrize("value", [True, "3", None, 2.5, -2, 11, math.nan, math.inf, [3]])

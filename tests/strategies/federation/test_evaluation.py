@@ -223,3 +223,85 @@ def test_a_share_of_each_test_set_is_scored() -> None:
     assert divided("scan", "texture")[1].share == 1.0
     real = Evaluation(DOMAINS, nodes("scan", "scan", shared=False, num_test=LARGE), personal=False, batch=4, share=0.5)
     assert places(real.first()) == {0: [(0, LARGE // 2)], 1: [(0, LARGE // 2)]}  # each of its own test set
+
+
+# --- what a node may answer --------------------------------------------------------------------------
+
+HUGE = "x" * 5_000_000
+
+
+def answered(lie: dict[str, Any], **more: Any) -> str:
+    """Return why the answer of the only node of scan is refused that changes it so; empty if it is taken."""
+    one = nodes("scan", shared=False)
+    evaluation = Evaluation(DOMAINS, one, personal=False, scores=("global",), **more)
+    evaluation.first()
+    heard: list[Node] = []
+    right = {
+        "correct/scan": 3,
+        "count/scan": 9,
+        "loss-sum/scan": 4.5,
+        "other-correct/global/scan": 2,
+        "num-examples": 9,
+    }
+    told = {name: value for name, value in (right | lie).items() if value is not None}
+    question = Message(RecordDict({"arrays": ArrayRecord()}), one[0].node_id, "evaluate")
+    came = Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=question)
+    problems = evaluation.read([came], lambda node, metrics: heard.append(node))
+    assert evaluation.tally().accuracy()["scan"] == (None if problems else 100 * 3 / 9)
+    assert heard == ([] if problems else one)
+    assert len(came.content) == (0 if problems else 1)  # what is not used is let go
+    return problems[0][1] if problems else ""
+
+
+def test_a_whole_answer_is_taken() -> None:
+    identify_process()
+    assert answered({}) == ""
+    assert answered({"other-correct/global/scan": None, "num-examples": None, "seconds/data": 1.0, "process": 3}) == ""
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        ({"count/scan": 8}, "8 images scored in domain 'scan', asked were 9"),
+        ({"count/scan": 10**9}, "1e+09 images scored"),
+        ({"count/scan": 10**12}, "count/scan is 1e+12, allowed are"),
+        ({"correct/scan": 10}, "10 correct of 9 in domain 'scan'"),
+        ({"correct/scan": -1}, "correct/scan is -1, allowed are whole numbers"),
+        ({"correct/scan": 2.5}, "correct/scan is 2.5, allowed are whole numbers"),
+        ({"correct/scan": float("nan")}, "correct/scan is nan"),
+        ({"correct/scan": [3]}, "correct/scan is not a number"),
+        ({"correct/scan": None}, "no numbers for domain 'scan'"),
+        ({"loss-sum/scan": float("nan")}, "loss-sum/scan is nan, allowed are numbers from -9e+09 to 9e+09"),
+        ({"loss-sum/scan": float("inf")}, "loss-sum/scan is inf"),
+        ({"loss-sum/scan": 1e300}, "loss-sum/scan is 1e+300"),
+        ({"other-correct/global/scan": 10}, "other-correct/global/scan 10 of 9"),
+        ({"other-correct/global/scan": -1}, "other-correct/global/scan is -1"),
+        ({"other-correct/mine/scan": 1}, "unknown metric 'other-correct/mine/scan'"),
+        ({"other-correct/\x1b[2J\nwell/scan": 1}, "unknown metric 'other-correct/ [2J well/scan'"),
+        ({f"other-correct/{i}/scan": 1 for i in range(20_000)}, "20005 metrics, allowed are 1000"),
+        ({f"other-correct/{HUGE}/scan": 1}, "unknown metric 'other-correct/xxx"),
+        ({"correct/texture": 1}, "unknown metric 'correct/texture'"),
+        ({"seconds/\x1b[2J": 1.0}, "unknown metric 'seconds/ [2J'"),
+        ({"loss/ce": 1.0}, "unknown metric 'loss/ce'"),
+        ({"validation-correct": 1, "validation-count": 4}, "unknown metric 'validation-correct'"),
+    ],
+)
+def test_anything_else_is_refused_whole(lie: dict[str, Any], reason: str) -> None:
+    identify_process()
+    found = answered(lie)
+    assert found.startswith(reason)
+    assert found.isprintable() and len(found) < 200
+
+
+def test_a_validation_part_is_as_large_as_was_announced() -> None:
+    identify_process()
+    assert answered({"validation-correct": 1, "validation-count": 4}, validation=True).startswith("unknown metric")
+    node = node_of(0, (5,), "scan", 9, shared_test=False, num_validation=4)
+    for told, reason in (({4: 4}, ""), ({5: 4}, "validation-correct 5 of 4"), ({1: 5}, "validation-count is 5, exp")):
+        ((correct, count),) = told.items()
+        evaluation = Evaluation(DOMAINS, [node], personal=False, validation=True)
+        evaluation.first()
+        more = {"validation-correct": correct, "validation-count": count}
+        problems = evaluation.read([reply(node, correct_scan=3, count_scan=9, **{"loss-sum_scan": 4.0}, **more)])
+        assert [why.startswith(reason) for _, why in problems] == ([True] if reason else [])
+        assert evaluation.validation.accuracy()["scan"] == (None if reason else 100.0)

@@ -1,6 +1,7 @@
 """Who takes part, and in which order: by partition id, else by domain; never by arrival."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -43,8 +44,8 @@ class FakeGrid:
         )
 
 
-def gathered(grid: FakeGrid, at_least: int = 1) -> Roster:
-    roster = Roster(DOMAINS, "deployment", "{}", 2)
+def gathered(grid: FakeGrid, at_least: int = 1, engine: str = "deployment") -> Roster:
+    roster = Roster(DOMAINS, engine, "{}", 2)
     roster.gather(grid, at_least, timeout=0.05)  # type: ignore[arg-type]
     return roster
 
@@ -137,32 +138,80 @@ def test_a_killed_node_for_which_superlink_answers_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"class-counts": [3, 4, 5]}, "announces 12 training images of 3 classes, expected at least one of 2 classes"),
+        ({"class-counts": [3, 4, 5]}, "announces training images of 3 classes, expected are 2 classes"),
+        ({"class-counts": 3}, "announces training images of no list"),
         ({"class-counts": [0, 0]}, "announces 0 training images"),
         ({"class-counts": [3, -4]}, "class-counts is -4, expected a whole number from 0 to"),
         ({"class-counts": [3.0, math.inf]}, "class-counts is inf"),
         ({"num-test": math.nan}, "num-test is nan"),
-        ({"num-test": 10**15}, "num-test is 1000000000000000"),
-        ({"partition-id": 10**9}, "partition-id is 1000000000, expected a whole number from -1 to 1000000"),
+        ({"num-test": 10**15}, r"num-test is 1e\+15"),
+        ({"partition-id": 10**9}, r"partition-id is 1e\+09, expected a whole number from -1 to 1000000"),
         ({"shared-test": 1}, "sees whole test sets, which only simulated nodes do"),
-        ({"unheld-test/photo": 1}, "its domain is 'photo'"),
+        ({"unheld-test/photo": 1}, "unknown metric 'unheld-test/photo'"),
+        ({"num-validation": -1}, "num-validation is -1"),
+        ({"\x1b[2J": 1}, r"unknown metric ' \[2J'"),
+        ({"x" * 5_000_000: 1}, "unknown metric 'xxx"),
+        ({f"n{i}": i for i in range(20_000)}, "20005 metrics, allowed are 1000"),
+        ({"class-counts": list(range(1_000_000))}, "training images of 1000000 classes, expected are 2"),
+        ({"num-test": list(range(1_000_000))}, "num-test is a list"),
     ],
 )
-def test_a_node_that_says_nonsense_of_itself_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(FederationError, match=message):
-        gathered(FakeGrid(n5=("scan", 0, change)))
+def test_a_node_that_says_nonsense_of_itself_is_left_out_and_the_others_start(
+    change: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", "fedshift"):
+        roster = gathered(FakeGrid(n5=("scan", 0, change), n6=("texture", 1)))
+    assert order(roster) == [(1, "texture", 6)]
+    (record,) = caplog.records
+    assert vars(record)["event"] == "refused_node"
+    assert re.search(message, caplog.messages[0])
+    assert caplog.messages[0].startswith("a node cannot take part, the others go on: ")
+    assert caplog.messages[0].isprintable() and len(caplog.messages[0]) < 300
+    # Simulated nodes have one configuration: what is wrong with one is the user's own mistake, and stops the run.
+    if "shared-test" not in change:
+        with pytest.raises(FederationError, match=message):
+            gathered(FakeGrid(n5=("scan", 0, change), n6=("texture", 1)), engine="simulation")
 
 
-def test_a_domain_name_is_cut_and_cleaned_before_it_is_shown() -> None:
+def test_a_foreign_domain_is_left_out_and_does_not_count() -> None:
+    grid = FakeGrid(n5=("\x1b[2J../../" + "x" * 5000, 0), n6=("texture", 1), n7=("street", 2))
+    assert order(gathered(grid, at_least=2)) == [(1, "texture", 6), (2, "street", 7)]
     with pytest.raises(FederationError) as caught:
-        gathered(FakeGrid(n5=("\x1b[2J../../" + "x" * 5000, 0)))
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) < 200
+        gathered(grid, at_least=3)
+    told = str(caught.value)
+    assert told.startswith(
+        "2 of 3 nodes that can take part answered within 0 s (federation.node_timeout), 1 was refused: "
+        "a node says that its domain is ' [2J../../xxx"
+    )
+    assert told.isprintable() and len(told) < 300
 
 
-def test_two_nodes_with_one_partition_id_are_an_error() -> None:
-    with pytest.raises(FederationError, match="two nodes have partition-id 1: one holds 'scan', the other 'street'"):
-        gathered(FakeGrid(n5=("scan", 1), n6=("street", 1)))
+@pytest.mark.parametrize("first", [5, 7])
+def test_of_two_nodes_with_one_partition_id_one_waits(first: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The one whose domain comes first in the experiment has the place, whatever the order of arrival."""
+    grid = FakeGrid(**{f"n{first}": ("scan", 1), "n6": ("street", 1), "n8": ("texture", 0)})
+    with caplog.at_level("WARNING", "fedshift"):
+        roster = gathered(grid, at_least=2)
+    assert order(roster) == [(0, "texture", 8), (1, "scan", first)]
+    assert caplog.messages == [
+        "a node cannot take part: two nodes have partition-id 1: one holds 'scan', the other 'street', which waits"
+    ]
+    assert vars(caplog.records[0])["event"] == "refused_node"
+    with pytest.raises(FederationError, match=r"2 of 3 nodes that can take part .* 1 was refused: two nodes have part"):
+        gathered(grid, at_least=3)
+    with pytest.raises(FederationError, match=r"^two nodes have partition-id 1: one holds 'scan', the other 'street'"):
+        gathered(grid, engine="simulation")
+    del grid.nodes[first]
+    assert [n.node_id for n in roster.online(grid, timeout=1)] == [8, 6]  # type: ignore[arg-type]
+
+
+def test_an_error_tells_two_of_many_reasons_and_the_number_of_nodes() -> None:
+    nodes = {f"n{number}": f"reason {number} " + "x" * 9000 for number in range(10, 60)}
+    with pytest.raises(FederationError) as caught:
+        gathered(FakeGrid(**nodes))
+    told = str(caught.value)
+    assert "0 of 1 nodes that can take part" in told and ", 50 were refused: " in told and "(and 19 more)" in told
+    assert len(told) < 1300
 
 
 def test_too_few_nodes_end_in_an_error_with_the_numbers() -> None:
@@ -170,10 +219,17 @@ def test_too_few_nodes_end_in_an_error_with_the_numbers() -> None:
         gathered(FakeGrid(n5=("scan", 0), n6=("texture", 1)), at_least=3)
 
 
-def test_problems_before_the_first_round_are_told_each_once() -> None:
+def test_problems_before_the_first_round_are_told_each_once(caplog: pytest.LogCaptureFixture) -> None:
+    nodes: dict[str, Any] = {"n5": "no images", "n6": "no images", "n7": ("scan", 0), "n8": "bad labels"}
     with pytest.raises(FederationError) as caught:
-        gathered(FakeGrid(n5="no images", n6="no images", n7=("scan", 0), n8="bad labels"))
+        gathered(FakeGrid(**nodes), engine="simulation")
     assert str(caught.value) == "bad labels\nno images"
+    with caplog.at_level("WARNING", "fedshift"):
+        assert order(gathered(FakeGrid(**nodes))) == [(0, "scan", 7)]
+    assert caplog.messages == [
+        "a node cannot take part, the others go on: bad labels",
+        "2 nodes cannot take part, the others go on: no images",
+    ]
 
 
 def test_a_newcomer_with_a_problem_does_not_stop_the_run(caplog: pytest.LogCaptureFixture) -> None:

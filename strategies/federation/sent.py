@@ -1,0 +1,32 @@
+"""Which reply is an answer to what was sent."""
+
+from collections.abc import Iterable
+
+from flwr.app import Message, Metadata
+
+
+class Sent:
+    """Which message each node was sent last: only an answer to that one counts, and only from that node.
+
+    Flower's SuperLink checks who sends an envelope and what that answers. What a strategy is shown as a reply's sender
+    and as the message that it answers is what the node wrote inside (``Message.inflate`` of Flower 1.41), so a node
+    could speak for another one, or send what it sent in an earlier round. But it knows the ids of its own messages
+    alone: they are digests of what was sent, and when. Old weights in a new answer are not told from new ones.
+    """
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        # Of each message what Flower writes its id into when it sends it; the content is let go.
+        self._metadata: dict[int, Metadata] = {message.metadata.dst_node_id: message.metadata for message in messages}
+
+    def answers(self, replies: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+        """Divide replies into answers to what was sent, one of each node, and strays."""
+        answers: dict[int, Message] = {}
+        strays = []
+        for reply in replies:
+            told = reply.metadata
+            sent = self._metadata.get(told.src_node_id)
+            if sent is None or told.reply_to_message_id != sent.message_id or told.src_node_id in answers:
+                strays.append(reply)
+            else:
+                answers[told.src_node_id] = reply
+        return list(answers.values()), strays

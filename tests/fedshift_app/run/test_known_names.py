@@ -1,0 +1,70 @@
+"""Which names of losses and scores the server knows, and that honest runs of every kind keep to them and to numbers."""
+
+from typing import Any
+
+import pytest
+from support import InlineRun
+
+from clients.modules.catalog import MODULES, ModulesEntry
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import starting
+from fedshift_wire.methods import Method
+
+TINY = "train.epochs=1 allocation.share=0.1"
+
+
+def known(method: str, settings: str = "") -> tuple[tuple[str, ...], tuple[str, ...]]:
+    told = starting.prepare(resolve({"method": method, "set": settings}), "inline")[1]
+    return told.terms, told.scores
+
+
+def test_names_come_from_the_method_its_modules_and_the_adaptation() -> None:
+    assert known("fedavg") == (("ce",), ())
+    assert known("fedprox") == (("ce", "prox"), ())
+    assert known("fedicon") == (("ce", "supcon", "instance"), ("before-adaptation",))
+    assert known("fedcode") == (("ce", "semcl", "stycl", "fdr"), ("global",))
+    assert known("f2dc") == (("ce", "dfd", "dfc"), ())
+    both = known("fedprox", "modules=[f2dc] adapt.name=finetune")
+    assert both == (("ce", "prox", "dfd", "dfc"), ("before-fine-tuning",))
+
+
+def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Method(name="mine", title="Mine", of="fedprox", terms=("own",))
+    modules = ModulesEntry("theirs", "Theirs", "clients.modules.base:Modules", ("extra",))
+    monkeypatch.setitem(registry.METHODS._found, "mine", recipe)
+    monkeypatch.setattr(registry.METHODS, "_claims", lambda **_: {"mine": []})
+    monkeypatch.setitem(MODULES._found, "theirs", modules)
+    monkeypatch.setattr(MODULES, "_claims", lambda **_: {"theirs": []})
+    assert known("mine", "modules=[theirs]") == (("ce", "own", "prox", "extra"), ())
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "terms", "scores"),
+    [
+        ("fedicon", "method.supervised=false method.classifier_rounds=1", {"instance", "ce"}, {"before-adaptation"}),
+        ("fedprox", "modules=[f2dc] adapt.name=finetune", {"ce", "dfd", "dfc"}, {"before-fine-tuning"}),
+        ("fedcode", "method.global_model=average_heads", {"ce"}, {"global"}),
+        ("fedavg", "shift.label_mix=own evaluate.client_models=every", {"ce"}, set()),
+        ("fedavg", "allocation.test_fraction=0.2 evaluate.client_models=every evaluate.fraction=0.5", {"ce"}, set()),
+        ("fedbn", "allocation.held_out=[sketch] evaluate.client_models=every model.name=cnn_bn", {"ce"}, set()),
+        ("fedavg", "shift.name=corruption shift.severity=1 evaluate.client_models=every", {"ce"}, set()),
+        ("fedavg", "allocation.validation_fraction=0.3 images.eval_batch=4 profile=true", {"ce"}, set()),
+    ],
+)
+def test_honest_nodes_are_never_left_out(
+    method: str, settings: str, terms: set[str], scores: set[str], run_inline: InlineRun
+) -> None:
+    more: dict[str, Any] = {"profile": True} if "profile=true" in settings else {}
+    small = TINY if "test_fraction" not in settings else "train.epochs=1"
+    run = run_inline(
+        method=method, rounds=2, nodes=6, set=f"{small} {settings.replace('profile=true', '')}".strip(), **more
+    )  # fmt: skip
+    found: set[str] = set()
+    for line in run.rounds:
+        assert line["left_out"] == []
+        assert line["nodes"] == list(range(6))
+        assert None not in (line["accuracy"] or {}).values()  # fedicon scores no round of its encoder
+        found |= set(line["losses"])
+    assert {f"loss/{term}" for term in terms} <= found
+    assert set(run.results.get("others", {})) == scores
