@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import console, durable, exit_codes
+from fedshift_app.run import checkpoints, console, durable, exit_codes
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
@@ -150,7 +150,7 @@ def newest(output_dir: Path) -> Path:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what ``status.json`` says, with the state as it is now, ``folder`` and ``resume``.
+    """Return what ``status.json`` says, with the state as it is now, ``folder``, the ``kept`` rounds and ``resume``.
 
     A process that was killed says nothing: the run is interrupted if the folder's lock is free.
 
@@ -174,7 +174,9 @@ def read(folder: Path) -> dict[str, Any]:
     if not locked and told["state"] in GOING_ON:
         told["state"] = COMPLETED if (folder / RESULTS_FILE).exists() else INTERRUPTED
     ended = told["state"] in (FAILED, INTERRUPTED)
-    return told | {"folder": str(folder), "resume": resume_command(folder, told["engine"]) if ended else None}
+    kept = checkpoints.rounds(folder / checkpoints.FOLDER)
+    go_on = resume_command(folder, told["engine"]) if ended else None
+    return told | {"folder": str(folder), "kept": kept, "resume": go_on}
 
 
 def resume_command(folder: Path, engine: str) -> str:
@@ -215,6 +217,7 @@ def block(told: Mapping[str, Any]) -> str:
     lines.append(f"  folder    {told['folder']}")
     if told["resume"]:
         lines.append(f"  go on     {told['resume']}")
+        lines += [f"  kept      round {', '.join(map(str, told['kept']))}"] if told["kept"] else []
     return "\n".join(lines)
 
 
