@@ -191,7 +191,10 @@ def _rounds(
         found = profiling.summary((result.profile for result in folder.history), folder.writing)
         write_atomically(folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
     results = folder.finish(strategy.roster.nodes)
-    shelves.keep_last(folder.nodes_folder, folder.resumed_after)
+    try:
+        shelves.keep_last(folder.nodes_folder, folder.resumed_after)
+    except durable.DiskError as error:  # the run is finished without
+        console.log.warning("files that are not needed any more stay: %s", error)
     console.log.info("%s", console.table(results), extra={"event": "finished", "round": config.rounds})
     if config.profile:
         console.log.info("%s", profiling.table(found))

@@ -171,8 +171,10 @@ def read(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not what a run writes: it lacks state, engine, round or rounds")
     if locked and told["state"] in (FAILED, INTERRUPTED):
         told["state"] = GATHERING
-    if not locked and told["state"] in GOING_ON:
-        told["state"] = COMPLETED if (folder / RESULTS_FILE).exists() else INTERRUPTED
+    if not locked and (folder / RESULTS_FILE).exists():  # by which it is finished, also if it was stopped right then
+        told["state"] = COMPLETED
+    elif not locked and told["state"] in GOING_ON:
+        told["state"] = INTERRUPTED
     ended = told["state"] in (FAILED, INTERRUPTED)
     kept = checkpoints.rounds(folder / checkpoints.FOLDER)
     go_on = resume_command(folder, told["engine"]) if ended else None

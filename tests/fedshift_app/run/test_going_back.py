@@ -24,7 +24,6 @@ from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import checkpoints, status
 from fedshift_wire.errors import ConfigError
 
-
 # --- what is kept -------------------------------------------------------------------------------------------------
 
 
