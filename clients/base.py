@@ -69,6 +69,8 @@ class DomainClient(NodeTools):
     equal_features: ClassVar[bool] = True
     #: Whether the score of a test image depends on no other image, so that nodes may share out a test set.
     scores_images_alone: ClassVar[bool] = True
+    #: Whether a node's memory holds a copy of the shared weights, which decides the room that it takes on the disk.
+    remembers_shared: ClassVar[bool] = False
 
     def __init__(
         self,

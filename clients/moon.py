@@ -59,6 +59,7 @@ class MoonClient(DomainClient):
     """Cross-entropy + mu * contrast with the global and the previous local model (Eq. 4)."""
 
     params_model = MoonParams
+    remembers_shared = True
     params: MoonParams
 
     @classmethod

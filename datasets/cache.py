@@ -3,7 +3,7 @@
 A part is a folder that appears at once, complete (it is renamed into place). Its name carries the
 fingerprint of the source files (names, sizes, times) and of the image size, so that a changed source
 means another part; its ``meta.json`` says what must be in it, so that a truncated, damaged or foreign
-part is noticed and built anew.
+part is noticed and built anew. Who asks for the hash of its content finds it beside, once it was worked out.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -31,8 +32,11 @@ from fedshift_wire.errors import DataError
 
 FORMAT = 1
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: where parts are kept
+HASHED = 1024  # images that are hashed at a time
 PROBES = 64  # images whose checksum is compared when a part is opened
 X_FILE, Y_FILE, META_FILE = "x.npy", "y.npy", "meta.json"
+CONTENT_FILE = "content.sha256"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,45 @@ def load(part: Part, found: Found, *, workers: int = 1, progress: Progress = no_
     Raises:
         DataError: If an image cannot be read, or the cache cannot be written.
     """
+    return _load(part, found, workers, progress)[0]
+
+
+def content(part: Part, found: Found) -> str:
+    """Return a hash of the decoded images and labels of a part: of what they are, not of when a file was written.
+
+    It is worked out once for each kept copy, which takes one pass over it.
+
+    Raises:
+        DataError: If an image cannot be read, or the cache cannot be written.
+    """
+    images, folder = _load(part, found)
+    path = folder / CONTENT_FILE
+    told = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
+    if not _SHA256.fullmatch(told):
+        told = content_of(images)
+        with _writing(folder), _lock(folder):
+            beside = path.with_suffix(".part")
+            _write_synced(beside, told)
+            beside.replace(path)
+    return told
+
+
+def content_of(images: ImageSet) -> str:
+    """Return the SHA-256 of images and labels, with their shape."""
+    digest = hashlib.sha256(f"{images.x.shape}".encode())
+    for first in range(0, len(images), HASHED):  # the whole of a mapped file would be read into memory at once
+        digest.update(images.x[first : first + HASHED].tobytes())
+    digest.update(images.y.tobytes())
+    return digest.hexdigest()
+
+
+def _load(part: Part, found: Found, workers: int = 1, progress: Progress = no_progress) -> tuple[ImageSet, Path]:
+    """Return the images of a part and the folder of their kept copy."""
     mark = fingerprint(found, part.size)
     folder = cache_dir() / f"{part.stem}-{mark[:16]}"
     kept = _open(folder, mark)
     if kept is not None:
-        return kept
+        return kept, folder
     with _writing(folder), _lock(folder):
         kept = _open(folder, mark)  # another process may have built it meanwhile
         if kept is None:
@@ -76,7 +114,7 @@ def load(part: Part, found: Found, *, workers: int = 1, progress: Progress = no_
             kept = _open(folder, mark)
     if kept is None:
         raise DataError(f"{shown(folder)}: the cache was written but cannot be read back; is the disk full or failing?")
-    return kept
+    return kept, folder
 
 
 def fingerprint(found: Found, size: int) -> str:
@@ -127,6 +165,7 @@ def _fill(
     if isinstance(found, Listing):
         shape = (len(found), size, size, 3)
         out = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+        _reserve(path, out.nbytes)
         decode_into(found, out, workers=workers, progress=progress)
         out.flush()
         return out, found.labels
@@ -135,6 +174,15 @@ def _fill(
     np.save(path, resized)
     progress(len(images))
     return resized, images.y
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Write zeros over the last ``size`` bytes: a mapped page that the disk has no room for kills the process."""
+    zeros = bytes(1 << 20)
+    with path.open("r+b") as file:
+        file.seek(-size, os.SEEK_END)
+        for first in range(0, size, len(zeros)):
+            file.write(zeros[: size - first])
 
 
 def _open(folder: Path, mark: str) -> ImageSet | None:

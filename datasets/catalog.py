@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeGuard
 
 from datasets import cache, cifar, digits, domainnet, files, handwritten, office, pacs, trees, vlcs
 from datasets.base import Dataset, ImageSet, Source, Split, checked
@@ -78,6 +79,17 @@ def load_own(name: str, domain: str, split: Split, data_dir: Path, size: int | N
     return _images(dataset, f"{name}-own", domain, split, size or dataset.size, found)
 
 
+def content(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> str | None:
+    """Return a hash of one domain and split as it is trained and tested on; None where the images are drawn, not read.
+
+    Raises:
+        DataError: As for :func:`load`.
+    """
+    dataset = get(name)
+    found = dataset.find(domain, split, source)
+    return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size), found)
+
+
 def prepare(
     name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress]
 ) -> ImageSet:
@@ -104,9 +116,14 @@ def _images(
     dataset: Dataset, label: str, domain: str, split: Split, size: int, found: Found,
     *, workers: int = 1, progress: Progress = no_progress,
 ) -> ImageSet:  # fmt: skip
-    if isinstance(found, Arrays) and not found.files:  # drawn, not read
+    if _drawn(found):
         images = found.read()
         images = ImageSet(files.resize(images.x, size), images.y)
     else:
         images = cache.load(cache.Part(label, domain, split, size), found, workers=workers, progress=progress)
     return checked(images, classes=len(dataset.classes), size=size, where=f"{label} {domain} {split}")
+
+
+def _drawn(found: Found) -> TypeGuard[Arrays]:
+    """Tell whether images are drawn from a seed, not read from files."""
+    return isinstance(found, Arrays) and not found.files

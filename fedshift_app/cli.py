@@ -18,6 +18,7 @@ from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import exit_codes
+from fedshift_app.run.durable import DISK
 from fedshift_app.run.folder import COMMAND
 from fedshift_app.run.logs import cleaned
 from fedshift_wire.bounds import shown
@@ -53,7 +54,8 @@ def run(
     """Run an experiment through `flwr run` and print accuracies per domain.
 
     Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
-    tracking=tensorboard; resume=FOLDER, alone or with the keys of the run that is continued;
+    tracking=tensorboard; resume=FOLDER, alone or with the keys of the run that is continued; round=N, with resume,
+    to go back to an earlier round that is kept;
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
     """
@@ -70,6 +72,7 @@ def run(
     nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
     if past is not None:
         resuming.check_number(past, nodes)
+        resuming.check_images(past, config)
     check_data(config, nodes)
     if launch.get("engine", "simulation") == "inline":
         folder = runner.run_inline(flat, nodes)
@@ -404,6 +407,10 @@ def main() -> None:
         app()
     except FedShiftError as error:
         fail(error)
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        fail(FedShiftError(f"{error.filename or 'the disk'}: {error.strerror}"))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import InlineGrid
 from fedshift_app.flower.internals import is_simulation_grid, superlinks_above, watch_replies
-from fedshift_app.node import setup, shelves
-from fedshift_app.run import console, exit_codes, logs, profiling, resuming, starting
+from fedshift_app.node import holdings, setup, shelves
+from fedshift_app.run import console, durable, exit_codes, logs, profiling, resuming, space, starting
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
-from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
+from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation import robust
@@ -60,7 +60,10 @@ def main(grid: Grid, context: Context) -> None:
         status["error"] = _stopped_by(stop)
         raise
     finally:
-        _tell(status)
+        try:
+            _tell(status)
+        except OSError as error:  # it must not hide how the run ended
+            console.log.warning("%s", error)
         if status["run_folder"] and not os.environ.get(STATUS_FILE):
             if status["state"] == DEGRADED:
                 console.log.warning("the run is degraded: %s", status["error"])
@@ -86,6 +89,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     engine = _engine(grid)
     if past is not None:
         resuming.check_engine(past, engine)
+        resuming.check_images(past, config)
     initial, federation = starting.prepare(config, engine)
     progress = Progress(config.rounds)
     strategy = starting.strategy_of(config, federation, progress)
@@ -98,10 +102,14 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     if checkpoint is not None:
         initial = _restore(strategy, initial, checkpoint)
         strategy.last_nodes = tuple(past.history[-1].nodes) if past is not None and past.history else ()
+    output_dir = Path(str(run_config.get("output-dir") or "runs")).expanduser().resolve()
+    simulated = engine != setup.DEPLOYMENT
+    _look_for_room(output_dir, past, space.needed(config, initial, strategy, nodes, simulated=simulated))
+    images = holdings.fingerprints(config) if past is None and simulated else {}
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
-        Path(str(run_config.get("output-dir") or "runs")), config, engine=engine, personal=federation.personal,
-        command=_command(run_config), num_nodes=len(nodes), past=past,
+        output_dir, config, engine=engine, personal=federation.personal, command=_command(run_config),
+        num_nodes=len(nodes), images=images, past=past,
     )  # fmt: skip
     try:
         status["run_folder"] = str(folder.path)
@@ -112,11 +120,27 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status
             watch_replies(grid, progress.status.answered)
-            with _last_word(progress.status, file, folder):
+            with _last_word(progress.status, file, folder), _disk_told(folder):
                 _rounds(grid, config, strategy, initial, folder, past)
             return folder.lost
     finally:
         folder.close()
+
+
+@contextmanager
+def _disk_told(folder: RunFolder) -> Iterator[None]:
+    """Say of a disk that is full or fails how the run goes on from its last full round.
+
+    Raises:
+        FederationError: With the file, the reason and the command.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, durable.DiskError) and error.errno not in durable.DISK:
+            raise  # not the disk's
+        go_on = resume_command(folder.path, folder.engine)
+        raise FederationError(f"{error}; once that is mended go on with: {go_on}") from None
 
 
 @contextmanager
@@ -144,6 +168,19 @@ def _stopped_by(stop: BaseException) -> str:
     return exit_codes.STOPPED_BY.get(code, STOPPED)  # Flower has codes of its own, also for a lost SuperLink
 
 
+def _look_for_room(output_dir: Path, past: Past | None, needed: space.Needed) -> None:
+    """Compare what the run needs with what is free; a run that goes on has a part of it already.
+
+    Raises:
+        ConfigError: If too little is free.
+    """
+    if past is None:
+        space.check(output_dir, space.free(output_dir), needed)
+    else:
+        left = max(needed.whole - space.taken(past.path), 0)
+        space.check(past.path, space.free(past.path), space.Needed(needed.checkpoint, left))
+
+
 def _rounds(
     grid: Grid, config: RunConfig, strategy: DomainStrategy, initial: ArrayRecord, folder: RunFolder, past: Past | None
 ) -> None:
@@ -166,7 +203,10 @@ def _rounds(
         found = profiling.summary((result.profile for result in folder.history), folder.writing)
         write_atomically(folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
     results = folder.finish(strategy.roster.nodes)
-    shelves.keep_last(folder.nodes_folder)
+    try:
+        shelves.keep_last(folder.nodes_folder, folder.resumed_after)
+    except durable.DiskError as error:  # the run is finished without
+        console.log.warning("files that are not needed any more stay: %s", error)
     console.log.info("%s", console.table(results), extra={"event": "finished", "round": config.rounds})
     if config.profile:
         console.log.info("%s", profiling.table(found))

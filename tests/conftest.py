@@ -1,6 +1,7 @@
 """What several tests need: short runs in this process, and the real images where they are."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from image_trees import REAL
-from support import InlineRun, Run
+from support import InlineRun, Run, SmallDisk
 
 from datasets import cache
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
@@ -58,6 +59,23 @@ def run_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
         return Run(runner.run_inline(given | {key.replace("_", "-"): value for key, value in flat.items()}, nodes))
 
     return run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """Mount a tmpfs of 64 MB that a test may make smaller or read-only."""
+    path = tmp_path / "small-disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "fedshift-test", str(path)], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here, which needs root: {mounted.stderr.strip()}")
+    try:
+        yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,24 @@ class ListeningGrid(inline.InlineGrid):
 
 
 InlineRun = Callable[..., Run]
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A tmpfs, mounted where ``path`` is."""
+
+    path: Path
+
+    def size(self, size: str) -> None:
+        """Make it as large as the words of ``mount`` say: ``"2m"``."""
+        self._mount(f"size={size}")
+
+    def read_only(self, yes: bool) -> None:
+        """Let nothing be written any more, or again."""
+        self._mount("ro" if yes else "rw")
+
+    def _mount(self, option: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{option}", str(self.path)], check=True, capture_output=True)
 
 
 class Killed(BaseException):

@@ -41,6 +41,7 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
     "data-dir": "",
     "output-dir": "runs",
     "resume": "",
+    "round": 0,
     "profile": False,
     "tracking": "",
     "set": "",
@@ -86,6 +87,8 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(f"unknown key {key!r}; there are {', '.join(FLAT_KEYS)}")
     if given["resume"]:  # fedshift_app.run.resuming takes the key out
         raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
+    if given["round"]:
+        raise ConfigError("round: it belongs to resume=FOLDER; the number of a run's rounds is rounds=N")
     overrides = parse_set(str(given["set"]))
     path = experiment_file(str(given["experiment"]) or DEFAULT_EXPERIMENT)
     experiment = read_yaml(path)

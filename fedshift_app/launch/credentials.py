@@ -7,20 +7,30 @@ folders that only the owner can enter, and no file is ever overwritten.
 
 import datetime
 import ipaddress
+import logging
 import os
 import re
+import shlex
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedshift_wire.errors import ConfigError
 
+log = logging.getLogger("fedshift")
+
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 365
+WARN = datetime.timedelta(days=30)  # before a certificate expires
+DATE = "%Y-%m-%d %H:%M UTC"
+AUTHORITY_ANEW = "make a new CA in an empty folder with `fedshift credentials authority`, and give everybody its ca.crt"
 CURVE = ec.SECP384R1()
 CLOCK_SKEW = datetime.timedelta(minutes=5)  # a certificate is also valid on a machine whose clock is late
 HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
@@ -61,15 +71,95 @@ class Credentials:
         """Return the options of ``flower-superlink``: TLS for all its APIs, and only SuperNodes with a known key.
 
         Raises:
-            ConfigError: If a file is missing.
+            ConfigError: If a file is missing, a key can be read by others, or the certificate is not valid now, not
+                signed by the CA, or of another key; with the command that mends it.
         """
         for path in (self.ca_certificate, self.certificate, self.key):
             if not path.is_file():
                 raise ConfigError(f"{path} is missing; `fedshift credentials server` makes it")
+        check_private(self.key)
+        if self.ca_key.exists():  # the SuperLink needs it not, but here it is
+            check_private(self.ca_key)
+        self._check_certificate()
         return [
             "--ssl-ca-certfile", str(self.ca_certificate), "--ssl-certfile", str(self.certificate),
             "--ssl-keyfile", str(self.key), "--enable-supernode-auth",
         ]  # fmt: skip
+
+    def _check_certificate(self) -> None:
+        """Refuse a certificate that clients would refuse, warn of one that they soon will."""
+        authority, certificate = (_read_certificate(path) for path in (self.ca_certificate, self.certificate))
+        key = _read_key(self.key)
+        anew = _renewed(self, certificate)
+        _check_dates(self.ca_certificate, authority, AUTHORITY_ANEW)
+        left = _check_dates(self.certificate, certificate, anew)
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            raise ConfigError(f"{self.certificate} is not signed by {self.ca_certificate}; {anew}") from None
+        if key.public_key() != certificate.public_key():
+            raise ConfigError(f"{self.key} is not the key of {self.certificate}; {anew}")
+        if left < WARN:
+            log.warning("%s expires in %d days; %s", self.certificate, left.days, anew)
+
+
+def check_private(path: Path) -> None:
+    """Refuse a private key that another user of this machine can read.
+
+    Raises:
+        ConfigError: With the command that mends it.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    quoted = shlex.quote(str(path))
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"{path} belongs to user {found.st_uid}, this is user {os.geteuid()}; run: chown {os.geteuid()} {quoted}"
+        )
+    if found.st_mode & 0o077:
+        raise ConfigError(
+            f"{path} can be read by others: its mode is {stat.S_IMODE(found.st_mode):04o}, allowed is 0600 at most; "
+            f"run: chmod 600 {quoted} (and make a new one if others may have read it)"
+        )
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+
+
+def _read_key(path: Path) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+
+
+def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> datetime.timedelta:
+    """Refuse a certificate that is not valid now; return how long it still is."""
+    now = datetime.datetime.now(datetime.UTC)
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < start:
+        raise ConfigError(f"{path} is not valid before {start:{DATE}}, this machine's clock says {now:{DATE}}; {anew}")
+    if now > end:
+        raise ConfigError(f"{path} expired on {end:{DATE}}; {anew}")
+    return end - now
+
+
+def _renewed(made: Credentials, certificate: x509.Certificate) -> str:
+    """Return the commands that make the SuperLink's certificate anew, with the names that it holds."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        held = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
+    except (x509.ExtensionNotFound, ValueError):
+        held = []
+    hosts = [word for host in held or ["NAME"] for word in ("--host", host)]
+    old = shlex.join(["rm", str(made.certificate), str(made.key)])
+    return f"run: {old}; {shlex.join(['fedshift', 'credentials', 'server', str(made.folder), *hosts])}"
 
 
 def make_authority(folder: Path) -> list[Path]:
@@ -149,11 +239,9 @@ def _load_authority(made: Credentials) -> tuple[x509.Certificate, ec.EllipticCur
     for path in (made.ca_certificate, made.ca_key):
         if not path.is_file():
             raise ConfigError(f"{path} is missing; `fedshift credentials authority {made.folder}` makes it")
-    try:
-        certificate = x509.load_pem_x509_certificate(made.ca_certificate.read_bytes())
-        key = serialization.load_pem_private_key(made.ca_key.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"cannot read {made.ca_certificate} and {made.ca_key}: {error}") from None
+    check_private(made.ca_key)
+    certificate, key = _read_certificate(made.ca_certificate), _read_key(made.ca_key)
+    _check_dates(made.ca_certificate, certificate, AUTHORITY_ANEW)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise ConfigError(f"{made.ca_key} is not the key of {made.ca_certificate}")
     return certificate, key

@@ -1,6 +1,5 @@
 """The deployment demo: a SuperLink and four SuperNodes on loopback, each with only its own images."""
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
     config = configuration.resolve(flat)
     number = len(config.dataset.domains)
     flat["set"] = f"{flat.get('set', '')} federation.min_nodes={number}".strip()
-    with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
-        home = Path(name)
+    with runner.temporary_folder() as home:
         folders = exporting.export(config, number, home / "nodes")
         # The nodes are gone afterwards, so neither their decoded images nor their private parts must stay behind.
         own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.processes import APP as APP
 from fedshift_app.run import status
 from fedshift_app.run.folder import STATUS_FILE
-from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
 DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
+GO_ON = "go on with: "  # before the command that resumes a run, here and in the ServerApp's own words
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,12 @@ def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> P
     Raises:
         FederationError: If the run failed.
     """
-    with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
-        home = Path(name)
-        with processes.group(empty_folder(home), environment(home), remove=home) as flower:
-            # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
-            link = SuperLink(processes.free_port())
-            start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
-            connect(home, link)
-            return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)])
+    with temporary_folder() as home, processes.group(empty_folder(home), environment(home), home) as flower:
+        # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
+        link = SuperLink(processes.free_port())
+        start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
+        connect(home, link)
+        return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)])
 
 
 @dataclass(frozen=True)
@@ -153,14 +154,18 @@ def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
     """
     from fedshift_app import client_app, server_app  # torch: only when a run starts
 
-    with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
-        status_file = Path(name) / "status.json"
+    with temporary_folder() as home:
+        status_file = home / "status.json"
         os.environ[STATUS_FILE] = str(status_file)
         try:
             server_app.app(inline.InlineGrid(client_app.app, nodes), make_context(0, {}, run_config))
         except (KeyboardInterrupt, SystemExit):
             _tell_interrupted(status_file)
             raise
+        except FedShiftError as error:
+            if (path := _begun(status_file)) is None:
+                raise
+            raise FederationError(_explained(str(error), path)) from None
         finally:
             del os.environ[STATUS_FILE]
         return Path(json.loads(status_file.read_text())["run_folder"])
@@ -189,23 +194,35 @@ def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], opti
 
 def _tell_interrupted(status_file: Path) -> None:
     """Say on standard error where an interrupted run is, and how it goes on, if it had a folder."""
-    path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
+    path = _begun(status_file)
     if path is None:
         told = "interrupted before the first round: there is no run folder"
     else:
-        go_on = _go_on(Path(path))
+        go_on = _go_on(path)
         told = f"interrupted; {go_on}" if go_on else ""
     if told:
         with contextlib.suppress(OSError):  # its terminal is gone
             print(told, file=sys.stderr)
 
 
+def _begun(status_file: Path) -> Path | None:
+    """Return the run folder that the ServerApp told of, None where it has none."""
+    path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
+    return None if path is None else Path(path)
+
+
 def _go_on(folder: Path) -> str:
     """Return how a run is continued; empty if it was stopped before its first status was written."""
     try:
-        return f"go on with: {status.resume_command(folder, status.read(folder)['engine'])}"
+        return f"{GO_ON}{status.resume_command(folder, status.read(folder)['engine'])}"
     except ConfigError:
         return ""
+
+
+def _explained(error: str, folder: Path) -> str:
+    """Return why a run ended, with where it is and how it goes on, unless the error says that itself."""
+    parts = [f"what was computed is in {folder}", "" if GO_ON in error else _go_on(folder)]
+    return f"{error} ({'; '.join(filter(None, parts))})"
 
 
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
@@ -215,10 +232,23 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
     told = json.loads(status_file.read_text())
     if told["state"] not in (status.COMPLETED, status.DEGRADED):
         path = told["run_folder"]
-        parts = [f"what was computed is in {path}", _go_on(Path(path))] if path else []
-        folder = f" ({'; '.join(filter(None, parts))})" if parts else ""
-        raise FederationError(f"{told['error']}{folder}")
+        raise FederationError(_explained(told["error"], Path(path)) if path else told["error"])
     return Path(told["run_folder"])
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder for what a run needs besides its run folder.
+
+    Raises:
+        ConfigError: If there is no place for one, as on a full disk.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="fedshift-")
+    except OSError as error:
+        raise ConfigError(f"TMPDIR: no temporary folder can be made: {error.strerror}") from None
+    with folder as name:
+        yield Path(name)
 
 
 def empty_folder(home: Path) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datasets import catalog, corruptions, files
-from datasets.base import ImageSet, Source, Split
+from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.dividing import Indices
 from datasets.splits import Allocation, Parts, domain_parts, mixed_test, node_parts
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
@@ -127,6 +127,24 @@ def dealt(config: RunConfig, num_nodes: int) -> tuple[str, ...]:
         ConfigError: If the number of nodes does not fit the allocation.
     """
     return _dealt(config.allocation, config.dataset.domains, num_nodes, config.seed)
+
+
+def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
+    """Return a hash of the images of a simulation by domain and split, without those that are drawn.
+
+    Drawn images follow from the seed and the size, which belong to the configuration.
+
+    Raises:
+        DataError: If they are missing or broken.
+    """
+    cfg, trained = config.dataset, config.allocation.training_domains(config.dataset.domains)
+    found: dict[str, dict[str, str]] = {}
+    for domain in cfg.domains:
+        for split in SPLITS if domain in trained else SPLITS[1:]:
+            mark = catalog.content(cfg.name, domain, split, cfg.source(), cfg.size)
+            if mark is not None:
+                found.setdefault(domain, {})[split] = mark
+    return found
 
 
 @functools.lru_cache(maxsize=8)

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.node.holdings import Place
-from fedshift_app.run import durable
-from fedshift_app.run.checkpoints import KEEP
+from fedshift_app.run import checkpoints, durable
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
@@ -105,8 +104,8 @@ class Shelf:
     def remember(self, server_round: int, memory: Arrays) -> None:
         """Write the memory of a round; nothing is written where there is nothing to remember.
 
-        What no checkpoint of the server can ask for any more is removed: while a round is on its way, these are
-        the checkpoints of the two rounds before.
+        What no checkpoint of the server can ask for any more is removed: while a round is on its way, it has those
+        that it kept after the round before (``checkpoints.kept``).
 
         Raises:
             FedShiftError: If it cannot be written: private parts must not be lost unnoticed.
@@ -135,9 +134,10 @@ class Shelf:
                 shutil.rmtree(old)
 
     def _needed(self, server_round: int) -> list[Version]:
-        versions = [version for version in self.versions() if version.server_round < server_round]
-        oldest = [version for version in versions if version.server_round <= server_round - KEEP]
-        return oldest[-1:] + versions[len(oldest) :]
+        """Return the last version up to each checkpoint that the server has while this round is on its way."""
+        versions = self.versions()
+        upto = ([v for v in versions if v.server_round <= kept] for kept in checkpoints.kept(server_round - 1))
+        return [found[-1] for found in upto if found]
 
 
 def shelf(told: Mapping[str, Any], where: Place) -> Shelf:
@@ -162,12 +162,18 @@ def simulated(base: Path, index: int) -> Path:
     return base / f"node-{index}"
 
 
-def keep_last(base: Path) -> None:
-    """Remove all but the last memory of each simulated node: a finished run needs no others."""
-    for folder in base.iterdir():
-        versions = [version for path in folder.iterdir() if (version := _version(path))]
-        for version in sorted(versions, key=lambda v: (v.resumes, v.server_round))[:-1]:
-            version.path.unlink()
+def keep_last(base: Path, resumed_after: tuple[int, ...]) -> None:
+    """Remove all but the last memory of each simulated node: a finished run needs no others.
+
+    Raises:
+        DiskError: If they cannot be removed.
+    """
+    with durable.writing(base):
+        for folder in base.iterdir():
+            last = Shelf(folder, resumed_after).versions()[-1:]
+            for path in folder.iterdir():
+                if _version(path) not in last:
+                    path.unlink()
 
 
 def state_dir() -> Path:

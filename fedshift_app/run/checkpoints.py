@@ -22,7 +22,7 @@ from fedshift_wire.arrays import Arrays
 from strategies.federation.roster import Node
 
 FORMAT = 2  # of the JSON file; 1 had no state
-KEEP = 2  # of each run: where the last one is damaged, the one before serves
+KEEP_STEPS = (1, 2, 4, 8)  # rounds back, see ``kept``
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
 _FILE = re.compile(r"(?:round|weights|knowledge|state)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
@@ -58,8 +58,13 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint and remove those before the last two."""
-    folder.mkdir(exist_ok=True)
+    """Write a checkpoint and remove those that are not to be kept any more (:func:`kept`).
+
+    Raises:
+        DiskError: If it cannot be written; the checkpoints before are still there.
+    """
+    with durable.writing(folder):
+        folder.mkdir(exist_ok=True)
     number = checkpoint.server_round
     files = {}
     for kind, arrays in (
@@ -83,8 +88,18 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         "nodes": [asdict(node) for node in checkpoint.nodes],
     }
     durable.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
-    oldest = rounds(folder)[:KEEP][-1]
-    _remove(folder, [written for written in _files(folder) if written < oldest])
+    needed = kept(number)
+    _remove(folder, [written for written in _files(folder) if written not in needed])
+
+
+def kept(server_round: int) -> list[int]:
+    """Return the rounds that have a checkpoint after this one was written, last first: five, the older the thinner.
+
+    The last and the one before it; and of the multiples of 2, 4 and 8 the last that is at least as many rounds back:
+    17, 16, 14, 12, 8. Each of them was kept from the moment it was written.
+    """
+    older = (step * (server_round // step - 1) for step in KEEP_STEPS)
+    return [server_round, *(number for number in older if number > 0)]
 
 
 def json_file(folder: Path, server_round: int) -> Path:
@@ -146,9 +161,10 @@ def _files(folder: Path) -> dict[int, list[Path]]:
 
 def _remove(folder: Path, numbers: list[int]) -> None:
     files = _files(folder)
-    for number in numbers:
-        for path in files[number]:
-            path.unlink()
+    with durable.writing(folder):
+        for number in sorted(numbers, reverse=True):  # whenever it is killed, the last that is left is a whole one
+            for path in files[number]:
+                path.unlink()
 
 
 def _arrays(folder: Path, told: dict[str, Any]) -> Arrays:

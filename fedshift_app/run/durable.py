@@ -1,17 +1,45 @@
 """Files that are there as a whole or not at all, also after a kill or a power cut; named arrays as bytes; a lock."""
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.errors import FedShiftError
 
 PART = ".part"  # ends the name of a file that is being written
+#: What the system says of a disk that is full, over its quota, read-only or failing.
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+class DiskError(FedShiftError, OSError):
+    """A file cannot be written: the disk is full, read-only or failing, or the folder is gone; ``filename`` is it."""
+
+    def __str__(self) -> str:
+        return f"cannot write {self.filename}: {self.strerror}"
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says against writing into an error that names the file; its own words often name none.
+
+    Raises:
+        DiskError: With the file and the reason.
+    """
+    try:
+        yield
+    except DiskError:
+        raise
+    except OSError as error:
+        raise DiskError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 def write_durably(path: Path, data: bytes, *, named: bool = True) -> None:
@@ -23,16 +51,22 @@ def write_durably(path: Path, data: bytes, *, named: bool = True) -> None:
         named: Bring its name to the disk as well; a caller that writes several files does so with the last.
 
     Raises:
-        OSError: If it cannot be written; the old file is then still there.
+        DiskError: If it cannot be written; the old file is then still there.
     """
     part = path.with_name(path.name + PART)
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    if named:
-        sync_folder(path.parent)
+    with writing(path):
+        try:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):  # half a file would only keep a full disk full
+                part.unlink(missing_ok=True)
+            raise
+        if named:
+            sync_folder(path.parent)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -41,8 +75,12 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a text file; it is on the disk afterwards."""
-    with path.open("a", encoding="utf-8") as file:
+    """Append a line to a text file; it is on the disk afterwards.
+
+    Raises:
+        DiskError: If it cannot be; a part of the line may then be there.
+    """
+    with writing(path), path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -88,7 +126,7 @@ class Lock:
 
         Raises:
             InUse: If somebody else has it.
-            OSError: If the file cannot be made.
+            OSError: If the file cannot be made or written.
         """
         self._file = path.open("a+", encoding="utf-8")
         try:
@@ -101,9 +139,14 @@ class Lock:
         except OSError:
             self._file.close()
             raise
-        self._file.truncate(0)
-        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
-        self._file.flush()
+        try:
+            self._file.truncate(0)
+            self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
+            self._file.flush()
+        except OSError:
+            with contextlib.suppress(OSError):  # it tries to write once more
+                self._file.close()
+            raise
 
     def release(self) -> None:
         """Let others have it."""

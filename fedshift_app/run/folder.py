@@ -1,10 +1,11 @@
-"""The folder of a run: configuration, one line per round, checkpoints of the last two rounds, summary."""
+"""The folder of a run: configuration, one line per round, checkpoints of five rounds, summary."""
 
 import hashlib
 import json
 import math
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import time
@@ -55,6 +56,7 @@ class Past:
         run_id: Names the run for its nodes.
         engine: Where it ran: ``simulation``, ``deployment`` or ``inline``.
         num_nodes: How many nodes there were at its start.
+        images: The fingerprint of its images by domain and split, of those that are read (``node.holdings``).
         resumed_after: The rounds after which it was resumed before.
         checkpoint: Its state after the last full round; None if there was none.
         history: Its rounds up to then.
@@ -65,6 +67,7 @@ class Past:
     run_id: str
     engine: str
     num_nodes: int
+    images: Mapping[str, Mapping[str, str]]
     resumed_after: tuple[int, ...]
     checkpoint: Checkpoint | None
     history: list[RoundResult]
@@ -89,7 +92,7 @@ class RunFolder:
 
     def __init__(
         self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, command: str, num_nodes: int = 0,
-        past: Past | None = None,
+        images: Mapping[str, Mapping[str, str]] | None = None, past: Past | None = None,
     ) -> None:  # fmt: skip
         """Make the folder and write ``config.yaml``; or go on in that of ``past``, whose lock is taken over.
 
@@ -100,10 +103,12 @@ class RunFolder:
             personal: Nodes are scored with models of their own, not with the global one.
             command: What was typed.
             num_nodes: How many nodes there are.
+            images: The fingerprint of the images by domain and split, None where the server has none.
             past: What is continued.
 
         Raises:
             ConfigError: If the folder cannot be made.
+            DiskError: If it cannot be written to; one that was just made is removed again.
         """
         self.config, self.engine, self.personal = config, engine, personal
         self.history: list[RoundResult] = []
@@ -120,11 +125,11 @@ class RunFolder:
         self.run_id = uuid.uuid4().hex
         stem = f"{config.experiment}-{config.method['name']}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         self.path = _make_folder(output_dir, stem)
-        self._lock = Lock(self.path / LOCK_FILE)
         content = {
             "resolved": config.model_dump(mode="json"),
             "engine": engine,
             "nodes": num_nodes,
+            "images": dict(images or {}),
             "run_id": self.run_id,
             "versions": versions(config),
             "command": command,
@@ -132,8 +137,14 @@ class RunFolder:
         }
         if os.environ.get(COMMIT):
             content["git"] = os.environ[COMMIT]
-        write_atomically(self.path / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-        self.nodes_folder.mkdir(parents=True)
+        try:
+            with durable.writing(self.path):
+                self._lock = Lock(self.path / LOCK_FILE)
+                self.nodes_folder.mkdir(parents=True)
+            _write_config(self.path, content)
+        except OSError:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
         self._track()
 
     @property
@@ -151,11 +162,13 @@ class RunFolder:
         self.path, self.run_id, self._lock = past.path, past.run_id, past.lock
         content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
         content.setdefault("resumed", []).append(resumed | {"versions": versions(self.config)})
-        # First: what rounds that are repeated leave behind must not count, whenever this process is killed.
-        write_atomically(self.path / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-        self.resumed_after = (*past.resumed_after, past.completed)
-        self.nodes_folder.mkdir(parents=True, exist_ok=True)
+        # Checkpoints first, the last one first: whenever this process is killed, the last that is left is one that the
+        # nodes' private parts of before belong to. Then what says that those of later rounds do not count any more.
         checkpoints.remove_after(self.path / checkpoints.FOLDER, past.completed)
+        _write_config(self.path, content)
+        self.resumed_after = (*past.resumed_after, past.completed)
+        with durable.writing(self.nodes_folder):
+            self.nodes_folder.mkdir(parents=True, exist_ok=True)
         metrics = self.path / METRICS_FILE
         if metrics.exists():
             lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
@@ -234,6 +247,10 @@ class RunFolder:
             results["resumed_after"] = self.resumed_after
         write_atomically(self.path / RESULTS_FILE, json.dumps(finite(results), indent=2) + "\n")
         return results
+
+
+def _write_config(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path / CONFIG_FILE, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
 
 
 def _line(result: RoundResult) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import shelves
+from fedshift_app.node import holdings, shelves
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import checkpoints
@@ -39,7 +39,8 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     """Build and check the configuration of a run, new or continued.
 
     Args:
-        flat: The run-config keys. With ``resume`` and without ``experiment`` all else is as in the folder.
+        flat: The run-config keys. With ``resume`` and without ``experiment`` all else is as in the folder. ``round``
+            goes back to an earlier round that is kept, 0 to the last one.
         hold: Keep the folder's lock, to continue the run; otherwise only look, and warn of nothing.
 
     Returns:
@@ -49,13 +50,16 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         ConfigError: As ``config.resolve``; and if the folder cannot be continued so.
     """
     given = dict(flat)
-    named = str(given.pop("resume", ""))
+    named, server_round = str(given.pop("resume", "")), int(given.pop("round", 0))
     if not named:
+        if server_round:
+            raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
         return configuration.resolve(given), None
     path = Path(named).expanduser().resolve()
     told = _read_config(path)
     if (path / RESULTS_FILE).exists():
-        raise ConfigError(f"resume: the run in {path} is finished, see {path / RESULTS_FILE}")
+        again = f"; to do the rounds after {server_round} again, remove {path / RESULTS_FILE}" if server_round else ""
+        raise ConfigError(f"resume: the run in {path} is finished, see {path / RESULTS_FILE}{again}")
     config = configuration.resolve(given | {"experiment": given.get("experiment") or str(path / CONFIG_FILE)})
     kept = configuration.validate(told["resolved"])
     if hold:
@@ -68,7 +72,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     except OSError as error:
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
     try:
-        past = _look(path, told, config, lock if hold else None)
+        past = _look(path, told, config, lock if hold else None, server_round)
     except BaseException:
         lock.release()
         raise
@@ -98,6 +102,29 @@ def check_number(past: Past, nodes: int) -> None:
     """
     if past.engine != DEPLOYMENT and nodes != past.num_nodes:
         raise ConfigError(f"resume: the run in {past.path} has {past.num_nodes} nodes, found {nodes}")
+
+
+def check_images(past: Past, config: RunConfig) -> None:
+    """Refuse a simulation on other images than before; those of real nodes are on the nodes.
+
+    Raises:
+        ConfigError: With the domain and split that has changed.
+        DataError: If images are missing or broken.
+    """
+    if past.engine == DEPLOYMENT or not past.images:
+        return
+    now = holdings.fingerprints(config)
+    changed = [
+        f"{domain} {split}"
+        for domain, marks in past.images.items()
+        for split, mark in marks.items()
+        if now.get(domain, {}).get(split) != mark
+    ]
+    if changed:
+        raise ConfigError(
+            f"resume: the images of {', '.join(changed)} are not those that the run in {past.path} began with; "
+            "bring those back (data-dir may name another folder), or start a new run"
+        )
 
 
 def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
@@ -156,15 +183,22 @@ def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
         raise ConfigError(f"resume: the run in {path} is another one: {'; '.join(told)}")
 
 
-def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None) -> Past:
+def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:
+    """Find the checkpoint from which the run goes on: that of ``server_round``, or for 0 the last that can be used."""
     resumed_after = tuple(int(resumed["after_round"]) for resumed in told.get("resumed", ()))
     past = Past(
         path=path, run_id=str(told["run_id"]), engine=str(told["engine"]), num_nodes=int(told["nodes"]),
+        images=dict(told.get("images", {})),  # of an older version: none, so they are not compared
         resumed_after=resumed_after, checkpoint=None, history=[], lock=lock,
     )  # fmt: skip
     lines = full_lines(path / METRICS_FILE)
     damaged = []
-    for number in checkpoints.rounds(path / checkpoints.FOLDER):
+    kept = checkpoints.rounds(path / checkpoints.FOLDER)
+    if server_round and server_round not in kept:
+        raise ConfigError(
+            f"round: {server_round} is not kept in {path}; kept are {', '.join(map(str, kept)) or 'none'}"
+        )
+    for number in [server_round] if server_round else kept:
         try:
             found = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
             _check_memory(past, found)
@@ -177,6 +211,8 @@ def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | N
             log.warning("a damaged checkpoint is left out, round %d serves: %s", number, "; ".join(damaged))
         history = [round_result(line, found.nodes, config) for line in lines[:number]]
         return replace(past, checkpoint=found, history=history)
+    if damaged and server_round:
+        raise ConfigError(f"round: {server_round} cannot be gone back to: {damaged[0]}")
     if damaged:
         raise ConfigError(f"resume: no checkpoint in {path} can be used: {'; '.join(damaged)}")
     if len(lines) > 1:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import console, durable, exit_codes
+from fedshift_app.run import checkpoints, console, durable, exit_codes
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
@@ -152,7 +152,7 @@ def newest(output_dir: Path) -> Path:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what ``status.json`` says, with the state as it is now, ``folder`` and ``resume``.
+    """Return what ``status.json`` says, with the state as it is now, ``folder``, the ``kept`` rounds and ``resume``.
 
     A process that was killed says nothing: the run is interrupted if the folder's lock is free.
 
@@ -173,16 +173,18 @@ def read(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not what a run writes: it lacks state, engine, round or rounds")
     if locked and told["state"] in (FAILED, INTERRUPTED):
         told["state"] = GATHERING
-    if not locked and told["state"] in GOING_ON:
+    if not locked and (folder / RESULTS_FILE).exists():  # by which it is finished, also if it was stopped right then
         told["state"] = _ended_as(folder / RESULTS_FILE)
+    elif not locked and told["state"] in GOING_ON:
+        told["state"] = INTERRUPTED
     ended = told["state"] in (FAILED, INTERRUPTED)
-    return told | {"folder": str(folder), "resume": resume_command(folder, told["engine"]) if ended else None}
+    kept = checkpoints.rounds(folder / checkpoints.FOLDER)
+    go_on = resume_command(folder, told["engine"]) if ended else None
+    return told | {"folder": str(folder), "kept": kept, "resume": go_on}
 
 
 def _ended_as(results: Path) -> str:
-    """Return the state of a run whose process ended without its last word."""
-    if not results.exists():
-        return INTERRUPTED
+    """Return the state of a finished run."""
     try:
         return DEGRADED if json.loads(results.read_text(encoding="utf-8")).get("lost") else COMPLETED
     except (OSError, ValueError, AttributeError) as error:
@@ -232,6 +234,7 @@ def block(told: Mapping[str, Any]) -> str:
     lines.append(f"  folder    {told['folder']}")
     if told["resume"]:
         lines.append(f"  go on     {told['resume']}")
+        lines += [f"  kept      round {', '.join(map(str, told['kept']))}"] if told["kept"] else []
     return "\n".join(plain(line, MOST_LINE) for line in lines)
 
 

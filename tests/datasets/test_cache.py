@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support import SmallDisk
 
 from datasets import cache, catalog, trees
 from datasets.base import ImageSet, Source
@@ -175,6 +176,60 @@ def test_a_full_disk_says_so(photos: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(DataError, match="No space left on device"):
         load(photos)
+
+
+def test_the_hash_of_a_part_is_of_its_images_and_labels(photos: Path, kept: Path) -> None:
+    mark = cache.content(PART, listed(photos))
+    (file,) = kept.glob(f"*/{cache.CONTENT_FILE}")
+    assert file.read_text() == mark == cache.content_of(load(photos)[0])
+    for item in listed(photos).items:
+        os.utime(item.path, (1, 1))  # decoded again, to the same images
+    assert cache.content(PART, listed(photos)) == mark
+    (file,) = kept.glob(f"*/{cache.CONTENT_FILE}")
+    file.write_text(mark[:9])
+    assert cache.content(PART, listed(photos)) == mark == file.read_text()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(photos / "cat" / "2.png")
+    assert cache.content(PART, listed(photos)) != mark
+
+
+def test_the_hash_is_of_shape_pixels_and_labels() -> None:
+    x, y = np.arange(3000 * 12).reshape(3000, 2, 2, 3).astype(np.uint8), np.arange(3000)
+    other = x.copy()
+    other[-1, -1, -1, -1] ^= 1
+    marks = {
+        cache.content_of(images)
+        for images in (
+            ImageSet(x, y), ImageSet(other, y), ImageSet(x, y[::-1]), ImageSet(x.reshape(3000, 4, 1, 3), y)
+        )
+    }  # fmt: skip
+    assert len(marks) == 4
+
+
+def test_the_hash_of_a_kept_part_is_worked_out_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = cache.content(PART, listed(photos))
+    monkeypatch.setattr(cache, "content_of", lambda images: pytest.fail("once more"))
+    assert cache.content(PART, listed(photos)) == mark
+
+
+def _decode_without_room(photos: str, small: str) -> str:
+    os.environ[cache.CACHE_DIR] = small
+    try:
+        cache.load(cache.Part("pets", "photo", "train", 256), listed(Path(photos)))
+    except DataError as error:
+        return str(error)
+    return "there was room"
+
+
+def test_a_disk_that_is_full_kills_no_process(photos: Path, small_disk: SmallDisk) -> None:
+    """A memory-mapped page without room for it would: SIGBUS."""
+    small_disk.size("1m")  # ten images of 196 kB
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        told = pool.apply_async(_decode_without_room, (str(photos), str(small_disk.path))).get(timeout=60)
+    assert told == (
+        f"cannot write the image cache to {small_disk.path} (No space left on device); "
+        "set FEDSHIFT_CACHE to a folder with room"
+    )
+    assert [path.name for path in small_disk.path.iterdir() if not path.name.endswith(".lock")] == []
 
 
 def _decode_in_a_process(photos: str, kept: str) -> int:

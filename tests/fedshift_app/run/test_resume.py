@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,15 @@ import psutil
 import pytest
 import yaml
 from flwr.app import MessageType
-from support import Killed, ListeningGrid, Run
+from killing import NODES, ROUNDS, SHORT, STAGES, KillAt, only, resume, start, told
+from support import ListeningGrid, Run
 
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner
-from fedshift_app.run import checkpoints, durable, resuming
+from fedshift_app.run import checkpoints, resuming
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_wire.errors import ConfigError, FederationError
 
-SHORT = "train.epochs=1 allocation.share=0.1"
-NODES, ROUNDS = 4, 3
 #: Methods that keep something on the nodes, each with what makes it do so.
 PRIVATE = {
     "local": "",
@@ -39,73 +38,6 @@ PRIVATE = {
     "fedseproto": "train.epochs=2",
     "i2pfl": "method.augproto_scope=round",
 }
-
-
-#: What is done of a write when the kill comes: nothing, half of it, all but the rename, all.
-STAGES = ("before", "half", "unnamed", "after")
-
-
-@pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., contextlib.AbstractContextManager[None]]:
-    """Return a function: within its block a run is killed as it writes the file whose path ends so."""
-    write, append = durable.write_durably, durable.append_line
-
-    @contextlib.contextmanager
-    def kill_at(end: str, stage: str) -> Iterator[None]:
-        def killing_write(path: Path, data: bytes, *, named: bool = True) -> None:
-            if end not in str(path):
-                return write(path, data, named=named)
-            if stage == "after":
-                write(path, data, named=named)
-            elif stage != "before":
-                part = path.with_name(path.name + durable.PART)
-                part.write_bytes(data if stage == "unnamed" else data[: len(data) // 2])
-            raise Killed(str(path))
-
-        def killing_append(path: Path, line: str) -> None:
-            if f"{path.name}:{json.loads(line)['round']}" != end:
-                return append(path, line)
-            if stage == "after":
-                append(path, line)
-            elif stage != "before":
-                with path.open("a") as file:
-                    file.write(line if stage == "unnamed" else line[: len(line) // 2])
-            raise Killed(end)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(durable, "write_durably", killing_write)
-            patch.setattr(durable, "append_line", killing_append)
-            try:
-                yield
-            except Killed:
-                return
-        pytest.fail(f"nothing wrote {end}")
-
-    return kill_at
-
-
-KillAt = Callable[..., contextlib.AbstractContextManager[None]]
-
-
-def start(folder: Path, **flat: Any) -> Run:
-    """Run in this process; the run folder is the only one in ``folder``."""
-    given = {"experiment": "handwritten", "rounds": ROUNDS, "output-dir": str(folder), "set": SHORT} | flat
-    return Run(runner.run_inline(given, NODES))
-
-
-def resume(folder: Path, **flat: Any) -> Run:
-    return Run(runner.run_inline({"resume": str(only(folder))} | flat, NODES))
-
-
-def only(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
-
-
-def told(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return all that a run says but its times."""
-    results = {key: value for key, value in run.results.items() if key not in ("seconds", "resumed_after")}
-    return results, [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
 
 
 # --- killed and resumed ---------------------------------------------------------------------------------------

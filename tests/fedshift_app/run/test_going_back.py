@@ -1,0 +1,260 @@
+"""``resume=FOLDER round=N``: the rounds that are kept, and going back to one of them; changed images are noticed."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from killing import SHORT, KillAt, killing, only, resume, start, told
+from support import Killed, Run, refusal_of
+
+from datasets import cache, catalog
+from datasets.base import Source
+from fedshift_app import cli
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.launch import runner
+from fedshift_app.node.shelves import Shelf
+from fedshift_app.run import checkpoints, status
+from fedshift_wire.errors import ConfigError
+
+# --- what is kept -------------------------------------------------------------------------------------------------
+
+
+def test_five_rounds_are_kept_the_older_the_thinner() -> None:
+    assert checkpoints.kept(17) == [17, 16, 14, 12, 8]
+    assert checkpoints.kept(100) == [100, 99, 98, 96, 88]
+    assert [checkpoints.kept(number) for number in (1, 2, 3, 4)] == [[1], [2, 1], [3, 2], [4, 3, 2]]
+
+
+@given(st.integers(1, 5000))
+def test_whoever_is_kept_was_kept_ever_since(server_round: int) -> None:
+    kept = checkpoints.kept(server_round)
+    assert kept == sorted(set(kept), reverse=True)
+    assert kept[0] == server_round
+    assert len(kept) == 5 or server_round < 16
+    assert all(server_round - old >= step for old, step in zip(kept[1:], checkpoints.KEEP_STEPS, strict=False))
+    assert set(kept) <= {server_round, *checkpoints.kept(server_round - 1)}
+
+
+@given(trained=st.sets(st.integers(1, 40)), last=st.integers(1, 40))
+def test_a_node_has_its_memory_of_each_round_that_is_kept(
+    trained: set[int], last: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whichever rounds it trained in: what it would have remembered, had the run ended there."""
+    folder = tmp_path_factory.mktemp("shelf") / "node-0"
+    for number in sorted(trained):
+        if number <= last:
+            Shelf(folder).remember(number, {"round": np.array(number)})
+    for number in checkpoints.kept(last):
+        wanted = max((trains for trains in trained if trains <= number), default=0)
+        assert Shelf(folder, (number,)).recall()[0] == wanted
+    assert not folder.is_dir() or len(list(folder.iterdir())) <= 6
+
+
+# --- going back ---------------------------------------------------------------------------------------------------
+
+METHODS = {"fedavg": "", "fedbn": "model.name=cnn_bn", "fedcode": ""}  # alone; with private parts; and with knowledge
+FEW = "train.epochs=1 allocation.share=0.05 federation.participation=0.75"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_went_back_ends_as_one_that_was_never_further(method: str, tmp_path: Path, kill_at: KillAt) -> None:
+    flat = {"method": method, "rounds": 6, "set": f"{FEW} {METHODS[method]}"}
+    whole = start(tmp_path / "whole", **flat)
+    runs = tmp_path / "runs"
+    with kill_at("weights-00006", "before"):
+        start(runs, **flat)
+    assert checkpoints.rounds(only(runs) / "checkpoint") == [5, 4, 2]
+    with kill_at("round-00005.json", "after"):
+        resume(runs, round=2)
+    lines = (only(runs) / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4, 5]
+    run = resume(runs, round=4)
+    assert told(run) == told(whole)
+    assert run.results["resumed_after"] == [2, 4]
+
+
+@pytest.fixture(scope="module")
+def whole_fedcode(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return start(tmp_path_factory.mktemp("whole"), method="fedcode", rounds=6, set=FEW)
+
+
+@pytest.fixture(scope="module")
+def broken_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that has 5, 4 and 2 of 6 rounds."""
+    runs = tmp_path_factory.mktemp("interrupted")
+    with pytest.MonkeyPatch.context() as patch, killing(patch)("weights-00006", "before"):
+        start(runs, method="fedcode", rounds=6, set=FEW)
+    return runs
+
+
+@pytest.fixture
+def interrupted(broken_off: Path, tmp_path: Path) -> Path:
+    shutil.copytree(broken_off, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("file", ["round-00005.json", "weights-00005.safetensors", "round-00004.json", "config.yaml"])
+def test_killed_while_it_goes_back(
+    file: str, interrupted: Path, kill_at: KillAt, whole_fedcode: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next resume goes on from the last round that is left, be it the one that was asked for or a later one."""
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name == file:
+            raise Killed(file)
+        remove(path, missing_ok)
+
+    remove = Path.unlink
+    with monkeypatch.context() as patch:
+        if file != "config.yaml":
+            patch.setattr(Path, "unlink", unlink)
+        with kill_at("config.yaml", "unnamed"):  # at the latest
+            resume(interrupted, round=2)
+    left = checkpoints.rounds(only(interrupted) / "checkpoint")
+    assert left == {"round-00005.json": [5, 4, 2], "config.yaml": [2]}.get(file, [4, 2])
+    run = resume(interrupted)
+    assert told(run) == told(whole_fedcode)
+    assert run.results["resumed_after"] == [left[0]]
+
+
+def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
+    folder = only(interrupted)
+    given = {"resume": str(folder)}
+    assert refusal_of(ConfigError, runner.run_inline, given | {"round": 3}, 4) == (
+        f"round: 3 is not kept in {folder}; kept are 5, 4, 2"
+    )
+    assert status.read(folder)["kept"] == [5, 4, 2]
+    assert "  kept      round 5, 4, 2" in status.block(status.read(folder))
+    kept = json.loads((folder / "checkpoint" / "round-00002.json").read_text())["memory"]
+    index = next(index for index, number in kept.items() if number == 2)
+    (part,) = (folder / "checkpoint").glob(f"nodes/node-{index}/round-00002-*")
+    part.unlink()
+    assert refusal_of(ConfigError, runner.run_inline, given | {"round": 2}, 4) == (
+        f"round: 2 cannot be gone back to: {folder}/checkpoint/nodes/node-{index} lacks the private parts of round 2"
+    )
+    weights = folder / "checkpoint" / "weights-00004.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert f"round: 4 cannot be gone back to: {weights} has " in refusal_of(
+        ConfigError, runner.run_inline, given | {"round": 4}, 4
+    )
+    assert checkpoints.rounds(folder / "checkpoint") == [5, 4, 2]
+
+
+def test_a_finished_run_is_told_with_the_file_by_which_it_counts_as_finished(whole_fedcode: Run) -> None:
+    message = refusal_of(ConfigError, runner.run_inline, {"resume": str(whole_fedcode.folder), "round": 4}, 4)
+    assert message.endswith(
+        f"/results.json; to do the rounds after 4 again, remove {whole_fedcode.folder}/results.json"
+    )
+    assert len(list(whole_fedcode.folder.glob("checkpoint/nodes/node-*/*"))) == 4
+
+
+@pytest.mark.parametrize("arguments", [["round=4"], ["handwritten", "round=20"]])
+def test_a_round_without_a_folder(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("sys.argv", ["fedshift", "run", *arguments])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert "needs resume=FOLDER; the number of a run's rounds is rounds=N" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="belongs to resume=FOLDER"):
+        configuration.resolve({"round": 4})
+    with pytest.raises(ConfigError, match="round: expected at least 1, found 0"):
+        parse_arguments(["round=0"])
+
+
+# --- other images -------------------------------------------------------------------------------------------------
+
+DIGITS = {
+    "experiment": "digits-small-cnn", "rounds": 3,
+    "set": "dataset.domains=[mnist,usps] 'allocation.counts={mnist: 1, usps: 1}' allocation.share=1.0 train.epochs=1",
+}  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write two small domains as npz files."""
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name in ("mnist_train", "mnist_test", "usps_train", "usps_test"):
+        x = rng.integers(0, 256, (40, 28, 28), dtype=np.uint8)
+        np.savez(folder / f"{name}.npz", x=x, y=np.arange(40) % 10)
+    return folder
+
+
+@pytest.fixture
+def on_digits(data: Path, tmp_path: Path, kill_at: KillAt) -> Callable[[str], Path]:
+    """Return a function that starts a run which is killed as it writes a file, and returns its folder."""
+
+    def begin(end: str) -> Path:
+        with kill_at(end, "before"):
+            runner.run_inline(DIGITS | {"data-dir": str(data), "output-dir": str(tmp_path / "runs")}, 2)
+        catalog.load.cache_clear()
+        return only(tmp_path / "runs")
+
+    return begin
+
+
+def change(data: Path, name: str) -> None:
+    """Turn all images of a file upside down; labels and sizes stay."""
+    with np.load(data / f"{name}.npz") as found:
+        x, y = found["x"], found["y"]
+    np.savez(data / f"{name}.npz", x=x[:, ::-1], y=y)
+    catalog.load.cache_clear()
+
+
+@pytest.mark.parametrize("end", ["round-00001.json", "weights-00003"])
+@pytest.mark.parametrize("names", [["usps_train"], ["mnist_test", "usps_train"]])
+def test_images_that_changed_are_noticed_though_their_labels_did_not(
+    end: str, names: list[str], data: Path, on_digits: Callable[[str], Path]
+) -> None:
+    folder = on_digits(end)
+    for name in names:
+        change(data, name)
+    message = refusal_of(ConfigError, runner.run_inline, {"resume": str(folder)}, 2)
+    assert message == (
+        f"resume: the images of {', '.join(name.replace('_', ' ') for name in names)} are not those that the run in "
+        f"{folder} began with; bring those back (data-dir may name another folder), or start a new run"
+    )
+    for name in names:
+        change(data, name)  # once more: as they were
+    assert Run(runner.run_inline({"resume": str(folder)}, 2)).results["rounds"] == 3
+
+
+def test_a_touched_or_moved_file_and_an_empty_cache_are_no_other_images(
+    data: Path, tmp_path: Path, on_digits: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = on_digits("weights-00002")
+    for file in data.iterdir():
+        os.utime(file, (1, 1))
+    moved = data.rename(tmp_path / "moved")
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "another-cache"))
+    catalog.load.cache_clear()
+    run = Run(runner.run_inline({"resume": str(folder), "data-dir": str(moved)}, 2))
+    assert run.results["resumed_after"] == [1]
+
+
+def test_the_command_looks_at_images_before_anything_starts(
+    data: Path, on_digits: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    folder = on_digits("weights-00002")
+    change(data, "mnist_train")
+    monkeypatch.setattr(runner, "run_simulation", lambda *given: pytest.fail("it started"))
+    monkeypatch.setattr("sys.argv", ["fedshift", "run", f"resume={folder}"])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert "error: resume: the images of mnist train are not those" in capsys.readouterr().err
+
+
+def test_drawn_images_have_no_fingerprint(tmp_path: Path, kill_at: KillAt) -> None:
+    assert catalog.content("handwritten", "scan", "train", Source()) is None
+    with kill_at("weights-00002", "before"):
+        start(tmp_path, set=SHORT)
+    assert "images: {}" in (only(tmp_path) / "config.yaml").read_text()
