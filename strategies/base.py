@@ -49,11 +49,12 @@ from strategies.federation.evaluation import (
     asked_of,
     local_accuracy,
     own_accuracy,
+    tests_of,
 )
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Ask, Federation, RoundResult
-from strategies.federation.sent import Sent
+from strategies.federation.sent import Sent, let_go_strays
 from strategies.federation.updates import Update, average, by_reason, mean_losses, num_bytes, read_update
 from strategies.weighting import by_rule
 
@@ -333,14 +334,6 @@ class DomainStrategy(FedAvg):
         own = [node.domain] if node.num_test else []
         return {LOCAL_DOMAINS: list(self.federation.domains) if node.shared_test else own}
 
-    def _local_tests(self, node: Node, server_round: int) -> dict[str, int | None]:
-        """Return how many test images each domain has on which a node was to score its own model, if that is known."""
-        domains = self._local_domains(node, server_round).get(LOCAL_DOMAINS, [])
-        own = {domain: node.tests_of(domain) for domain in domains}
-        if self.federation.own_tests:  # what the node was drawn of a domain that others hold it knows alone
-            return {domain: number or None for domain, number in own.items()}
-        return {domain: number or self._tests_seen.get(domain) for domain, number in own.items()}
-
     def _client_scores(self, updates: list[Update], server_round: int) -> ClientScores:
         fed = self.federation
         accuracy: dict[int, dict[str, float]] = {}
@@ -376,7 +369,8 @@ class DomainStrategy(FedAvg):
         fed = self.federation
         content = checks.opened(reply, (ARRAYS, KNOWLEDGE, METRICS))
         metrics = checks.metrics_of(content)
-        tests = self._local_tests(node, self._result.server_round)
+        asked = self._local_domains(node, self._result.server_round).get(LOCAL_DOMAINS, [])
+        tests = tests_of(node, asked, {} if fed.own_tests else self._tests_seen)
         checks.trained(metrics, node.num_examples, fed.terms, tests, node.num_test if node.shared_test else 0)
         self._hear(node, metrics)
         update = read_update(node, content, metrics, self._global, fed.max_value)
@@ -390,15 +384,7 @@ class DomainStrategy(FedAvg):
         """Return the answers to what was sent, one of each node; others are let go, with a line."""
         answers, strays = self._sent.answers(replies)
         self.roster.listener.answered([reply.metadata.src_node_id for reply in answers])
-        nodes = {node.node_id: node for node in self.roster.nodes}
-        for stray in strays:
-            checks.let_go(stray)
-            if node := nodes.get(stray.metadata.src_node_id):
-                number = self._result.server_round
-                told = {"event": "stray_answer", "round": number, "node": node.index, "domain": node.domain}
-                log.warning(
-                    "round %d: an answer of %s is not to what it was sent last: dropped", number, node, extra=told
-                )
+        let_go_strays(strays, self.roster.nodes, self._result.server_round)
         return answers
 
     def _hear(self, node: Node, metrics: Mapping[str, Any]) -> None:

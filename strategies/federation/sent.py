@@ -1,8 +1,17 @@
 """Which reply is an answer to what was sent."""
 
+import logging
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from flwr.app import Message, Metadata
+
+from strategies.federation.checks import let_go
+
+if TYPE_CHECKING:
+    from strategies.federation.roster import Node
+
+log = logging.getLogger("fedshift")
 
 
 class Sent:
@@ -30,3 +39,15 @@ class Sent:
             else:
                 answers[told.src_node_id] = reply
         return list(answers.values()), strays
+
+
+def let_go_strays(strays: Iterable[Message], nodes: Iterable["Node"], server_round: int) -> None:
+    """Let go of replies that are no answers, with a line where one calls itself that of a node."""
+    by_id = {node.node_id: node for node in nodes}
+    for stray in strays:
+        let_go(stray)
+        if node := by_id.get(stray.metadata.src_node_id):
+            told = {"event": "stray_answer", "round": server_round, "node": node.index, "domain": node.domain}
+            log.warning(
+                "round %d: an answer of %s is not to what it was sent last: dropped", server_round, node, extra=told
+            )  # fmt: skip
