@@ -273,13 +273,9 @@ class DomainStrategy(FedAvg):
         return [nodes[i] for i in sorted(chosen)]
 
     def _message(
-        self,
-        kind: str,
-        node: Node,
-        arrays: ArrayRecord,
-        server_round: int,
+        self, kind: str, node: Node, arrays: ArrayRecord, server_round: int,
         asked: Mapping[str, list[str] | list[int] | bool],
-    ) -> Message:
+    ) -> Message:  # fmt: skip
         ask = Ask(server_round, kind == MessageType.TRAIN)
         told = {TOLD + name: value for name, value in self.tell(node, ask).items()}
         config = ConfigRecord({
