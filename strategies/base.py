@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused, plain
+from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import (
     ARRAYS,
@@ -30,7 +30,6 @@ from fedshift_wire.names import (
     LOCAL_DOMAINS,
     METRICS,
     NODE_INDEX,
-    RAISED,
     RUN,
     SERVER_ROUND,
     TOLD,
@@ -52,11 +51,12 @@ from strategies.federation.evaluation import (
     asked_of,
     local_accuracy,
     own_accuracy,
+    tests_of,
 )
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Ask, Federation, RoundResult
-from strategies.federation.sent import Sent
+from strategies.federation.sent import Sent, check_whole, let_go_strays
 from strategies.federation.updates import Update, average, by_reason, decode, mean_losses, num_bytes, read_update
 from strategies.weighting import by_rule, check_weights
 
@@ -300,13 +300,9 @@ class DomainStrategy(FedAvg):
         return max(1, round(self.federation.participation * present))
 
     def _message(
-        self,
-        kind: str,
-        node: Node,
-        arrays: ArrayRecord,
-        server_round: int,
+        self, kind: str, node: Node, arrays: ArrayRecord, server_round: int,
         asked: Mapping[str, list[str] | list[int] | bool],
-    ) -> Message:
+    ) -> Message:  # fmt: skip
         ask = Ask(server_round, kind == MessageType.TRAIN)
         told = {TOLD + name: value for name, value in self.tell(node, ask).items()}
         config = ConfigRecord({
@@ -361,14 +357,6 @@ class DomainStrategy(FedAvg):
         own = [node.domain] if node.num_test else []
         return {LOCAL_DOMAINS: list(self.federation.domains) if node.shared_test else own}
 
-    def _local_tests(self, node: Node, server_round: int) -> dict[str, int | None]:
-        """Return how many test images each domain has on which a node was to score its own model, if that is known."""
-        domains = self._local_domains(node, server_round).get(LOCAL_DOMAINS, [])
-        own = {domain: node.tests_of(domain) for domain in domains}
-        if self.federation.own_tests:  # what the node was drawn of a domain that others hold it knows alone
-            return {domain: number or None for domain, number in own.items()}
-        return {domain: number or self._tests_seen.get(domain) for domain, number in own.items()}
-
     def _client_scores(self, updates: list[Update], server_round: int) -> ClientScores:
         fed = self.federation
         accuracy: dict[int, dict[str, float]] = {}
@@ -408,7 +396,8 @@ class DomainStrategy(FedAvg):
         fed = self.federation
         content = checks.opened(reply, (ARRAYS, KNOWLEDGE, METRICS))
         metrics = checks.metrics_of(content)
-        tests = self._local_tests(node, self._result.server_round)
+        asked = self._local_domains(node, self._result.server_round).get(LOCAL_DOMAINS, [])
+        tests = tests_of(node, asked, {} if fed.own_tests else self._tests_seen)
         checks.trained(metrics, node.num_examples, fed.terms, tests, node.num_test if node.shared_test else 0)
         self._hear(node, metrics)
         update = read_update(node, content, metrics, weights, fed.max_value)
@@ -422,22 +411,9 @@ class DomainStrategy(FedAvg):
         """Return the answers to what was sent, one of each node; others are let go, with a line."""
         answers, strays = self._sent.answers(replies)
         self.roster.listener.answered([reply.metadata.src_node_id for reply in answers])
-        nodes = {node.node_id: node for node in self.roster.nodes}
-        for stray in strays:
-            checks.let_go(stray)
-            if node := nodes.get(stray.metadata.src_node_id):
-                number = self._result.server_round
-                told = {"event": "stray_answer", "round": number, "node": node.index, "domain": node.domain}
-                log.warning(
-                    "round %d: an answer of %s is not to what it was sent last: dropped", number, node, extra=told
-                )
-        for answer in answers:
-            # Told by Flower: what a node's app raises, it tells with a code of its own.
-            if self._is_simulated and answer.has_error() and answer.error.code != RAISED:
-                raise FederationError(
-                    f"round {self._result.server_round}: the simulation lost the work of "
-                    f"{nodes[answer.metadata.src_node_id]}: {plain(answer.error.reason)}"
-                )
+        let_go_strays(strays, self.roster.nodes, self._result.server_round)
+        if self._is_simulated:
+            check_whole(answers, self.roster.nodes, self._result.server_round)
         return answers
 
     def _hear(self, node: Node, metrics: Mapping[str, Any]) -> None:

@@ -327,6 +327,17 @@ def divide(images: int, batch: int, nodes: int) -> list[tuple[int, int]]:
     return list(zip(edges, [*edges[1:], images], strict=True))
 
 
+def tests_of(node: Node, domains: Iterable[str], seen: Mapping[str, int]) -> dict[str, int | None]:
+    """Return how many test images of each domain a node scores its own model on; None where that is not known.
+
+    Args:
+        node: The node.
+        domains: Those that it is asked for.
+        seen: Test images of domains as their own nodes see them; none where each node is drawn its own.
+    """
+    return {domain: node.tests_of(domain) or seen.get(domain) for domain in domains}
+
+
 def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str, float]:
     """Return the accuracy in percent of a node's own model on the domains that it was asked for.
 

@@ -1,8 +1,20 @@
 """Which reply is an answer to what was sent."""
 
+import logging
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from flwr.app import Message, Metadata
+
+from fedshift_wire.bounds import plain
+from fedshift_wire.errors import FederationError
+from fedshift_wire.names import RAISED
+from strategies.federation.checks import let_go
+
+if TYPE_CHECKING:
+    from strategies.federation.roster import Node
+
+log = logging.getLogger("fedshift")
 
 
 class Sent:
@@ -30,3 +42,33 @@ class Sent:
             else:
                 answers[told.src_node_id] = reply
         return list(answers.values()), strays
+
+
+def let_go_strays(strays: Iterable[Message], nodes: Iterable["Node"], server_round: int) -> None:
+    """Let go of replies that are no answers, with a line where one calls itself that of a node."""
+    by_id = {node.node_id: node for node in nodes}
+    for stray in strays:
+        let_go(stray)
+        if node := by_id.get(stray.metadata.src_node_id):
+            told = {"event": "stray_answer", "round": server_round, "node": node.index, "domain": node.domain}
+            log.warning(
+                "round %d: an answer of %s is not to what it was sent last: dropped", server_round, node, extra=told
+            )  # fmt: skip
+
+
+def check_whole(answers: Iterable[Message], nodes: Iterable["Node"], server_round: int) -> None:
+    """Check that no answer of a simulation was lost on the way.
+
+    What a node's app raises, it tells with a code of its own; any other error is Flower's word for a node whose work
+    came to nothing, though nothing is wrong with it.
+
+    Raises:
+        FederationError: With the node, and what Flower says.
+    """
+    by_id = {node.node_id: node for node in nodes}
+    for answer in answers:
+        if answer.has_error() and answer.error.code != RAISED:
+            raise FederationError(
+                f"round {server_round}: the simulation lost the work of {by_id[answer.metadata.src_node_id]}: "
+                f"{plain(answer.error.reason)}"
+            )
