@@ -21,9 +21,16 @@ from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
+from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 
 T = TypeVar("T", bound=Named)
+
+
+def path(given: str | Path) -> Path:
+    """Return the absolute path that is meant by an argument or option of any command."""
+    return user_path(given)
+
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -110,7 +117,7 @@ def status(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=path)],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all]")] = None,
 ) -> None:
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
@@ -202,7 +209,9 @@ def list_papers() -> None:
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.", parser=path)
+    ],
     paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
     score: Annotated[str, typer.Option(help="last5, final, best, validation or clients.")] = "last5",
     allow_different: Annotated[
@@ -210,10 +219,11 @@ def compare(
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.")] = None,
-    html: Annotated[Path | None, typer.Option(help="A page to write.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.", parser=path)] = None,
+    html: Annotated[Path | None, typer.Option(help="A page to write.", parser=path)] = None,
     keep: Annotated[
-        Path | None, typer.Option(help="A folder for one small JSON file per run, which `compare` reads as well.")
+        Path | None,
+        typer.Option(help="A folder for one small JSON file per run, which `compare` reads as well.", parser=path),
     ] = None,
 ) -> None:
     """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
@@ -223,16 +233,16 @@ def compare(
         raise ConfigError("give --markdown or --json, not both")
     found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    for path, content in ((csv, found.csv), (html, found.html)):
-        if path is not None:
+    for file, content in ((csv, found.csv), (html, found.html)):
+        if file is not None:
             try:
-                path.write_text(content(), encoding="utf-8")
+                file.write_text(content(), encoding="utf-8")
             except OSError as error:
-                raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-            typer.echo(f"wrote {path.resolve()}", err=markdown or as_json)
+                raise ConfigError(f"cannot write {file}: {error.strerror}") from None
+            typer.echo(f"wrote {file}", err=markdown or as_json)
     if keep is not None:
         files = comparing.keep(runs, keep)
-        typer.echo(f"wrote {len(files)} files into {keep.resolve()}", err=markdown or as_json)
+        typer.echo(f"wrote {len(files)} files into {keep}", err=markdown or as_json)
 
 
 @app.command()
@@ -252,8 +262,8 @@ def prepare(
 @app.command()
 def preview(
     dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.")] = Path("sheet.png"),
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.", parser=path)] = Path("sheet.png"),
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.", parser=path)] = None,
     domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
@@ -263,7 +273,7 @@ def preview(
     from fedshift_app.launch import preparing
 
     chosen = preparing.chosen_domains(dataset, domains)
-    source = Source(data_dir.expanduser().resolve() if data_dir else None)
+    source = Source(data_dir)
     if split not in SPLITS:
         raise ConfigError(f"--split is {split!r}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
@@ -273,19 +283,22 @@ def preview(
         sheet.save(output)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {output}: {error}") from None
-    typer.echo(f"wrote {output.resolve()}")
+    typer.echo(f"wrote {output}")
 
 
 @app.command()
 def export(
     experiment: Annotated[str, typer.Argument(help="See `fedshift experiments`.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.")] = Path("nodes"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.", parser=path)] = Path("nodes"),
 ) -> None:
     """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
     from fedshift_app.launch import exporting
 
     flat, launch = parse_arguments([experiment, *(arguments or [])])
+    for key in launch:
+        if key != "nodes":
+            raise ConfigError(f"{key}: export starts nothing; it takes nodes=N and the keys of a run's configuration")
     for folder in exporting.export(configuration.resolve(flat), launch.get("nodes"), output):
         typer.echo(exporting.supernode_command(folder))
 
@@ -295,18 +308,21 @@ def deploy_demo(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
-    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, with TLS and node keys."""
+    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, with TLS and node keys.
+
+    Four rounds, unless rounds=N. Keys of `fedshift run`, but for the experiment, resume, report and how to launch.
+    """
     from fedshift_app.launch import deploying
 
-    flat, _ = parse_arguments(["handwritten", *(arguments or [])])
-    typer.echo(f"run folder: {deploying.demo(flat, secure=not insecure)}")
+    typer.echo(f"run folder: {deploying.demo(deploying.read(arguments or []), secure=not insecure)}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def superlink(
     context: typer.Context,
     folder: Annotated[
-        Path | None, typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.")
+        Path | None,
+        typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.", parser=path),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
@@ -322,21 +338,21 @@ def superlink(
 
     if insecure == (folder is not None):
         raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
-    security = ["--insecure"] if folder is None else Credentials(folder.expanduser().resolve()).superlink_options()
+    security = ["--insecure"] if folder is None else Credentials(folder).superlink_options()
     serve([*security, "--host", host, "--port", str(port), *context.args])
 
 
 @credentials_app.command("authority")
-def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to write to.")]) -> None:
+def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=path)]) -> None:
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_authority(folder.expanduser().resolve()))
+    tell_files(credentials.make_authority(folder))
 
 
 @credentials_app.command("server")
 def credentials_server(
-    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.")],
+    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.", parser=path)],
     host: Annotated[
         list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
     ] = None,
@@ -345,24 +361,24 @@ def credentials_server(
     """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_server(folder.expanduser().resolve(), host or [], days))
+    tell_files(credentials.make_server(folder, host or [], days))
 
 
 @credentials_app.command("node")
 def credentials_node(
-    folder: Annotated[Path, typer.Argument(help="Folder to write to.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=path)],
     name: Annotated[str, typer.Argument(help="The node's name.")],
 ) -> None:
     """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_node(folder.expanduser().resolve(), name))
+    tell_files(credentials.make_node(folder, name))
 
 
 def tell_files(paths: list[Path]) -> None:
     """Print what was written."""
-    for path in paths:
-        typer.echo(f"wrote {path}")
+    for file in paths:
+        typer.echo(f"wrote {file}")
 
 
 def fail(error: FedShiftError) -> NoReturn:
@@ -387,6 +403,8 @@ def main() -> None:
         app()
     except FedShiftError as error:
         fail(error)
+    except OSError as error:  # a disk that is full, a folder that may not be entered: nothing that a traceback mends
+        fail(FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ _KNOWN = tuple(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "
 _KINDS = {"timestamp": "a date", "binary": "binary data", "set": "a set", "omap": "a list of pairs"}
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Makes values that some key may take, or tells why not."""
+class _OnceLoader(yaml.SafeLoader):
+    """Makes values that some key may take, each key of a mapping once, or tells why not."""
 
     keys: tuple[type, ...] = (str,)  # what a mapping's keys may be
 
@@ -123,13 +123,13 @@ class _StrictLoader(yaml.SafeLoader):
         return key
 
 
-class _AnyScalarLoader(_StrictLoader):
+class _OnceLoaderOfMethods(_OnceLoader):
     """Takes true, false and numbers for keys as well."""
 
     keys = (str, bool, int, float)
 
 
-_StrictLoader.add_constructor(_TAG + "int", _StrictLoader.construct_yaml_int)
+_OnceLoader.add_constructor(_TAG + "int", _OnceLoader.construct_yaml_int)
 
 
 class _ProblemError(ConstructorError):
@@ -162,7 +162,7 @@ def parse(text: str, *, scalar_keys: bool = False) -> Any:
     if len(text) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} characters")
     try:
-        return yaml.load(text, Loader=_AnyScalarLoader if scalar_keys else _StrictLoader)
+        return yaml.load(text, Loader=_OnceLoaderOfMethods if scalar_keys else _OnceLoader)
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ValueError(where + ", ".join(filter(None, [error.context, error.problem]))) from None

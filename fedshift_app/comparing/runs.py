@@ -15,6 +15,7 @@ from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one.
@@ -114,7 +115,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     Raises:
         ConfigError: If there is no finished run, or a file is not what it should be.
     """
-    places = dict.fromkeys(place for path in paths for place in _places(path.expanduser().resolve()))
+    places = dict.fromkeys(place for path in paths for place in _places(user_path(path)))
     finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
     unfinished = [place.name for place in places if place not in finished]
     if not finished:

@@ -50,6 +50,7 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
 }
 
 DEFAULT_EXPERIMENT = "handwritten"
+SUGGESTED = (DEFAULT_EXPERIMENT, "digits-small")  # to who asks for one that is like none
 
 #: What a file may say of a method besides its parameters.
 ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "evaluate", "rounds")
@@ -72,7 +73,7 @@ def experiment_file(experiment: str) -> Path:
         near = difflib.get_close_matches(experiment[:MOST_FOUND], names("experiments"), n=3)
         raise ConfigError(
             f"unknown experiment {shown(experiment)}; `fedshift experiments` lists them all, "
-            f"{' and '.join(near or [DEFAULT_EXPERIMENT])} among them; or give a path to a .yaml file"
+            f"{' and '.join(near or SUGGESTED)} among them; or give a path to a .yaml file"
         )
     return CONF / "experiments" / f"{experiment}.yaml"
 

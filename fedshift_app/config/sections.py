@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from clients.models.catalog import NETWORKS
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -111,9 +111,9 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     @field_validator("method", "adapt", "modules")
     @classmethod
-    def _has_a_name(cls, given: Any) -> Any:
+    def _has_a_name(cls, given: Any, info: ValidationInfo) -> Any:
         for entry in given if isinstance(given, tuple) else (given,):
-            if not isinstance(entry.get("name"), str):
+            if not isinstance(entry.get("name", registry.NONE if info.field_name == "adapt" else None), str):
                 raise ValueError(f"expected the key name with a word, found {shown(entry.get('name'))}")
         return given
 

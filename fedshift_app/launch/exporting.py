@@ -12,6 +12,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import runner
 from fedshift_app.node.holdings import Place, own_images, test_images, uncorrupted
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
         ConfigError: If ``output`` exists already.
         DataError: If images are missing or too few, or cannot be written.
     """
-    output = output.expanduser().resolve()
+    output = user_path(output, "--output")
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another folder, or remove it")
     number = runner.num_nodes(config, asked_nodes)

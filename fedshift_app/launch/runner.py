@@ -209,8 +209,7 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
     if told["state"] != "completed":
         path = told["run_folder"]
         parts = [f"what was computed is in {path}", _go_on(Path(path))] if path else []
-        folder = f" ({'; '.join(filter(None, parts))})" if parts else ""
-        raise FederationError(f"{told['error']}{folder}")
+        raise FederationError("\n".join([told["error"], *filter(None, parts)]))
     return Path(told["run_folder"])
 
 

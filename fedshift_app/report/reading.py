@@ -13,6 +13,7 @@ from fedshift_app.run import checkpoints, folder, resuming
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.roster import Node
 
@@ -69,7 +70,7 @@ def read(folder: Path) -> Record:
     Raises:
         ConfigError: If it is none, or a file in it is not what a run writes.
     """
-    path = folder.expanduser().resolve()
+    path = user_path(folder)
     if not (path / CONFIG_FILE).is_file():
         raise ConfigError(f"report: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(path / CONFIG_FILE)

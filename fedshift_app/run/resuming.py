@@ -19,6 +19,7 @@ from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
@@ -51,7 +52,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     named = str(given.pop("resume", ""))
     if not named:
         return configuration.resolve(given), None
-    path = Path(named).expanduser().resolve()
+    path = user_path(named, "resume")
     told = _read_config(path)
     if (path / RESULTS_FILE).exists():
         raise ConfigError(f"resume: the run in {path} is finished, see {path / RESULTS_FILE}")
