@@ -19,6 +19,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
 from fedshift_wire.paths import user_path
@@ -28,8 +29,9 @@ T = TypeVar("T", bound=Named)
 
 
 def path(given: str | Path) -> Path:
-    """Return the absolute path that is meant by an argument or option of any command."""
-    return user_path(given)
+    """Check a path that any command is given (``user_path``); return it as it was typed, but for the home of ``~``."""
+    user_path(given)
+    return Path(given).expanduser()
 
 
 app = typer.Typer(
@@ -239,10 +241,10 @@ def compare(
                 file.write_text(content(), encoding="utf-8")
             except OSError as error:
                 raise ConfigError(f"cannot write {file}: {error.strerror}") from None
-            typer.echo(f"wrote {file}", err=markdown or as_json)
+            typer.echo(f"wrote {file.resolve()}", err=markdown or as_json)
     if keep is not None:
         files = comparing.keep(runs, keep)
-        typer.echo(f"wrote {len(files)} files into {keep}", err=markdown or as_json)
+        typer.echo(f"wrote {len(files)} files into {keep.resolve()}", err=markdown or as_json)
 
 
 @app.command()
@@ -273,9 +275,9 @@ def preview(
     from fedshift_app.launch import preparing
 
     chosen = preparing.chosen_domains(dataset, domains)
-    source = Source(data_dir)
+    source = Source(data_dir.resolve() if data_dir else None)
     if split not in SPLITS:
-        raise ConfigError(f"--split is {split!r}; allowed are {' and '.join(SPLITS)}")
+        raise ConfigError(f"--split is {shown(split)}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
     sets = {name: catalog.load(dataset, name, part, source) for name in chosen}
     sheet = preparing.sheet(dataset, sets, per_class, corruptions)
@@ -283,7 +285,7 @@ def preview(
         sheet.save(output)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {output}: {error}") from None
-    typer.echo(f"wrote {output}")
+    typer.echo(f"wrote {output.resolve()}")
 
 
 @app.command()
@@ -338,7 +340,7 @@ def superlink(
 
     if insecure == (folder is not None):
         raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
-    security = ["--insecure"] if folder is None else Credentials(folder).superlink_options()
+    security = ["--insecure"] if folder is None else Credentials(folder.resolve()).superlink_options()
     serve([*security, "--host", host, "--port", str(port), *context.args])
 
 
@@ -347,7 +349,7 @@ def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_authority(folder))
+    tell_files(credentials.make_authority(folder.resolve()))
 
 
 @credentials_app.command("server")
@@ -361,7 +363,7 @@ def credentials_server(
     """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_server(folder, host or [], days))
+    tell_files(credentials.make_server(folder.resolve(), host or [], days))
 
 
 @credentials_app.command("node")
@@ -372,7 +374,7 @@ def credentials_node(
     """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_node(folder, name))
+    tell_files(credentials.make_node(folder.resolve(), name))
 
 
 def tell_files(paths: list[Path]) -> None:

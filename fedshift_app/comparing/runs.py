@@ -12,8 +12,10 @@ from pydantic import BaseModel, Field, ValidationError
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.run import told as told_of_run
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
@@ -192,12 +194,13 @@ def _read(place: Path) -> Run:
         told = content.get("config") if isinstance(content, dict) else None
     if not isinstance(told, dict) or not isinstance(told.get("resolved"), dict):
         raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
+    told_of_run.check(told, str(place), ("resolved",))
     try:
         results = Results.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
-        raise ConfigError(f"{file}: {where}: {first['msg']}, found {str(first['input'])[:80]}") from None
+        raise ConfigError(f"{file}: {where}: {first['msg']}, found {shown(first['input'])}") from None
     try:
         resolved = configuration.validate(told["resolved"]).model_dump(mode="json")
     except ConfigError as error:
@@ -205,7 +208,7 @@ def _read(place: Path) -> Run:
     config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
-            f"{file}: method {results.method!r}, seed {results.seed}; its configuration says "
+            f"{file}: method {results.method!r}, seed {shown(results.seed)}; its configuration says "
             f"{config['method.name']!r}, {config['seed']}"
         )
     around = {"engine": told.get("engine"), "git": told.get("git")} | dict(told.get("versions") or {})
@@ -215,7 +218,7 @@ def _read(place: Path) -> Run:
 def _json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
 
 
@@ -229,7 +232,7 @@ def score(name: str) -> tuple[Score, str]:
         ConfigError: With the scores there are.
     """
     if name not in SCORES:
-        raise ConfigError(f"--score is {name!r}; allowed are {', '.join(SCORES)}")
+        raise ConfigError(f"--score is {shown(name)}; allowed are {', '.join(SCORES)}")
     return SCORES[name]
 
 

@@ -4,7 +4,6 @@ import logging
 import warnings
 from pathlib import Path
 
-from datasets.files import check_data_dir
 from fedshift_app.run import console
 from fedshift_wire.bounds import LARGEST_COUNT, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
@@ -33,8 +32,6 @@ def run(folder: Path, arguments: list[str]) -> Path:
     """
     given = dict(_pair(argument) for argument in arguments)
     data_dir = user_path(given["data-dir"], "data-dir") if "data-dir" in given else None
-    if data_dir is not None:
-        check_data_dir(data_dir)
     limit = _limit(given.get("images", str(MAX_IMAGES)))
     console.set_up()
     try:

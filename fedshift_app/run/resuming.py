@@ -15,6 +15,7 @@ from fedshift_app.node import shelves
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import checkpoints
+from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
@@ -132,9 +133,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ConfigError(f"resume: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(file)
-    lacking = [key for key in ("resolved", "run_id", "engine", "nodes") if key not in told]
-    if lacking:
-        raise ConfigError(f"resume: {file} lacks {', '.join(lacking)}: it is not of a run that can be continued")
+    told_of_run.check(told, f"resume: {file}", ("resolved", "run_id", "engine", "nodes"))
     return told
 
 
