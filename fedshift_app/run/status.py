@@ -171,7 +171,6 @@ def read(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error}") from None
     if not isinstance(told, dict) or any(told.get(key) is None for key in ("state", "engine", "round", "rounds")):
         raise ConfigError(f"{path} is not what a run writes: it lacks state, engine, round or rounds")
-    _check(path, told)
     if locked and told["state"] in (FAILED, INTERRUPTED):
         told["state"] = GATHERING
     if not locked and told["state"] in GOING_ON:
@@ -231,7 +230,7 @@ class _Content(BaseModel, extra="allow"):
     error: str | None
 
 
-def _check(path: Path, told: dict[str, Any]) -> None:
+def _check(path: Path, told: Mapping[str, Any]) -> None:
     """Refuse what no run has written.
 
     Raises:
@@ -260,7 +259,12 @@ def exit_code(told: Mapping[str, Any]) -> int:
 
 
 def block(told: Mapping[str, Any]) -> str:
-    """Return the status for a person, some lines."""
+    """Return the status for a person, some lines.
+
+    Raises:
+        ConfigError: If it is not what a run writes.
+    """
+    _check(Path(told["folder"]) / FILE, told)
     lines = [
         f"{told['state']}: {told['experiment']}, {told['method']}, engine {told['engine']}, "
         f"process {told['pid']} on {told['host']}",

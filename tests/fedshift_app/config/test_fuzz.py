@@ -1,12 +1,9 @@
 """What a person may write by mistake or out of malice: it resolves, or it is told in lines that fit on a screen."""
 
 import io
-import os
 import random
 import shlex
-import shutil
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +15,13 @@ import yaml
 from fedshift_app import cli
 from fedshift_app.config import files, resolving
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
-from fedshift_app.launch import runner
+from fedshift_app.launch import deploying, runner
 from fedshift_app.run import resuming
+from fedshift_app.sweep import grid
+from fedshift_wire.bounds import LARGEST_SEED, MOST_NODES, MOST_ROUNDS, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.paths import user_path
+from fedshift_wire.yaml_files import parse
 
 PARTS, CASES = 8, 250  # seeds, and cases of each
 MOST_LINE = 300
@@ -199,10 +200,252 @@ def test_whatever_is_written_resolves_or_is_told(part: int, tmp_path: Path, monk
             if message:
                 check_told(message)
         except BaseException as error:
-            shown = shlex.join(given.arguments)[:3000]
+            asked = shlex.join(given.arguments)[:3000]
             pytest.fail(
-                f"seed {part}, case {number}: {type(error).__name__}: {str(error)[:500]}\n{shown!r}\n{given.flat!r:.500}\n"
-                f"{given.told}"
+                f"seed {part}, case {number}: {type(error).__name__}: {str(error)[:500]}\n{asked!r}\n"
+                f"{given.flat!r:.500}\n{given.told}"
             )
         refused += bool(message)
     assert CASES / 2 < refused < CASES  # both ends are reached
+
+
+# --- each hole by its name --------------------------------------------------------------------------------
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
+)
+
+
+def refusal(*arguments: str, **flat: Any) -> str:
+    """Return with which line `fedshift run` refuses its arguments."""
+    message = tried(Case("", list(arguments), flat))
+    check_told(message)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, "it holds more than 20000 values, those that aliases repeat among them"),
+        ("a: &a [*a]", "lists and mappings lie more than 20 deep"),
+        ("a: &a '" + "x" * 9000 + "'\nb: [" + "*a, " * 100 + "]", "with its aliases written out it has more than"),
+        ("train: " + "[" * 5000, "lists and mappings lie more than 20 deep"),
+        ("rounds: " + "9" * 5000, "whole numbers go up to 9223372036854775807"),
+        ("rounds: 0x" + "f" * 90, "whole numbers go up to 9223372036854775807"),
+        ("rounds: 0x_", "'0x_' cannot be read"),
+        ("rounds: 2024-01-01", "'2024-01-01' is a date, which no key takes"),
+        ("2024-01-01: 3", "'2024-01-01' is a date"),
+        ("1: 3", "line 1: 1 is no key; a key is a word"),
+        ("off: 3", "False is no key"),
+        ("null: 3", "None is no key"),
+        ("? [a, b]\n: 3", "a list or mapping is no key"),
+        ("? {a: b}\n: 3", "a list or mapping is no key"),
+        ('"a\\0b": 3', "holds NUL"),
+        ('a: "\\0"', "holds NUL"),
+        ('a: "\\uD800"', "half a character"),
+        ('"\\e[2J": 3', "without control characters"),
+        ("a: !!binary aGVsbG8=", "is binary data"),
+        ("a: !!set {x}", "a set is nothing that a key takes"),
+        ("a: !!python/object/apply:os.system [true]", "python/object/apply:os.system"),
+        ("a" * 300 + ": 3", "a key is a word of at most 200 characters"),
+        ("#" * 300_000, "it has more than 262144 bytes"),
+        ("a: [1, {b", "line 1: while parsing a flow mapping"),
+        ("rounds: 1\nrounds: 2", "the key 'rounds' comes twice, again in line 2"),
+    ],
+)
+def test_yaml_that_no_key_takes(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    message = refusal(str(tmp_path / "mine.yaml"))
+    assert told in message
+    assert "mine.yaml: cannot be read as YAML: " in message
+
+
+def test_values_of_the_command_line_are_read_the_same_way() -> None:
+    for value in ("2024-01-01", "{1: 2}", "[" * 5000, "9" * 5000, "0x_", '"\\0"', "&a [*a]", "!!set {x}"):
+        assert "set: the value of train.lr, " in refusal(f"train.lr={value}")
+    assert "set: the value of train.lr, " in refusal(f"train.lr={BOMB}")
+
+
+def test_a_few_aliases_are_taken() -> None:
+    assert parse("a: &a [1, 2]\nb: [*a, *a]") == {"a": [1, 2], "b": [[1, 2], [1, 2]]}
+    assert parse("off: 1\n2: 3", scalar_keys=True) == {False: 1, 2: 3}
+
+
+@pytest.mark.parametrize("key", ["data-dir", "output-dir", "resume"])
+@pytest.mark.parametrize("path", ["~nouser/images", "a\0b", "x" * 300, "/".join(["z" * 200] * 30), "\ud800"])
+def test_paths_that_are_none(key: str, path: str) -> None:
+    assert f"error: {key}: " in refusal(f"{key}={path}")
+    with pytest.raises(ConfigError, match="can be no path"):
+        user_path(path)
+    assert "error: experiment: " in refusal(f"{path}.yaml")
+
+
+def test_a_loop_of_links_and_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigError, match="loop"):
+        user_path(tmp_path / "loop" / "x")
+    assert user_path(tmp_path / "nothing") == (tmp_path / "nothing").resolve()
+    assert user_path("x", start=tmp_path) == (tmp_path / "x").resolve()
+
+
+def test_no_number_of_nodes_hangs(tmp_path: Path) -> None:
+    assert f"nodes: expected at most {MOST_NODES}" in refusal("nodes=" + "1" + "0" * 30)
+    with pytest.raises(ConfigError, match=f"at most {MOST_NODES} nodes, found 1"):
+        runner.num_nodes(resolving.resolve({}), 10**30)
+    for counts in ("{random: 1" + "0" * 30 + "}", "{random: 1000000000}", "{scan: 1000000000}"):
+        message = refusal(f"allocation.counts={counts}")
+        assert "at most" in message or "whole numbers" in message
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        (f"rounds={MOST_ROUNDS + 1}", f"rounds: expected at most {MOST_ROUNDS}"),
+        ("rounds=" + "9" * 5000, "rounds: expected a whole number"),
+        (f"seed={LARGEST_SEED + 1}", f"seed: expected at most {LARGEST_SEED}"),
+        ("actors=100000", "actors: expected at most 1024"),
+        ("cpus-per-client=100000", "cpus-per-client: expected at most 1024"),
+        ("train.epochs=1000001", "train.epochs: Input should be less than or equal to 1000000, found 1000001"),
+        ("train.batch_size=1000000000", "train.batch_size"),
+        ("train.threads=1000000", "train.threads"),
+        ("images.eval_batch=1000000000", "images.eval_batch"),
+        ("federation.node_timeout=1e12", "federation.node_timeout"),
+        ("dataset.seed=9223372036854775808", "dataset.seed"),
+        ("modules=[{name: f2dc, hidden: 1000000000}]", "modules.f2dc.hidden"),
+        ("train.a.b.c.d.e=1", "is no key"),
+        ("method.name=[fedavg]", "unknown method"),
+    ],
+)
+def test_numbers_have_bounds(argument: str, told: str) -> None:
+    assert told in refusal(argument)
+
+
+def test_the_largest_seed_is_taken() -> None:
+    assert resolving.resolve({"seed": LARGEST_SEED}).seed == LARGEST_SEED
+
+
+def test_a_list_where_a_recipe_knows_words() -> None:
+    assert "method.tta: ['x']; allowed are True, False" in refusal("method=fedicon", "rounds=20", "method.tta=[x]")
+
+
+def test_a_message_keeps_its_key_and_what_is_allowed() -> None:
+    message = refusal(f"model.name={'x' * 100_000}")
+    assert "unknown model 'xxx" in message
+    assert "resnet18" in message
+    message = refusal(f"{'k' * 100_000}=1")
+    assert "unknown key 'kkk" in message
+    assert message.rstrip().endswith("and dotted ones such as train.lr")
+    assert str(FedShiftError("a" * 1000 + "\x1b[2J\n" + "b" * 1000)).count("\n") == 1
+    assert all(len(line) < MOST_LINE for line in str(FedShiftError("\n".join(["a" * 1000] * 1000))).splitlines())
+    assert shown(10**6000) == "a whole number of 19932 bits"
+    assert len(shown([["x" * 1000] * 1000] * 1000)) <= 100
+
+
+@pytest.mark.parametrize(
+    "layers", [5, [], {"method": {"name": ["x"]}}, {"plugins": 5}, {"plugins": {"a": 1}}, {"modules": 5}, {1: 2}, {}]
+)
+def test_a_configuration_from_elsewhere(layers: Any) -> None:
+    complete = resolving.resolve({}).model_dump(mode="json")
+    given = complete | layers if isinstance(layers, dict) and layers else layers
+    with pytest.raises(ConfigError) as caught:
+        resolving.validate(given)
+    check_told(shown_for(caught.value))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", "9" * 5000, "[" * 100_000, '{"method": ' + "[" * 500 + "]" * 500 + "}"]
+)
+def test_what_a_server_sends_may_be_no_configuration(text: str) -> None:
+    with pytest.raises(ConfigError):
+        resolving.from_json(text)
+
+
+# --- the other commands -----------------------------------------------------------------------------------
+
+
+def test_a_grid_has_an_end() -> None:
+    many = ",".join(map(str, range(200)))
+    with pytest.raises(ConfigError, match="a grid has at most 10000 runs, found 40000"):
+        grid.read([f"seed={many}", f"method.tau={many}"])
+    with pytest.raises(ConfigError, match="jobs"):
+        grid.read(["jobs=" + "9" * 30, "engine=inline"])
+    assert len(grid.split("seed", ",".join(map(str, range(60_000))))) == 60_000
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "experiment=digits-small",
+        "resume=x",
+        "engine=inline",
+        "nodes=2",
+        "actors=1",
+        "report=false",
+        "gpus-per-client=1",
+    ],
+)
+def test_a_demo_refuses_what_it_cannot_hold_to(argument: str) -> None:
+    key = argument.partition("=")[0]
+    with pytest.raises(
+        ConfigError, match=rf"^{key}: deploy-demo runs handwritten, .*; it takes method, dataset, rounds"
+    ):
+        deploying.read([argument])
+
+
+def test_a_demo_holds_to_what_it_takes() -> None:
+    config, number, flat = deploying.planned(deploying.read([]))
+    assert (config.rounds, number, flat["set"]) == (4, 4, "federation.min_nodes=4")
+    asked = ["rounds=7", "method=fedprox", "seed=3", "federation.min_nodes=2", "dataset.domains=[scan,street,sketch]"]
+    config, number, flat = deploying.planned(deploying.read(asked))
+    assert (config.rounds, config.seed, config.method["name"], number) == (7, 3, "fedprox", 3)
+    submitted = resolving.resolve(flat)
+    assert submitted.federation.min_nodes == 2
+    assert submitted.rounds == 7
+    assert deploying.planned(deploying.read(["allocation.counts={random: 6}"]))[1] == 6
+    with pytest.raises(ConfigError, match="at most 16 SuperNodes, found 17"):
+        deploying.planned(deploying.read(["allocation.counts={random: 17}"]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "~nouser/run"],
+        ["report", "x" * 5000],
+        ["compare", "x" * 300],
+        ["compare", "~nouser"],
+        ["status", "~nouser"],
+        ["status", "x" * 300],
+        ["status", "output-dir=~nouser"],
+        ["export", "handwritten", "-o", "x" * 300],
+        ["export", "handwritten", "actors=3"],
+        ["export", "2024-01-01"],
+        ["prepare", "x" * 5000],
+        ["prepare", "handwritten", "dataset.name=digits"],
+        ["prepare", "handwritten", "dataset.x=1"],
+        ["prepare", "handwritten", "data-dir=~nouser"],
+        ["prepare", "handwritten", "dataset.domains={1: 2}"],
+        ["preview", "handwritten", "-o", "~nouser/x.png"],
+        ["preview", "handwritten", "--domains", "\x1b[2J"],
+        ["sweep", "seed=" + "9" * 5000],
+        ["sweep", "retries=x"],
+        ["credentials", "authority", "~nouser/x"],
+        ["credentials", "node", "keys", "n" * 300],
+        ["credentials", "server", "x" * 300, "--host", "localhost"],
+        ["superlink", "--credentials", "~nouser/x"],
+        ["deploy-demo", "experiment=handwritten"],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:40].encode("unicode_escape").decode(),
+)
+def test_no_command_answers_a_mistake_with_a_traceback(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedshift", *arguments])
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    check_told(err)
+    assert list(tmp_path.iterdir()) == []
