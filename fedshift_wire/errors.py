@@ -10,8 +10,8 @@ class FedShiftError(Exception):
     is shown is bounded and without control characters (:func:`fedshift_wire.bounds.message`).
     """
 
-    def __init__(self, text: str) -> None:
-        super().__init__(message(text))
+    def __init__(self, text: str | None) -> None:
+        super().__init__(message(text or "(no reason given)"))
 
 
 class DataError(FedShiftError):

@@ -34,12 +34,12 @@ class _OnceLoader(yaml.SafeLoader):
         super().__init__(text)
         self._depth = self._values = 0
 
-    def compose_node(self, parent: Node | None, index: Any) -> Node:
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         """Build a node, unless the text is too deep or too long: PyYAML calls itself for each level."""
         self._depth += 1
         self._values += 1
-        self._bound(self._depth, self._values, self.peek_event().start_mark)
-        node: Node = super().compose_node(parent, index)
+        self._bound(self._depth, self._values, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
         self._depth -= 1
         return node
 

@@ -42,7 +42,7 @@ def folder_with(where: Path, **changes: Any) -> Path:
         ({"resumed": [{}]}, "resumed.0.after_round"),
         ({"resumed": [{"after_round": "x"}]}, "resumed.0.after_round"),
         ({"engine": [1]}, "engine"),
-        ({"resolved": {"method": {"name": ["x"]}}}, "dataset"),
+        ({"resolved": {"method": {"name": ["x"]}}}, "dataset|unknown method"),
         ({"resolved": {"plugins": 5}}, "plugins"),
     ],
 )
