@@ -19,6 +19,7 @@ from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
+from fedshift_wire.bounds import MOST_LINE, shown
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
@@ -147,12 +148,19 @@ def _compare_versions(told: Mapping[str, Any], config: RunConfig) -> None:
 def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
     there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
     told = [
-        f"{key} is {there.get(key)!r} there, asked is {here.get(key)!r}"
+        f"{key} is {shown(there.get(key))} there, asked is {shown(here.get(key))}"
         for key in sorted(there.keys() | here.keys())
         if key not in FREE and there.get(key) != here.get(key)
     ]
     if told:
-        raise ConfigError(f"resume: the run in {path} is another one: {'; '.join(told)}")
+        told.sort(key=lambda one: (not one.startswith("method.name "), len(one)))  # as many as a line holds
+        line = f"resume: the run in {path} is another one: {told[0]}"
+        for i, one in enumerate(told[1:], start=1):
+            if len(line) + len(one) > MOST_LINE - len("; ; and 99 more"):
+                line += f"; and {len(told) - i} more"
+                break
+            line += f"; {one}"
+        raise ConfigError(line)
 
 
 def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None) -> Past:
@@ -177,7 +185,8 @@ def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | N
         history = [round_result(line, found.nodes, config) for line in lines[:number]]
         return replace(past, checkpoint=found, history=history)
     if damaged:
-        raise ConfigError(f"resume: no checkpoint in {path} can be used: {'; '.join(damaged)}")
+        reasons = "; ".join(damaged).replace(f"{path}/", "")
+        raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons}")
     if len(lines) > 1:
         raise ConfigError(f"resume: {path} has {len(lines)} full rounds in {METRICS_FILE}, but no checkpoint")
     return past
