@@ -19,7 +19,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
 from fedshift_wire.paths import user_path
@@ -277,7 +277,7 @@ def preview(
     chosen = preparing.chosen_domains(dataset, domains)
     source = Source(data_dir.resolve() if data_dir else None)
     if split not in SPLITS:
-        raise ConfigError(f"--split is {shown(split)}; allowed are {' and '.join(SPLITS)}")
+        raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
     sets = {name: catalog.load(dataset, name, part, source) for name in chosen}
     sheet = preparing.sheet(dataset, sets, per_class, corruptions)

@@ -18,7 +18,7 @@ MOST_NODES = 10**5  # of a run: a hundred times what FedShift was measured with
 MOST_ROUNDS = 10**6  # of a run; and epochs of a round
 MOST_BATCH = 10**6  # images of a batch
 MOST_CORES = 1024  # threads of a node, cores of a client, clients at a time
-MOST_SECONDS = 10**8  # three years; the clocks of some systems end at ten times as much
+MOST_WAIT = 10**8  # three years; the clocks of some systems end at ten times as much
 LARGEST_SEED = 2**63 - 1  # what torch, and the configuration of a Flower run, take
 BLOCK = 1 << 19  # bytes of an array that are looked at together: they stay in a core's cache
 
@@ -48,7 +48,7 @@ def message(text: str) -> str:
     return "\n".join(plain(shortened(line, MOST_LINE)) if line else line for line in told)
 
 
-def shown(value: object) -> str:
+def as_found(value: object) -> str:
     """Return a value that is not allowed as a message shows it: as Python writes it, at most ``MOST_FOUND`` characters.
 
     It costs little, however large or deep the value is.

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedshift_wire.bounds import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_SECONDS
+from fedshift_wire.bounds import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT
 
 #: Rounds of a run, local epochs of a round.
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
@@ -12,7 +12,7 @@ Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
 BatchSize = Annotated[int, Field(ge=2, le=MOST_BATCH)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 #: How long to wait for something.
-Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
+Seconds = Annotated[float, Field(gt=0, le=MOST_WAIT)]
 
 
 class Params(BaseModel):

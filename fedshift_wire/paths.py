@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 
 MOST_PATH = 3000  # bytes; Linux takes 4095, and FedShift's own files and folders lie below
@@ -20,7 +20,7 @@ def check_path(text: str, key: str = "") -> None:
     Raises:
         ConfigError: With what is allowed.
     """
-    told = f"{key}: {shown(text)} can be no path" if key else f"{shown(text)} can be no path"
+    told = f"{key}: {as_found(text)} can be no path" if key else f"{as_found(text)} can be no path"
     try:
         parts = [os.fsencode(part) for part in Path(text).parts]
     except UnicodeEncodeError:
@@ -53,7 +53,7 @@ def user_path(given: str | os.PathLike[str], key: str = "", start: Path | None =
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
-        raise ConfigError(f"{told}cannot look at {shown(text)}: {error.strerror}") from None
+        raise ConfigError(f"{told}cannot look at {as_found(text)}: {error.strerror}") from None
     except RuntimeError as error:  # of expanduser and resolve
-        raise ConfigError(f"{told}{shown(text)} can be no path: {error}") from None
+        raise ConfigError(f"{told}{as_found(text)} can be no path: {error}") from None
     return path

@@ -11,7 +11,7 @@ import yaml
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 
 MOST_BYTES = 1 << 18  # of a text
@@ -72,17 +72,17 @@ class _OnceLoader(yaml.SafeLoader):
         """Make a value of a node; what Python cannot make a number of is told with its line."""
         if node.tag not in _KNOWN:
             kind = node.tag.removeprefix(_TAG)
-            told = _KINDS.get(kind, f"of the type {shown(kind)}")
+            told = _KINDS.get(kind, f"of the type {as_found(kind)}")
             if not isinstance(node, ScalarNode):
                 raise _problem(f"{told} is nothing that a key takes", node)
-            raise _problem(f"{shown(node.value)} is {told}, which no key takes; a word goes in quotes", node)
+            raise _problem(f"{as_found(node.value)} is {told}, which no key takes; a word goes in quotes", node)
         try:
             value = super().construct_object(node, deep)
         except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
             # Such as "0x_", a number by its looks alone, a sequence that is said to be a number.
-            raise _problem(f"{shown(node.value)} cannot be read: {error}", node) from None
+            raise _problem(f"{as_found(node.value)} cannot be read: {error}", node) from None
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            raise _problem(f"{shown(value)}: whole numbers go up to {LARGEST_INTEGER}", node)
+            raise _problem(f"{as_found(value)}: whole numbers go up to {LARGEST_INTEGER}", node)
         if isinstance(value, str):
             _check_word(value, node)
         return value
@@ -90,7 +90,7 @@ class _OnceLoader(yaml.SafeLoader):
     def construct_yaml_int(self, node: ScalarNode) -> int:
         """Make a whole number, of so many digits that Python turns it into one."""
         if len(node.value) > MOST_KEY:
-            raise _problem(f"{shown(node.value)}: whole numbers go up to {LARGEST_INTEGER}", node)
+            raise _problem(f"{as_found(node.value)}: whole numbers go up to {LARGEST_INTEGER}", node)
         return int(super().construct_yaml_int(node))
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -102,7 +102,7 @@ class _OnceLoader(yaml.SafeLoader):
             key = self._key(key_node)
             if key in seen:
                 raise _problem(
-                    f"the key {shown(key)} comes twice, again in line {key_node.start_mark.line + 1}", key_node
+                    f"the key {as_found(key)} comes twice, again in line {key_node.start_mark.line + 1}", key_node
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -113,11 +113,11 @@ class _OnceLoader(yaml.SafeLoader):
         key = self.construct_object(node, deep=True)
         if not isinstance(key, self.keys):
             raise _problem(
-                f"{shown(key)} is no key; a key is a word, in quotes if YAML takes it for something else", node
+                f"{as_found(key)} is no key; a key is a word, in quotes if YAML takes it for something else", node
             )
         if isinstance(key, str) and not (key.isprintable() and 0 < len(key) <= MOST_KEY):
             raise _problem(
-                f"{shown(key)} is no key; a key is a word of at most {MOST_KEY} characters without control characters",
+                f"{as_found(key)} is no key; a key is a word of at most {MOST_KEY} characters without control characters",
                 node,
             )
         return key
@@ -146,7 +146,7 @@ def _problem(problem: str, node: Node) -> _ProblemError:
 def _check_word(word: str, node: Node) -> None:
     """Refuse what no file's name and no message can hold: NUL, and halves of characters."""
     if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
-        raise _problem(f"{shown(word)} holds NUL or half a character, which no key takes", node)
+        raise _problem(f"{as_found(word)} holds NUL or half a character, which no key takes", node)
 
 
 def parse(text: str, *, scalar_keys: bool = False) -> Any:

@@ -15,7 +15,7 @@ from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
@@ -200,7 +200,7 @@ def _read(place: Path) -> Run:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
-        raise ConfigError(f"{file}: {where}: {first['msg']}, found {shown(first['input'])}") from None
+        raise ConfigError(f"{file}: {where}: {first['msg']}, found {as_found(first['input'])}") from None
     try:
         resolved = configuration.validate(told["resolved"]).model_dump(mode="json")
     except ConfigError as error:
@@ -208,7 +208,7 @@ def _read(place: Path) -> Run:
     config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
-            f"{file}: method {results.method!r}, seed {shown(results.seed)}; its configuration says "
+            f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
             f"{config['method.name']!r}, {config['seed']}"
         )
     around = {"engine": told.get("engine"), "git": told.get("git")} | dict(told.get("versions") or {})
@@ -232,7 +232,7 @@ def score(name: str) -> tuple[Score, str]:
         ConfigError: With the scores there are.
     """
     if name not in SCORES:
-        raise ConfigError(f"--score is {shown(name)}; allowed are {', '.join(SCORES)}")
+        raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}")
     return SCORES[name]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import MODEL_PER_NODE
-from fedshift_wire.bounds import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, shown
+from fedshift_wire.bounds import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 
@@ -36,7 +36,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
         if not sep and i == 0:
             flat["experiment"] = argument
         elif not sep:
-            raise ConfigError(f"{shown(argument)} is not of the form key=value")
+            raise ConfigError(f"{as_found(argument)} is not of the form key=value")
         elif key in LAUNCH_KEYS:
             launch[key] = _launch_value(key, value)
         elif key in configuration.FLAT_KEYS:
@@ -45,7 +45,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             dotted.append(argument)
         else:
             known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))
-            raise ConfigError(f"unknown key {shown(key)}; there are {known}, and dotted ones such as train.lr")
+            raise ConfigError(f"unknown key {as_found(key)}; there are {known}, and dotted ones such as train.lr")
     flat["set"] = " ".join([flat.get("set", ""), *(shlex.quote(part) for part in dotted)]).strip()
     flat["output-dir"] = str(user_path(flat.get("output-dir") or "runs", "output-dir"))
     for key in ("data-dir", "resume"):
@@ -70,7 +70,7 @@ def _flat_value(key: str, value: str) -> str | int | float:
 
 def _switch(key: str, value: str) -> bool:
     if value not in ("true", "false"):
-        raise ConfigError(f"{key}: expected true or false, found {shown(value)}")
+        raise ConfigError(f"{key}: expected true or false, found {as_found(value)}")
     return value == "true"
 
 
@@ -80,14 +80,14 @@ def _share(key: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number <= 1:
-        raise ConfigError(f"{key}: expected a number above 0 and at most 1, found {shown(value)}")
+        raise ConfigError(f"{key}: expected a number above 0 and at most 1, found {as_found(value)}")
     return number
 
 
 def _launch_value(key: str, value: str) -> str | int | float:
     if key == "engine":
         if value not in ENGINES:
-            raise ConfigError(f"engine: {shown(value)}; allowed are {', '.join(ENGINES)}")
+            raise ConfigError(f"engine: {as_found(value)}; allowed are {', '.join(ENGINES)}")
         return value
     if key == "report":
         return _switch(key, value)
@@ -98,7 +98,7 @@ def _launch_value(key: str, value: str) -> str | int | float:
     except ValueError:
         gpus = -1.0
     if not 0 <= gpus <= 1:
-        raise ConfigError(f"{key}: expected a number from 0 to 1, found {shown(value)}")
+        raise ConfigError(f"{key}: expected a number from 0 to 1, found {as_found(value)}")
     return gpus
 
 
@@ -106,9 +106,9 @@ def _whole_number(key: str, value: str, least: int = 0) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise ConfigError(f"{key}: expected a whole number up to {MOST[key]}, found {shown(value)}") from None
+        raise ConfigError(f"{key}: expected a whole number up to {MOST[key]}, found {as_found(value)}") from None
     if number < least:
-        raise ConfigError(f"{key}: expected at least {least}, found {shown(number)}")
+        raise ConfigError(f"{key}: expected at least {least}, found {as_found(number)}")
     if number > MOST[key]:
-        raise ConfigError(f"{key}: expected at most {MOST[key]}, found {shown(number)}")
+        raise ConfigError(f"{key}: expected at most {MOST[key]}, found {as_found(number)}")
     return number

@@ -14,7 +14,7 @@ from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_wire import extensions
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS
 from fedshift_wire.paths import user_path
@@ -66,7 +66,7 @@ def allow(given: Any) -> None:
 
 def _listed(given: Any) -> Sequence[str]:
     if not isinstance(given, list | tuple) or not all(isinstance(file, str) for file in given):
-        raise ConfigError(f"plugins: expected a list of Python files, found {shown(given)}")
+        raise ConfigError(f"plugins: expected a list of Python files, found {as_found(given)}")
     return given
 
 

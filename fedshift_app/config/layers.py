@@ -6,7 +6,7 @@ from typing import Any
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.yaml_files import MOST_BYTES, parse
 
@@ -28,14 +28,14 @@ def parse_set(text: str) -> dict[str, Any]:
     try:
         parts = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"set: {error} in {shown(text)}") from None
+        raise ConfigError(f"set: {error} in {as_found(text)}") from None
     for part in parts:
         dotted, sep, value = part.partition("=")
         if not sep or not dotted:
-            raise ConfigError(f"set: {shown(part)} is not of the form section.key=value, for example train.lr=0.005")
+            raise ConfigError(f"set: {as_found(part)} is not of the form section.key=value, for example train.lr=0.005")
         if len(dotted) > MOST_KEY or dotted.count(".") >= MOST_PARTS or not dotted.isprintable():
             raise ConfigError(
-                f"set: {shown(dotted)} is no key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
+                f"set: {as_found(dotted)} is no key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
             )
         key = dotted.replace("-", "_")
         overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, dotted)
@@ -46,7 +46,7 @@ def _scalar(text: str, key: str) -> Any:
     try:
         value = parse(text)
     except ValueError as error:
-        raise ConfigError(f"set: the value of {key}, {shown(text)}, is not YAML that a key takes: {error}") from None
+        raise ConfigError(f"set: the value of {key}, {as_found(text)}, is not YAML that a key takes: {error}") from None
     if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
         try:
             return float(value)
@@ -61,7 +61,7 @@ def section_of(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{key}: expected a mapping of keys to values, found {shown(value)}")
+        raise ConfigError(f"{key}: expected a mapping of keys to values, found {as_found(value)}")
     return dict(value)
 
 
@@ -79,10 +79,10 @@ def modules_by_name(section: Any) -> dict[str, dict[str, Any]]:
         named: Any = {"name": entry} if isinstance(entry, str) else entry
         if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
             raise ConfigError(
-                f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {shown(entry)}"
+                f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {as_found(entry)}"
             )
         if named["name"] in found:
-            raise ConfigError(f"modules: {shown(named['name'])} comes twice")
+            raise ConfigError(f"modules: {as_found(named['name'])} comes twice")
         if named["name"] != registry.NONE:
             found[named["name"]] = {key: value for key, value in named.items() if key != "name"}
     return found
@@ -108,7 +108,7 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
     *sections, key = dotted.split(".")
     if (sections or [key])[0] not in RunConfig.model_fields:
         raise ConfigError(
-            f"set: unknown key {shown(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"
+            f"set: unknown key {as_found(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"
         )
     if (sections or [key])[0] == "modules":
         layers["modules"] = _set_modules(modules_by_name(layers.get("modules", ())), [*sections, key][1:], value)

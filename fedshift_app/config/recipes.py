@@ -5,7 +5,7 @@ from typing import Any
 
 from clients.models.catalog import NETWORKS
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.bounds import shortened, shown
+from fedshift_wire.bounds import as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.methods import Method
 
@@ -46,7 +46,7 @@ def _targets(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(value, list | dict) or value not in target["values"]:
             known = ", ".join(str(one) for one in target["values"])
-            raise ConfigError(f"method.{key}: {shown(value)}; allowed are {known}")
+            raise ConfigError(f"method.{key}: {as_found(value)}; allowed are {known}")
         yield target["key"], target["values"][value]
 
 

@@ -24,7 +24,7 @@ from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_nam
 from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explain
 from fedshift_app.run.tracking import check_tracker
-from fedshift_wire.bounds import MOST_FOUND, shortened, shown
+from fedshift_wire.bounds import MOST_FOUND, as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS
 from fedshift_wire.frozen import FrozenDict
@@ -72,7 +72,7 @@ def experiment_file(experiment: str) -> Path:
     if experiment not in names("experiments"):
         near = difflib.get_close_matches(experiment[:MOST_FOUND], names("experiments"), n=3)
         raise ConfigError(
-            f"unknown experiment {shown(experiment)}; `fedshift experiments` lists them all, "
+            f"unknown experiment {as_found(experiment)}; `fedshift experiments` lists them all, "
             f"{' and '.join(near or SUGGESTED)} among them; or give a path to a .yaml file"
         )
     return CONF / "experiments" / f"{experiment}.yaml"
@@ -90,7 +90,7 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     given = FLAT_KEYS | dict(flat)
     for key in given:
         if key not in FLAT_KEYS:
-            raise ConfigError(f"unknown key {shown(key)}; there are {', '.join(FLAT_KEYS)}")
+            raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(FLAT_KEYS)}")
     if given["resume"]:  # fedshift_app.run.resuming takes the key out
         raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
     overrides = parse_set(str(given["set"]))
@@ -174,11 +174,11 @@ def _check_shape(layers: Any) -> None:
         ConfigError: With what is allowed.
     """
     if not isinstance(layers, Mapping):
-        raise ConfigError(f"a configuration is a mapping of keys to values, found {shown(layers)}")
+        raise ConfigError(f"a configuration is a mapping of keys to values, found {as_found(layers)}")
     within: list[Any] = [layers]
     for _ in range(MOST_DEPTH):
         if bad := [key for one in within if isinstance(one, Mapping) for key in one if not isinstance(key, str)]:
-            raise ConfigError(f"{shown(bad[0])} is no key of a configuration; a key is a word")
+            raise ConfigError(f"{as_found(bad[0])} is no key of a configuration; a key is a word")
         within = [
             inner for one in within if isinstance(one, Mapping | list | tuple)
             for inner in (one.values() if isinstance(one, Mapping) else one)

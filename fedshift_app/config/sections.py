@@ -15,7 +15,7 @@ from datasets.splits import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import TrackerName
-from fedshift_wire.bounds import MOST_NODES, shortened, shown
+from fedshift_wire.bounds import MOST_NODES, as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.frozen import FrozenDict, Section
 from fedshift_wire.params import Params, Rounds, Seconds, Seed
@@ -59,7 +59,7 @@ class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     @classmethod
     def _known(cls, corruption: str) -> str:
         if corruption not in ("random", *CORRUPTIONS):
-            raise ValueError(f"{shown(corruption)} is unknown; there are random, {', '.join(CORRUPTIONS)}")
+            raise ValueError(f"{as_found(corruption)} is unknown; there are random, {', '.join(CORRUPTIONS)}")
         return corruption
 
 
@@ -104,7 +104,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         fits = experiment.isprintable() and len(experiment.encode()) <= MOST_BYTES
         if not FOLDER_NAME.fullmatch(experiment) or not fits:
             raise ValueError(
-                f"{shown(experiment)} cannot be part of a folder's name: at most 100 characters of {MOST_BYTES} bytes, "
+                f"{as_found(experiment)} cannot be part of a folder's name: at most 100 characters of {MOST_BYTES} bytes, "
                 "no / and \\, no dot first"
             )
         return experiment
@@ -114,7 +114,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     def _has_a_name(cls, given: Any, info: ValidationInfo) -> Any:
         for entry in given if isinstance(given, tuple) else (given,):
             if not isinstance(entry.get("name", registry.NONE if info.field_name == "adapt" else None), str):
-                raise ValueError(f"expected the key name with a word, found {shown(entry.get('name'))}")
+                raise ValueError(f"expected the key name with a word, found {as_found(entry.get('name'))}")
         return given
 
     def params(self) -> tuple[Params, Params]:
@@ -143,7 +143,7 @@ def check_dataset(config: DatasetConfig) -> None:
     """
     if config.data_dir and not Path(config.data_dir).is_absolute():
         raise ConfigError(
-            f"dataset.data_dir: {shown(config.data_dir)} is not an absolute path; "
+            f"dataset.data_dir: {as_found(config.data_dir)} is not an absolute path; "
             "the key data-dir= takes a relative one"
         )
     check_path(config.data_dir, "dataset.data_dir")
@@ -151,7 +151,7 @@ def check_dataset(config: DatasetConfig) -> None:
     for domain in config.domains:
         if domain not in known:
             raise ConfigError(
-                f"dataset.domains: {config.name} has no domain {shown(domain)}; it has {', '.join(known)}"
+                f"dataset.domains: {config.name} has no domain {as_found(domain)}; it has {', '.join(known)}"
             )
     if len(set(config.domains)) != len(config.domains) or not config.domains:
         raise ConfigError(
@@ -205,7 +205,7 @@ def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
     return (
         f"{key}: {message}"
         if problem["type"] == "value_error"
-        else f"{key}: {message}, found {shown(problem['input'])}"
+        else f"{key}: {message}, found {as_found(problem['input'])}"
     )
 
 

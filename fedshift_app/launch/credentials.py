@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 
 AUTHORITY_DAYS = 3650
@@ -127,7 +127,7 @@ def make_node(folder: Path, name: str) -> list[Path]:
     """
     if not NODE_NAME.fullmatch(name):
         raise ConfigError(
-            f"node name {shown(name)}: at most 100 letters, digits, '.', '_' and '-' are allowed, "
+            f"node name {as_found(name)}: at most 100 letters, digits, '.', '_' and '-' are allowed, "
             "a letter or digit first"
         )
     key = ec.generate_private_key(CURVE)
@@ -145,7 +145,9 @@ def _general_name(host: str) -> x509.GeneralName:
         labels = host.split(".")
     # Four numbers that are no address would pass for a name, and match nothing.
     if len(host) > 253 or not all(HOST_LABEL.fullmatch(label) for label in labels) or labels[-1].isdigit():
-        raise ConfigError(f"--host {shown(host)} is neither a host name nor an IP address (without port or https://)")
+        raise ConfigError(
+            f"--host {as_found(host)} is neither a host name nor an IP address (without port or https://)"
+        )
     return x509.DNSName(host)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedshift_app.launch import site_status
 from fedshift_app.run import exit_codes, status
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 
@@ -51,5 +51,5 @@ def _folder(arguments: list[str]) -> Path:
         else:
             named.append(argument)
     if len(named) > 1:
-        raise ConfigError(f"one run folder at a time, found {shown(named)}")
+        raise ConfigError(f"one run folder at a time, found {as_found(named)}")
     return user_path(named[0]) if named else status.newest(user_path(output_dir, "output-dir"))

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 from fedshift_app.run import console
-from fedshift_wire.bounds import LARGEST_COUNT, shown
+from fedshift_wire.bounds import LARGEST_COUNT, as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.paths import user_path
 
@@ -50,9 +50,9 @@ def run(folder: Path, arguments: list[str]) -> Path:
 def _pair(argument: str) -> tuple[str, str]:
     key, separator, value = argument.partition("=")
     if not separator or not value:
-        raise ConfigError(f"{shown(argument)} is not of the form key=value")
+        raise ConfigError(f"{as_found(argument)} is not of the form key=value")
     if key not in KEYS:
-        raise ConfigError(f"unknown key {shown(key)}; there are {', '.join(KEYS)}")
+        raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(KEYS)}")
     return key, value
 
 
@@ -61,5 +61,5 @@ def _limit(value: str) -> int | None:
         return None
     number = int(value) if value.isdecimal() and len(value) < 20 else 0
     if not 1 <= number <= LARGEST_COUNT:
-        raise ConfigError(f"images: expected a whole number of at least 1 or {ALL}, found {shown(value)}")
+        raise ConfigError(f"images: expected a whole number of at least 1 or {ALL}, found {as_found(value)}")
     return number

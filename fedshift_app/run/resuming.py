@@ -19,7 +19,7 @@ from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
-from fedshift_wire.bounds import MOST_LINE, shown
+from fedshift_wire.bounds import MOST_LINE, as_found
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
@@ -148,7 +148,7 @@ def _compare_versions(told: Mapping[str, Any], config: RunConfig) -> None:
 def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
     there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
     told = [
-        f"{key} is {shown(there.get(key))} there, asked is {shown(here.get(key))}"
+        f"{key} is {as_found(there.get(key))} there, asked is {as_found(here.get(key))}"
         for key in sorted(there.keys() | here.keys())
         if key not in FREE and there.get(key) != here.get(key)
     ]

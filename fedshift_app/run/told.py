@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_wire.bounds import LARGEST_COUNT, MOST_ROUNDS, shown
+from fedshift_wire.bounds import LARGEST_COUNT, MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
 
 
@@ -47,4 +47,4 @@ def check(told: Mapping[str, Any], where: str, needed: Sequence[str]) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{where}: {key}: {first['msg']}, found {shown(first['input'])}") from None
+        raise ConfigError(f"{where}: {key}: {first['msg']}, found {as_found(first['input'])}") from None

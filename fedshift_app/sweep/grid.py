@@ -16,7 +16,7 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import runner
 from fedshift_app.run.resuming import FREE
-from fedshift_wire.bounds import MOST_CORES, shortened, shown
+from fedshift_wire.bounds import MOST_CORES, as_found, shortened
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 MOST_RUNS = 10_000  # of a grid
@@ -100,7 +100,7 @@ def read(arguments: Sequence[str]) -> Asked:
         if not sep and i == 0:
             experiment = argument
         elif not sep:
-            raise ConfigError(f"{shown(argument)} is not of the form key=value or key=value,value")
+            raise ConfigError(f"{as_found(argument)} is not of the form key=value or key=value,value")
         elif key in values or key in own:
             key = shortened(key)
             raise ConfigError(f"{key} comes twice; a key may hold several values: {key}=A,B")
@@ -116,10 +116,10 @@ def read(arguments: Sequence[str]) -> Asked:
         options = Options.model_validate(own)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, found {shown(first['input'])}") from None
+        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, found {as_found(first['input'])}") from None
     runs = math.prod(map(len, values.values()))
     if runs > MOST_RUNS:
-        raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {shown(runs)}")
+        raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
     if options.jobs > 1 and values.get("engine") != ("inline",):
         raise ConfigError(f"jobs={options.jobs} needs engine=inline: a simulation has all cores to itself")
     return Asked(experiment, values, options)
@@ -148,9 +148,9 @@ def split(key: str, text: str) -> tuple[str, ...]:
     seen: set[str] = set()
     for part in parts:
         if not part:
-            raise ConfigError(f"{shortened(key)}: a value is missing in {shown(text)}")
+            raise ConfigError(f"{shortened(key)}: a value is missing in {as_found(text)}")
         if part in seen:
-            raise ConfigError(f"{shortened(key)}: the value {shown(part)} comes twice in {shown(text)}")
+            raise ConfigError(f"{shortened(key)}: the value {as_found(part)} comes twice in {as_found(text)}")
         seen.add(part)
     return tuple(parts)
 

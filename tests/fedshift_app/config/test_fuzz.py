@@ -18,7 +18,7 @@ from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.launch import deploying, runner
 from fedshift_app.run import resuming
 from fedshift_app.sweep import grid
-from fedshift_wire.bounds import LARGEST_SEED, MOST_NODES, MOST_ROUNDS, shown
+from fedshift_wire.bounds import LARGEST_SEED, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import parse
@@ -337,8 +337,8 @@ def test_a_message_keeps_its_key_and_what_is_allowed() -> None:
     assert message.rstrip().endswith("and dotted ones such as train.lr")
     assert str(FedShiftError("a" * 1000 + "\x1b[2J\n" + "b" * 1000)).count("\n") == 1
     assert all(len(line) < MOST_LINE for line in str(FedShiftError("\n".join(["a" * 1000] * 1000))).splitlines())
-    assert shown(10**6000) == "a whole number of 19932 bits"
-    assert len(shown([["x" * 1000] * 1000] * 1000)) <= 100
+    assert as_found(10**6000) == "a whole number of 19932 bits"
+    assert len(as_found([["x" * 1000] * 1000] * 1000)) <= 100
 
 
 @pytest.mark.parametrize(
