@@ -33,7 +33,7 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_wire.params import Params, Rounds
 
 PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
 
@@ -49,8 +49,8 @@ class FedICONParams(Params):
     #: federated_personal: classifier rounds, then personal epochs; federated: classifier rounds only; local:
     #: personal epochs only, from the initial classifier, which never travels (section 3.1).
     classifier_training: Literal["federated_personal", "federated", "local"] = "federated_personal"
-    classifier_epochs: int = Field(1, ge=1)  # local epochs of a classifier round
-    personal_epochs: int = Field(5, ge=1)  # of the personal classifier, with train.lr
+    classifier_epochs: Rounds = 1  # local epochs of a classifier round
+    personal_epochs: Rounds = 5  # of the personal classifier, with train.lr
 
     @model_validator(mode="after")
     def _projection_is_trained(self) -> "FedICONParams":

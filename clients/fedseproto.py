@@ -32,7 +32,7 @@ from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_wire.params import Params, Rounds
 
 PRIVATE = ("domain.", "decoder.")  # F^d and G never travel
 LOG_VARIANCE = 10.0  # largest size of log sigma^2
@@ -46,7 +46,7 @@ class FedSeProtoParams(Params):
     #: two_phase_each_round: phase 1 trains H(F(x)), phase 2 freezes H and minimises Eq. 15;
     #: phase1_first_round_only: later rounds have phase 2 alone; joint: algorithm 1, Eq. 15 throughout.
     schedule: Literal["two_phase_each_round", "phase1_first_round_only", "joint"] = "two_phase_each_round"
-    phase1_epochs: int = Field(1, ge=1)  # E_1, of train.epochs
+    phase1_epochs: Rounds = 1  # E_1, of train.epochs
     use_kd: bool = True  # Fig. 3
     use_mi: bool = True  # Fig. 3
     use_proto: bool = True  # Fig. 3

@@ -32,10 +32,11 @@ def skew_labels(images: Indices, labels: Indices, nodes: int, alpha: float, rng:
         for part, piece in zip(parts, np.split(members, cuts), strict=True):
             part.append(piece)
     divided = [np.concatenate(part) if part else images[:0] for part in parts]
-    for node in range(nodes):
+    for node in (empty for empty in range(nodes) if len(divided[empty]) == 0):
         richest = max(range(nodes), key=lambda other: len(divided[other]))
-        if len(divided[node]) == 0 and len(divided[richest]) > 1:
-            divided[node], divided[richest] = divided[richest][-1:], divided[richest][:-1]
+        if len(divided[richest]) <= 1:
+            break
+        divided[node], divided[richest] = divided[richest][-1:], divided[richest][:-1]
     return divided
 
 

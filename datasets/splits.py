@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field, field_validator, model_va
 from datasets import dividing
 from datasets.base import SPLITS, Split
 from datasets.dividing import Indices
+from fedshift_wire.bounds import MOST_NODES, as_found
 from fedshift_wire.errors import ConfigError, DataError
 from fedshift_wire.frozen import FrozenDict
 from fedshift_wire.seeding import generator
@@ -47,10 +48,12 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if counts != "any" and not (numbers and all(type(n) is int and n >= 0 for n in numbers) and any(numbers)):
             raise ValueError(
                 "expected any, or nodes per domain such as {photo: 2, sketch: 3}, or {random: 10} for 10 nodes in all, "
-                f"found {counts!r}"
+                f"found {as_found(counts)}"
             )
         if isinstance(counts, dict) and RANDOM in counts and len(counts) > 1:
-            raise ValueError(f"{RANDOM} is the number of all nodes and stands alone, found {counts!r}")
+            raise ValueError(f"{RANDOM} is the number of all nodes and stands alone, found {as_found(counts)}")
+        if sum(numbers) > MOST_NODES:
+            raise ValueError(f"expected at most {MOST_NODES} nodes in all, found {as_found(counts)}")
         return counts
 
     @field_validator("share", mode="before")
@@ -61,7 +64,7 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if share != "equal" and not (numbers and in_range):
             raise ValueError(
                 "expected equal, a number above 0 and at most 1, or one per domain such as {photo: 0.3}, "
-                f"found {share!r}"
+                f"found {as_found(share)}"
             )
         return share
 
@@ -83,7 +86,7 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         for key, names in (("held_out", self.held_out), ("counts", tuple(self._by_domain)), ("share", shares)):
             for name in names:
                 if name not in domains:
-                    raise ConfigError(f"allocation.{key} names {name!r}; the domains are {', '.join(domains)}")
+                    raise ConfigError(f"allocation.{key} names {as_found(name)}; the domains are {', '.join(domains)}")
         trained = self.training_domains(domains)
         if not trained:
             raise ConfigError("allocation.held_out leaves no domain to train on")
@@ -147,9 +150,11 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             ConfigError: If the number of nodes does not fit.
         """
         trained = self.training_domains(domains)
+        if num_nodes > MOST_NODES:
+            raise ConfigError(f"a federation has at most {MOST_NODES} nodes, found {as_found(num_nodes)}")
         if self.counts == "any":
             if num_nodes < 2:
-                raise ConfigError(f"a federation needs at least 2 nodes, found {num_nodes}")
+                raise ConfigError(f"a federation needs at least 2 nodes, found {as_found(num_nodes)}")
             return tuple(trained[i % len(trained)] for i in range(num_nodes))
         counts = self._drawn_counts(trained, seed)
         dealt = tuple(domain for domain in trained for _ in range(counts.get(domain, 0)))

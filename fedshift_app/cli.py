@@ -18,12 +18,11 @@ from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import exit_codes
-from fedshift_app.run.durable import DISK
 from fedshift_app.run.folder import COMMAND
-from fedshift_app.run.logs import cleaned
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
+from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 
 T = TypeVar("T", bound=Named)
@@ -33,7 +32,13 @@ STOPPING = {
 }  # fmt: skip
 
 _WHOLE = 4096  # characters of the place of what a command wrote: it is not cut
-_LONGEST = 10_000  # characters of an error; one of another process may end with its log
+
+
+def path(given: str | Path) -> Path:
+    """Check a path that any command is given (``user_path``); return it as it was typed, but for the home of ``~``."""
+    user_path(given)
+    return Path(given).expanduser()
+
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -125,7 +130,7 @@ def status(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=path)],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all]")] = None,
 ) -> None:
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
@@ -144,7 +149,7 @@ def report_after_run(folder: Path) -> None:
     try:
         typer.echo(f"report: {shown(command.run(folder, []), _WHOLE)}")
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
-        why = "stopped" if isinstance(error, SystemExit) else cleaned(str(error))
+        why = "stopped" if isinstance(error, SystemExit) else str(error)
         again = f"fedshift report {shown(shlex.quote(str(folder)), _WHOLE)}"
         typer.echo(f"report: none ({why}); to try again: {again}", err=True)
 
@@ -218,7 +223,9 @@ def list_papers() -> None:
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.", parser=path)
+    ],
     paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
     score: Annotated[str, typer.Option(help="last5, final, best, validation or clients.")] = "last5",
     allow_different: Annotated[
@@ -226,10 +233,11 @@ def compare(
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.")] = None,
-    html: Annotated[Path | None, typer.Option(help="A page to write.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.", parser=path)] = None,
+    html: Annotated[Path | None, typer.Option(help="A page to write.", parser=path)] = None,
     keep: Annotated[
-        Path | None, typer.Option(help="A folder for one small JSON file per run, which `compare` reads as well.")
+        Path | None,
+        typer.Option(help="A folder for one small JSON file per run, which `compare` reads as well.", parser=path),
     ] = None,
 ) -> None:
     """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
@@ -239,13 +247,13 @@ def compare(
         raise ConfigError("give --markdown or --json, not both")
     found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    for path, content in ((csv, found.csv), (html, found.html)):
-        if path is not None:
+    for file, content in ((csv, found.csv), (html, found.html)):
+        if file is not None:
             try:
-                path.write_text(content(), encoding="utf-8")
+                file.write_text(content(), encoding="utf-8")
             except OSError as error:
-                raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
-            typer.echo(f"wrote {shown(path.resolve(), _WHOLE)}", err=markdown or as_json)
+                raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
+            typer.echo(f"wrote {shown(file.resolve(), _WHOLE)}", err=markdown or as_json)
     if keep is not None:
         files = comparing.keep(runs, keep)
         typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), _WHOLE)}", err=markdown or as_json)
@@ -268,8 +276,8 @@ def prepare(
 @app.command()
 def preview(
     dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.")] = Path("sheet.png"),
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.", parser=path)] = Path("sheet.png"),
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.", parser=path)] = None,
     domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
@@ -279,9 +287,9 @@ def preview(
     from fedshift_app.launch import preparing
 
     chosen = preparing.chosen_domains(dataset, domains)
-    source = Source(data_dir.expanduser().resolve() if data_dir else None)
+    source = Source(data_dir.resolve() if data_dir else None)
     if split not in SPLITS:
-        raise ConfigError(f"--split is {split!r}; allowed are {' and '.join(SPLITS)}")
+        raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
     sets = {name: catalog.load(dataset, name, part, source) for name in chosen}
     sheet = preparing.sheet(dataset, sets, per_class, corruptions)
@@ -296,12 +304,15 @@ def preview(
 def export(
     experiment: Annotated[str, typer.Argument(help="See `fedshift experiments`.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.")] = Path("nodes"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.", parser=path)] = Path("nodes"),
 ) -> None:
     """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
     from fedshift_app.launch import exporting
 
     flat, launch = parse_arguments([experiment, *(arguments or [])])
+    for key in launch:
+        if key != "nodes":
+            raise ConfigError(f"{key}: export starts nothing; it takes nodes=N and the keys of a run's configuration")
     for folder in exporting.export(configuration.resolve(flat), launch.get("nodes"), output):
         typer.echo(exporting.supernode_command(folder))
 
@@ -311,18 +322,22 @@ def deploy_demo(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
-    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, with TLS and node keys."""
+    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, with TLS and node keys.
+
+    Four rounds, unless rounds=N. Keys of `fedshift run`, but for the experiment, resume, report and how to launch.
+    """
     from fedshift_app.launch import deploying
 
-    flat, _ = parse_arguments(["handwritten", *(arguments or [])])
-    typer.echo(f"run folder: {shown(deploying.demo(flat, secure=not insecure), _WHOLE)}")
+    folder = deploying.demo(deploying.read(arguments or []), secure=not insecure)
+    typer.echo(f"run folder: {shown(folder, _WHOLE)}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def superlink(
     context: typer.Context,
     folder: Annotated[
-        Path | None, typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.")
+        Path | None,
+        typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.", parser=path),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
@@ -341,21 +356,21 @@ def superlink(
 
     if insecure == (folder is not None):
         raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
-    security = ["--insecure"] if folder is None else Credentials(folder.expanduser().resolve()).superlink_options()
+    security = ["--insecure"] if folder is None else Credentials(folder.resolve()).superlink_options()
     serve([*security, "--host", host, "--port", str(port), *context.args], AnyUser if any_user else OnlyFleet)
 
 
 @credentials_app.command("authority")
-def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to write to.")]) -> None:
+def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=path)]) -> None:
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_authority(folder.expanduser().resolve()))
+    tell_files(credentials.make_authority(folder.resolve()))
 
 
 @credentials_app.command("server")
 def credentials_server(
-    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.")],
+    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.", parser=path)],
     host: Annotated[
         list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
     ] = None,
@@ -364,29 +379,29 @@ def credentials_server(
     """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_server(folder.expanduser().resolve(), host or [], days))
+    tell_files(credentials.make_server(folder.resolve(), host or [], days))
 
 
 @credentials_app.command("node")
 def credentials_node(
-    folder: Annotated[Path, typer.Argument(help="Folder to write to.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=path)],
     name: Annotated[str, typer.Argument(help="The node's name.")],
 ) -> None:
     """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
     from fedshift_app.launch import credentials
 
-    tell_files(credentials.make_node(folder.expanduser().resolve(), name))
+    tell_files(credentials.make_node(folder.resolve(), name))
 
 
 def tell_files(paths: list[Path]) -> None:
     """Print what was written."""
-    for path in paths:
-        typer.echo(f"wrote {shown(path, _WHOLE)}")
+    for file in paths:
+        typer.echo(f"wrote {shown(file, _WHOLE)}")
 
 
 def fail(error: FedShiftError) -> NoReturn:
     """Show a user's mistake in a line or two and exit with 1."""
-    typer.echo(f"error: {cleaned(str(error), _LONGEST)}", err=True)
+    typer.echo(f"error: {error}", err=True)
     raise SystemExit(exit_codes.FAILED)
 
 
@@ -407,10 +422,8 @@ def main() -> None:
         app()
     except FedShiftError as error:
         fail(error)
-    except OSError as error:
-        if error.errno not in DISK:
-            raise
-        fail(FedShiftError(f"{error.filename or 'the disk'}: {error.strerror}"))
+    except OSError as error:  # a disk that is full, a folder that may not be entered: nothing that a traceback mends
+        fail(FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def _disk_told(folder: RunFolder) -> Iterator[None]:
         if not isinstance(error, durable.DiskError) and error.errno not in durable.DISK:
             raise  # not the disk's
         go_on = resume_command(folder.path, folder.engine)
-        raise FederationError(f"{error}; once that is mended go on with: {go_on}") from None
+        raise FederationError(f"{error}\nonce that is mended go on with: {go_on}") from None
 
 
 @contextmanager

@@ -1,11 +1,17 @@
 """The one family of errors that a user's mistake or a broken federation may raise."""
 
+from fedshift_wire.bounds import message
+
 
 class FedShiftError(Exception):
     """Something a person can mend: the message says what was found and what is allowed.
 
-    It is shown without a traceback. Messages are one or two lines long.
+    It is shown without a traceback. Messages are one or two lines long; whatever is in them, each line that anybody
+    is shown is bounded and without control characters (:func:`fedshift_wire.bounds.message`).
     """
+
+    def __init__(self, text: str | None) -> None:
+        super().__init__(message(text or "(no reason given)"))
 
 
 class DataError(FedShiftError):

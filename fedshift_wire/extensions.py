@@ -23,6 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from fedshift_wire import __version__
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 
 OURS = "fedshift"  # where what FedShift itself brings comes from
@@ -93,7 +94,7 @@ class Registry(Mapping[str, T], Generic[T]):
             return self._files[name][0]
         if name not in self._found:
             if name not in self._claims():
-                raise ConfigError(f"unknown {self.kind} {name!r}; there are {', '.join(self)}")
+                raise ConfigError(f"unknown {self.kind} {as_found(name)}; there are {', '.join(self)}")
             self._found[name] = self._load(name)
         return self._found[name]
 

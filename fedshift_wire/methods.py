@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedshift_wire.bounds import shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.frozen import FrozenDict, Section
 from fedshift_wire.params import Params
@@ -108,7 +109,7 @@ class Method(BaseModel):
         for name in given:
             if name not in allowed:
                 known = ", ".join(sorted({*allowed, *self.parameters})) or "none"
-                raise ConfigError(f"unknown key method.{name} for method {self.name!r}; there are {known}")
+                raise ConfigError(f"unknown key method.{shortened(name)} for method {self.name!r}; there are {known}")
         server, node = (
             side.model_validate({k: v for k, v in given.items() if k in side.model_fields}) for side in sides
         )
@@ -121,7 +122,7 @@ def method_file(path: Path) -> Method:
     Raises:
         ConfigError: If it cannot be read or says something of a method that there is not.
     """
-    content = read_yaml(path)
+    content = read_yaml(path, scalar_keys=True)  # ``values`` of a parameter
     said, of = content.pop("about", None) or {}, content.pop("of", "")
     about = {"off" if key is False else key: value for key, value in said.items()}  # YAML 1.1 reads off as false
     try:

@@ -1,6 +1,18 @@
-"""Base of what a configuration says of a method, of modules, of an adaptation."""
+"""Base of what a configuration says of a method, of modules, of an adaptation; and how large its numbers may be."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedshift_wire.bounds import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT
+
+#: Rounds of a run, local epochs of a round.
+Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+#: Images that a step of training takes: BatchNorm needs two.
+BatchSize = Annotated[int, Field(ge=2, le=MOST_BATCH)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+#: How long to wait for something.
+Seconds = Annotated[float, Field(gt=0, le=MOST_WAIT)]
 
 
 class Params(BaseModel):

@@ -1,39 +1,196 @@
-"""YAML files that hold a mapping, read strictly."""
+"""YAML as this house reads it, strictly: files that hold a mapping, and the values of a command line.
+
+Words, numbers, true and false, null, lists and mappings of such are all that any key takes. Whatever is of another
+kind, too large, too deep or repeats itself without end is refused in a line before anything is made of it.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, ScalarNode
 
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
+
+MOST_BYTES = 1 << 18  # of a text
+MOST_VALUES = 20_000  # of a text, with those that aliases repeat
+MOST_DEPTH = 20  # of lists and mappings in one another
+MOST_KEY = 200  # characters
+LARGEST_INTEGER = 2**63 - 1  # what NumPy, torch and the messages of Flower take
+
+_TAG = "tag:yaml.org,2002:"
+_KNOWN = tuple(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
+_KINDS = {"timestamp": "a date", "binary": "binary data", "set": "a set", "omap": "a list of pairs"}
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice, of which YAML would silently drop the first."""
+    """Makes values that some key may take, each key of a mapping once, or tells why not."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping whose keys differ."""
+    keys: tuple[type, ...] = (str,)  # what a mapping's keys may be
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._values = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Build a node, unless the text is too deep or too long: PyYAML calls itself for each level."""
+        self._depth += 1
+        self._values += 1
+        self._bound(self._depth, self._values, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def get_single_node(self) -> Node | None:
+        """Build the only document, unless it gets too large or too deep where its aliases are written out."""
+        node: Node | None = super().get_single_node()
+        if node is not None:
+            self._values, self._characters = 0, 0
+            self._walk(node, 1)
+        return node
+
+    def _walk(self, node: Node, depth: int) -> None:
+        self._values += 1
+        self._bound(depth, self._values, node.start_mark)
+        if isinstance(node, ScalarNode):
+            self._characters += len(node.value)
+            if self._characters > MOST_BYTES:
+                raise _problem(f"with its aliases written out it has more than {MOST_BYTES} characters", node)
+        for part in () if isinstance(node, ScalarNode) else node.value:
+            for inner in part if isinstance(node, MappingNode) else (part,):
+                self._walk(inner, depth + 1)
+
+    def _bound(self, depth: int, values: int, mark: yaml.Mark) -> None:
+        if depth > MOST_DEPTH + 1:
+            raise _ProblemError(f"lists and mappings lie more than {MOST_DEPTH} deep in one another", mark)
+        if values > MOST_VALUES:
+            raise _ProblemError(f"it holds more than {MOST_VALUES} values, those that aliases repeat among them", mark)
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        """Make a value of a node; what Python cannot make a number of is told with its line."""
+        if node.tag not in _KNOWN:
+            kind = node.tag.removeprefix(_TAG)
+            told = _KINDS.get(kind, f"of the type {as_found(kind)}")
+            if not isinstance(node, ScalarNode):
+                raise _problem(f"{told} is nothing that a key takes", node)
+            raise _problem(f"{as_found(node.value)} is {told}, which no key takes; a word goes in quotes", node)
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+            # Such as "0x_", a number by its looks alone, a sequence that is said to be a number.
+            raise _problem(f"{as_found(node.value)} cannot be read: {error}", node) from None
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise _problem(f"{as_found(value)}: whole numbers go up to {LARGEST_INTEGER}", node)
+        if isinstance(value, str):
+            _check_word(value, node)
+        return value
+
+    def construct_yaml_int(self, node: ScalarNode) -> int:
+        """Make a whole number, of so many digits that Python turns it into one."""
+        if len(node.value) > MOST_KEY:
+            raise _problem(f"{as_found(node.value)}: whole numbers go up to {LARGEST_INTEGER}", node)
+        return int(super().construct_yaml_int(node))
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping whose keys are words that differ: YAML would silently drop the first of two."""
+        if not isinstance(node, MappingNode):
+            raise _problem("expected a mapping of keys to values", node)
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            key = self._key(key_node)
             if key in seen:
-                line = key_node.start_mark.line + 1
-                raise yaml.constructor.ConstructorError(problem=f"the key {key!r} comes twice, again in line {line}")
+                raise _problem(
+                    f"the key {as_found(key)} comes twice, again in line {key_node.start_mark.line + 1}", key_node
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def _key(self, node: Node) -> Any:
+        if not isinstance(node, ScalarNode):
+            raise _problem("a list or mapping is no key; a key is a word", node)
+        key = self.construct_object(node, deep=True)
+        if not isinstance(key, self.keys):
+            raise _problem(
+                f"{as_found(key)} is no key; a key is a word, in quotes if YAML takes it for something else", node
+            )
+        if isinstance(key, str) and not (key.isprintable() and 0 < len(key) <= MOST_KEY):
+            raise _problem(
+                f"{as_found(key)} is no key; a key is a word of at most {MOST_KEY} characters, "
+                "without control characters",
+                node,
+            )
+        return key
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
+
+class _OnceLoaderOfMethods(_OnceLoader):
+    """Takes true, false and numbers for keys as well."""
+
+    keys = (str, bool, int, float)
+
+
+_OnceLoader.add_constructor(_TAG + "int", _OnceLoader.construct_yaml_int)
+
+
+class _ProblemError(ConstructorError):
+    """What is wrong with a text, and where."""
+
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+
+
+def _problem(problem: str, node: Node) -> _ProblemError:
+    return _ProblemError(problem, node.start_mark)
+
+
+def _check_word(word: str, node: Node) -> None:
+    """Refuse what no file's name and no message can hold: NUL, and halves of characters."""
+    if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
+        raise _problem(f"{as_found(word)} holds NUL or half a character, which no key takes", node)
+
+
+def parse(text: str, *, scalar_keys: bool = False) -> Any:
+    """Return what a YAML text stands for.
+
+    Args:
+        text: The text.
+        scalar_keys: Keys may be true, false and numbers too, not words alone.
 
     Raises:
-        ConfigError: If it cannot be read, is no YAML, or holds something else.
+        ValueError: If it is no YAML, too large, or holds what no key of a configuration takes; in one line.
+    """
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} characters")
+    try:
+        return yaml.load(text, Loader=_OnceLoaderOfMethods if scalar_keys else _OnceLoader)
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ValueError(where + ", ".join(filter(None, [error.context, error.problem]))) from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+
+
+def read_yaml(path: Path, *, scalar_keys: bool = False) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Args:
+        path: The file.
+        scalar_keys: Keys may be true, false and numbers too, not words alone.
+
+    Raises:
+        ConfigError: If it cannot be read, is no YAML, is too large, or holds something else.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"{path}: cannot be read as YAML: {first}") from None
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        content = parse(data.decode(), scalar_keys=scalar_keys)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
     if content is None or isinstance(content, dict):
         return content or {}
     raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")

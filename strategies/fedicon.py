@@ -13,10 +13,8 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 
 from typing import Literal
 
-from pydantic import Field
-
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_wire.params import Params, Rounds
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask
@@ -30,7 +28,7 @@ class FedICONServerParams(Params):
 
     lie: bool = True  # false: cross-entropy end to end, no phases
     classifier_training: Literal["federated_personal", "federated", "local"] = "federated_personal"
-    classifier_rounds: int = Field(10, ge=1)  # the last rounds of the run; not for ``local`` and ``lie = false``
+    classifier_rounds: Rounds = 10  # the last rounds of the run; not for ``local`` and ``lie = false``
 
     @property
     def last_rounds(self) -> int:

@@ -25,7 +25,7 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_wire.params import BatchSize, Params, Rounds
 
 if TYPE_CHECKING:
     from clients.base import DomainClient
@@ -39,8 +39,8 @@ class ContrastParams(Params):
 
     tau: float = Field(0.07, gt=0)  # of Eq. 5; 0.07 is SupCon's
     mode: Literal["transductive", "online"] = "transductive"  # online: predict each batch after its step
-    epochs: int = Field(1, ge=1)  # over the test set
-    batch_size: int = Field(32, ge=2)
+    epochs: Rounds = 1  # over the test set
+    batch_size: BatchSize = 32
     lr: float = Field(0.001, gt=0)
 
     @model_validator(mode="after")

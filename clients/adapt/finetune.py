@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from clients.adapt.base import Adaptation, Places
-from fedshift_wire.params import Params
+from fedshift_wire.params import Params, Rounds
 
 if TYPE_CHECKING:
     from clients.base import DomainClient
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 class FinetuneParams(Params):
     """Parameters of fine-tuning."""
 
-    epochs: int | None = Field(None, ge=1)  # null: train.epochs; FedICON: 5, which is its train.epochs
+    epochs: Rounds | None = None  # null: train.epochs; FedICON: 5, which is its train.epochs
 
 
 class Finetune(Adaptation):

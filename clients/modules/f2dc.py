@@ -46,7 +46,7 @@ class F2DCParams(Params):
     tau: float = Field(0.06, gt=0)  # temperature of the separability
     sigma: float = Field(0.1, gt=0)  # smoothness of the mask (Table 5)
     conv_layers: Literal[2, 3] = 2  # of A_D and A_C; 3 in the code since June 2026
-    hidden: int = Field(64, ge=1)  # their inner width; 50 in the code since June 2026
+    hidden: int = Field(64, ge=1, le=4096)  # their inner width; 50 in the code since June 2026
     insert_after: Literal["last"] | tuple[Annotated[int, Field(ge=1)], ...] = "last"  # stages, from 1 (Eq. 9)
     noise: terms.Noise = "logistic_pair"  # of the mask: the paper's, or the code's (A3)
     eval_noise: bool = False  # noise at test too (A2)

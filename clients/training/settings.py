@@ -5,6 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from fedshift_wire.bounds import MOST_BATCH, MOST_CORES
+from fedshift_wire.params import BatchSize, Rounds
+
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze"]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -28,8 +31,8 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Local training on cross-entropy and the method's terms."""
 
-    epochs: int = Field(ge=1)  # local epochs a round
-    batch_size: int = Field(ge=2)
+    epochs: Rounds  # local epochs a round
+    batch_size: BatchSize
     lr: float = Field(gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-5, ge=0)
@@ -40,7 +43,9 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     schedule: Literal["none", "linear", "cosine"] = "none"
     schedule_end: float = Field(0.1, ge=0, le=1)
     precision: Precision = "auto"
-    threads: int = Field(0, ge=0)  # CPU threads of a node; 0: those that Ray gave, else one in simulation
+    threads: int = Field(
+        0, ge=0, le=MOST_CORES
+    )  # CPU threads of a node; 0: those that Ray gave, else one in simulation
 
     def lr_factor(self, server_round: int, rounds: int) -> float:
         """Return what the learning rate is multiplied by in a round (from 1) of ``rounds``."""
@@ -66,7 +71,9 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     views: Literal[1, 2] = 1  # augmented views of each training image; 2 for contrastive methods
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # ImageNet's, as the FPL code family uses
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    eval_batch: int = Field(64, ge=1)  # images per batch in evaluation; larger ones fall out of a CPU's cache
+    eval_batch: int = Field(
+        64, ge=1, le=MOST_BATCH
+    )  # images per batch in evaluation; larger ones fall out of a CPU's cache
 
     @property
     def draws_real_values(self) -> bool:

@@ -12,10 +12,12 @@ from pydantic import BaseModel, Field, ValidationError
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.run import told as told_of_run
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE
-from fedshift_wire.bounds import plain
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one.
@@ -117,7 +119,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     Raises:
         ConfigError: If there is no finished run, or a file is not what it should be.
     """
-    places = dict.fromkeys(place for path in paths for place in _places(path.expanduser().resolve()))
+    places = dict.fromkeys(place for path in paths for place in _places(user_path(path)))
     finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
     unfinished = [place.name for place in places if place not in finished]
     if not finished:
@@ -194,12 +196,13 @@ def _read(place: Path) -> Run:
         told = content.get("config") if isinstance(content, dict) else None
     if not isinstance(told, dict) or not isinstance(told.get("resolved"), dict):
         raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
+    told_of_run.check(told, str(place), ("resolved",))
     try:
         results = Results.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
-        raise ConfigError(f"{file}: {where}: {first['msg']}, found {plain(str(first['input']), 80)}") from None
+        raise ConfigError(f"{file}: {where}: {first['msg']}, found {as_found(first['input'])}") from None
     try:
         resolved = configuration.validate(told["resolved"]).model_dump(mode="json")
     except ConfigError as error:
@@ -207,7 +210,7 @@ def _read(place: Path) -> Run:
     config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
-            f"{file}: method {results.method!r}, seed {results.seed}; its configuration says "
+            f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
             f"{config['method.name']!r}, {config['seed']}"
         )
     around = {"engine": told.get("engine"), "git": told.get("git")} | dict(told.get("versions") or {})
@@ -217,7 +220,7 @@ def _read(place: Path) -> Run:
 def _json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
 
 
@@ -231,7 +234,7 @@ def score(name: str) -> tuple[Score, str]:
         ConfigError: With the scores there are.
     """
     if name not in SCORES:
-        raise ConfigError(f"--score is {name!r}; allowed are {', '.join(SCORES)}")
+        raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}")
     return SCORES[name]
 
 

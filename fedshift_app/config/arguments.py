@@ -2,18 +2,24 @@
 
 import math
 import shlex
-from pathlib import Path
 from typing import Any
 
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import MODEL_PER_NODE
+from fedshift_wire.bounds import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
 LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
 #: Keys of the configuration that have no dot.
 WITHOUT_DOT = (MODEL_PER_NODE, "modules")
+#: How large a whole number may be.
+MOST = {
+    "rounds": MOST_ROUNDS, "evaluate-every": MOST_ROUNDS, "seed": LARGEST_SEED,
+    "nodes": MOST_NODES, "actors": MOST_CORES, "cpus-per-client": MOST_CORES,
+}  # fmt: skip
 
 
 def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -30,7 +36,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
         if not sep and i == 0:
             flat["experiment"] = argument
         elif not sep:
-            raise ConfigError(f"{argument!r} is not of the form key=value")
+            raise ConfigError(f"{as_found(argument)} is not of the form key=value")
         elif key in LAUNCH_KEYS:
             launch[key] = _launch_value(key, value)
         elif key in configuration.FLAT_KEYS:
@@ -39,15 +45,15 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             dotted.append(argument)
         else:
             known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))
-            raise ConfigError(f"unknown key {key!r}; there are {known}, and dotted ones such as train.lr")
+            raise ConfigError(f"unknown key {as_found(key)}; there are {known}, and dotted ones such as train.lr")
     flat["set"] = " ".join([flat.get("set", ""), *(shlex.quote(part) for part in dotted)]).strip()
-    flat["output-dir"] = str(Path(flat.get("output-dir") or "runs").expanduser().resolve())
+    flat["output-dir"] = str(user_path(flat.get("output-dir") or "runs", "output-dir"))
     for key in ("data-dir", "resume"):
         if flat.get(key):
-            flat[key] = str(Path(flat[key]).expanduser().resolve())
+            flat[key] = str(user_path(flat[key], key))
     experiment = flat.get("experiment", "")
     if experiment.endswith((".yaml", ".yml")):
-        flat["experiment"] = str(Path(experiment).expanduser().resolve())
+        flat["experiment"] = str(user_path(experiment, "experiment"))
     return flat, launch
 
 
@@ -64,7 +70,7 @@ def _flat_value(key: str, value: str) -> str | int | float:
 
 def _switch(key: str, value: str) -> bool:
     if value not in ("true", "false"):
-        raise ConfigError(f"{key}: expected true or false, found {value!r}")
+        raise ConfigError(f"{key}: expected true or false, found {as_found(value)}")
     return value == "true"
 
 
@@ -74,14 +80,14 @@ def _share(key: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number <= 1:
-        raise ConfigError(f"{key}: expected a number above 0 and at most 1, found {value!r}")
+        raise ConfigError(f"{key}: expected a number above 0 and at most 1, found {as_found(value)}")
     return number
 
 
 def _launch_value(key: str, value: str) -> str | int | float:
     if key == "engine":
         if value not in ENGINES:
-            raise ConfigError(f"engine: {value!r}; allowed are {', '.join(ENGINES)}")
+            raise ConfigError(f"engine: {as_found(value)}; allowed are {', '.join(ENGINES)}")
         return value
     if key == "report":
         return _switch(key, value)
@@ -92,7 +98,7 @@ def _launch_value(key: str, value: str) -> str | int | float:
     except ValueError:
         gpus = -1.0
     if not 0 <= gpus <= 1:
-        raise ConfigError(f"{key}: expected a number from 0 to 1, found {value!r}")
+        raise ConfigError(f"{key}: expected a number from 0 to 1, found {as_found(value)}")
     return gpus
 
 
@@ -100,7 +106,9 @@ def _whole_number(key: str, value: str, least: int = 0) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise ConfigError(f"{key}: expected a whole number, found {value!r}") from None
+        raise ConfigError(f"{key}: expected a whole number up to {MOST[key]}, found {as_found(value)}") from None
     if number < least:
-        raise ConfigError(f"{key}: expected at least {least}, found {number}")
+        raise ConfigError(f"{key}: expected at least {least}, found {as_found(number)}")
+    if number > MOST[key]:
+        raise ConfigError(f"{key}: expected at most {MOST[key]}, found {as_found(number)}")
     return number

@@ -14,8 +14,10 @@ from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_wire import extensions
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS
+from fedshift_wire.paths import user_path
 
 #: Environment variable: files that this process may run, separated as in PATH.
 ALLOWED = "FEDSHIFT_PLUGINS"
@@ -36,22 +38,23 @@ def take_files(experiment: dict[str, Any], path: Path) -> None:
     given = section.get("plugins")
     if given is None:
         return
-    if not isinstance(given, list | tuple) or not all(isinstance(file, str) for file in given):
-        raise ConfigError(f"plugins: expected a list of Python files, found {given!r}")
-    files = [str((path.parent / Path(file).expanduser()).resolve()) for file in given]
+    files = [str(user_path(file, "plugins", path.parent)) for file in _listed(given)]
     os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*_allowed(), *files]))
     for file in files:
         extensions.load_file(Path(file))
     section["plugins"] = files
 
 
-def allow(files: Sequence[str]) -> None:
+def allow(given: Any) -> None:
     """Run the files of a configuration, if this process's environment names them.
 
+    Args:
+        given: Its key ``plugins``.
+
     Raises:
-        ConfigError: If it does not.
+        ConfigError: If it does not, or they are no list of files.
     """
-    for file in files:
+    for file in _listed(given):
         if file not in _allowed():
             raise ConfigError(
                 f"plugins: {file} is not run here. A file serves in simulation only, started by `fedshift run` or "
@@ -59,6 +62,12 @@ def allow(files: Sequence[str]) -> None:
                 "package (docs/adding-a-method.md)"
             )
         extensions.load_file(Path(file))
+
+
+def _listed(given: Any) -> Sequence[str]:
+    if not isinstance(given, list | tuple) or not all(isinstance(file, str) for file in given):
+        raise ConfigError(f"plugins: expected a list of Python files, found {as_found(given)}")
+    return given
 
 
 def brought(config: RunConfig) -> dict[str, str]:

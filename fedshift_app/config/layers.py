@@ -4,14 +4,16 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.yaml_files import MOST_BYTES, parse
 
 #: What an experiment calls ``model.per_node``.
 MODEL_PER_NODE = "model_per_node"
+MOST_KEY = 100  # characters of a dotted key
+MOST_PARTS = 5  # of a dotted key
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -21,14 +23,20 @@ def parse_set(text: str) -> dict[str, Any]:
         ConfigError: If a part is not ``section.key=value``.
     """
     overrides = {}
+    if len(text) > MOST_BYTES:
+        raise ConfigError(f"set: expected at most {MOST_BYTES} characters, found {len(text)}")
     try:
         parts = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"set: {error} in {text!r}") from None
+        raise ConfigError(f"set: {error} in {as_found(text)}") from None
     for part in parts:
         dotted, sep, value = part.partition("=")
         if not sep or not dotted:
-            raise ConfigError(f"set: {part!r} is not of the form section.key=value, for example train.lr=0.005")
+            raise ConfigError(f"set: {as_found(part)} is not of the form section.key=value, for example train.lr=0.005")
+        if len(dotted) > MOST_KEY or dotted.count(".") >= MOST_PARTS or not dotted.isprintable():
+            raise ConfigError(
+                f"set: {as_found(dotted)} is no key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
+            )
         key = dotted.replace("-", "_")
         overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, dotted)
     return overrides
@@ -36,9 +44,9 @@ def parse_set(text: str) -> dict[str, Any]:
 
 def _scalar(text: str, key: str) -> Any:
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"set: the value of {key}, {text!r}, is not YAML") from None
+        value = parse(text)
+    except ValueError as error:
+        raise ConfigError(f"set: the value of {key}, {as_found(text)}, is not YAML that a key takes: {error}") from None
     if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
         try:
             return float(value)
@@ -53,7 +61,7 @@ def section_of(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{key}: expected a mapping of keys to values, found {value!r}")
+        raise ConfigError(f"{key}: expected a mapping of keys to values, found {as_found(value)}")
     return dict(value)
 
 
@@ -70,9 +78,11 @@ def modules_by_name(section: Any) -> dict[str, dict[str, Any]]:
     for entry in entries:
         named: Any = {"name": entry} if isinstance(entry, str) else entry
         if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
-            raise ConfigError(f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {entry!r}")
+            raise ConfigError(
+                f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {as_found(entry)}"
+            )
         if named["name"] in found:
-            raise ConfigError(f"modules: {named['name']!r} comes twice")
+            raise ConfigError(f"modules: {as_found(named['name'])} comes twice")
         if named["name"] != registry.NONE:
             found[named["name"]] = {key: value for key, value in named.items() if key != "name"}
     return found
@@ -97,7 +107,9 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
     """
     *sections, key = dotted.split(".")
     if (sections or [key])[0] not in RunConfig.model_fields:
-        raise ConfigError(f"set: unknown key {dotted!r}; it starts with one of {', '.join(RunConfig.model_fields)}")
+        raise ConfigError(
+            f"set: unknown key {as_found(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"
+        )
     if (sections or [key])[0] == "modules":
         layers["modules"] = _set_modules(modules_by_name(layers.get("modules", ())), [*sections, key][1:], value)
         return

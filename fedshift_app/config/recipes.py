@@ -5,6 +5,7 @@ from typing import Any
 
 from clients.models.catalog import NETWORKS
 from fedshift_app.config.sections import RunConfig
+from fedshift_wire.bounds import as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.methods import Method
 
@@ -43,9 +44,9 @@ def _targets(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(target, str):
             yield target, value
             continue
-        if value not in target["values"]:
+        if isinstance(value, list | dict) or value not in target["values"]:
             known = ", ".join(str(one) for one in target["values"])
-            raise ConfigError(f"method.{key}: {value!r}; allowed are {known}")
+            raise ConfigError(f"method.{key}: {as_found(value)}; allowed are {known}")
         yield target["key"], target["values"][value]
 
 
@@ -84,14 +85,16 @@ def check_needs(config: RunConfig, method: Method) -> None:
             names = [entry["name"] for entry in config.modules]
             for name in allowed:
                 if name not in names:
-                    found = ", ".join(names) or "none"
+                    found = shortened(", ".join(names)) or "none"
                     raise ConfigError(f"method {method.name} needs the modules {name}, found modules={found}")
         else:
             value: Any = config
             for part in key.split("."):
                 value = value[part] if isinstance(value, Mapping) else getattr(value, part)
             if value not in allowed:
-                raise ConfigError(f"method {method.name} needs {key}={' or '.join(map(str, allowed))}, found {value}")
+                raise ConfigError(
+                    f"method {method.name} needs {key}={' or '.join(map(str, allowed))}, found {shortened(str(value))}"
+                )
 
 
 def _check_network(config: RunConfig, method: Method) -> None:

@@ -6,6 +6,7 @@ run-config keys, then the dotted overrides of ``set``. A method's own parameters
 then ``methods: NAME:``, then the experiment's ``method:``.
 """
 
+import difflib
 import json
 import shlex
 from collections.abc import Mapping
@@ -23,11 +24,13 @@ from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_nam
 from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explain
 from fedshift_app.run.tracking import check_tracker
+from fedshift_wire.bounds import MOST_FOUND, as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS
 from fedshift_wire.frozen import FrozenDict
 from fedshift_wire.methods import Method, imported
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_wire.paths import user_path
+from fedshift_wire.yaml_files import MOST_DEPTH, read_yaml
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
 FLAT_KEYS: dict[str, str | int | float | bool] = {
@@ -48,6 +51,7 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
 }
 
 DEFAULT_EXPERIMENT = "handwritten"
+SUGGESTED = (DEFAULT_EXPERIMENT, "digits-small")  # to who asks for one that is like none
 
 #: What a file may say of a method besides its parameters.
 ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "evaluate", "rounds")
@@ -62,13 +66,16 @@ def experiment_file(experiment: str) -> Path:
         ConfigError: If there is none.
     """
     if experiment.endswith((".yaml", ".yml")):
-        path = Path(experiment).expanduser().resolve()
+        path = user_path(experiment, "experiment")
         if not path.is_file():
             raise ConfigError(f"experiment: there is no file {path}")
         return path
     if experiment not in names("experiments"):
-        known = ", ".join(names("experiments"))
-        raise ConfigError(f"unknown experiment {experiment!r}; there are {known}, or a path to a .yaml file")
+        near = difflib.get_close_matches(experiment[:MOST_FOUND], names("experiments"), n=3)
+        raise ConfigError(
+            f"unknown experiment {as_found(experiment)}; `fedshift experiments` lists them all, "
+            f"{' and '.join(near or SUGGESTED)} among them; or give a path to a .yaml file"
+        )
     return CONF / "experiments" / f"{experiment}.yaml"
 
 
@@ -84,7 +91,7 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     given = FLAT_KEYS | dict(flat)
     for key in given:
         if key not in FLAT_KEYS:
-            raise ConfigError(f"unknown key {key!r}; there are {', '.join(FLAT_KEYS)}")
+            raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(FLAT_KEYS)}")
     if given["resume"]:  # fedshift_app.run.resuming takes the key out
         raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
     if given["round"]:
@@ -136,7 +143,7 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
     try:
         config = DatasetConfig.model_validate(layers["dataset"])
     except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+        raise ConfigError(explain(error, "dataset")) from None
     check_dataset(config)
     return config
 
@@ -147,6 +154,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: With the key, what was found and what is allowed.
     """
+    _check_shape(layers)
     extending.allow(layers.get("plugins") or ())
     layers = upgraded(layers)
     layers["modules"] = [{"name": name} | params for name, params in modules_by_name(layers.get("modules", ())).items()]
@@ -160,6 +168,26 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     # Write every parameter out, so that the run folder shows defaults too.
     complete = config.model_copy(update={"modules": _complete_modules(config), "adapt": _complete_adapt(config)})
     return complete.model_copy(update={"method": _complete_method(complete)})
+
+
+def _check_shape(layers: Any) -> None:
+    """Refuse what is no mapping of words to values, or too deep to be looked at: layers may come from anywhere.
+
+    Raises:
+        ConfigError: With what is allowed.
+    """
+    if not isinstance(layers, Mapping):
+        raise ConfigError(f"a configuration is a mapping of keys to values, found {as_found(layers)}")
+    within: list[Any] = [layers]
+    for _ in range(MOST_DEPTH):
+        if bad := [key for one in within if isinstance(one, Mapping) for key in one if not isinstance(key, str)]:
+            raise ConfigError(f"{as_found(bad[0])} is no key of a configuration; a key is a word")
+        within = [
+            inner for one in within if isinstance(one, Mapping | list | tuple)
+            for inner in (one.values() if isinstance(one, Mapping) else one)
+        ]  # fmt: skip
+    if within:
+        raise ConfigError(f"a configuration has lists and mappings at most {MOST_DEPTH} deep in one another")
 
 
 def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
@@ -217,9 +245,10 @@ def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
 def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a run as this version has them: parameters of recipes were the method's own once."""
     method = layers.get("method")
-    if not isinstance(method, Mapping) or method.get("name") not in registry.METHODS:
+    name = method.get("name") if isinstance(method, Mapping) else None
+    if not isinstance(method, Mapping) or not isinstance(name, str) or name not in registry.METHODS:
         return dict(layers)
-    known = registry.get(str(method["name"]))
+    known = registry.get(name)
     if not any(recipes.moved(known, key) for key in method):
         return dict(layers)
     params, asked = recipes.spread(known, method)
@@ -236,7 +265,11 @@ def from_json(text: str) -> RunConfig:
     Raises:
         ConfigError: If it is not one.
     """
-    return validate(json.loads(text))
+    try:
+        layers = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the configuration that was sent is not JSON: {error}") from None
+    return validate(layers)
 
 
 def _chosen(own: dict[str, Any], section: str, wanted: str, default: str) -> tuple[str, dict[str, Any]]:
@@ -245,7 +278,7 @@ def _chosen(own: dict[str, Any], section: str, wanted: str, default: str) -> tup
     What it says of another one is dropped.
     """
     if own and "name" not in own:
-        raise ConfigError(f"{section}: lacks the key name, found only {', '.join(own)}")
+        raise ConfigError(f"{section}: lacks the key name, found only {shortened(', '.join(own))}")
     named = str(own.get("name", default))
     return (wanted, {}) if wanted and wanted != named else (named, own)
 
@@ -347,4 +380,4 @@ def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:
         if given[f"evaluate-{key}"] != FLAT_KEYS[f"evaluate-{key}"]:
             layers["evaluate"] = section_of(layers, "evaluate") | {key: given[f"evaluate-{key}"]}
     if given["data-dir"]:
-        layers["dataset"]["data_dir"] = str(Path(str(given["data-dir"])).expanduser().resolve())
+        layers["dataset"]["data_dir"] = str(user_path(str(given["data-dir"]), "data-dir"))

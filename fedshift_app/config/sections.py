@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from clients.models.catalog import NETWORKS
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -15,14 +15,17 @@ from datasets.splits import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import TrackerName
+from fedshift_wire.bounds import MOST_NODES, as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.frozen import FrozenDict, Section
-from fedshift_wire.params import Params
+from fedshift_wire.params import Params, Rounds, Seconds, Seed
+from fedshift_wire.paths import check_path
 from strategies.federation.schedule import EvaluateConfig
 from strategies.settings import AggregationConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
+MOST_BYTES = 150  # of such a name: method, seed and time stand beside it in a folder's name, which has 255
 
 
 class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -32,7 +35,7 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     domains: tuple[str, ...]  # the domains of this run, in the order of tables
     data_dir: str = ""  # where the images are; empty: the data set makes its own
     download: bool = False  # let torchvision fetch what it can
-    seed: int = Field(0, ge=0)  # of generated images
+    seed: Seed = 0  # of generated images
     size: int | None = Field(None, ge=16, le=512)  # height and width in pixels; null: the data set's own
 
     def source(self) -> Source:
@@ -56,7 +59,7 @@ class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     @classmethod
     def _known(cls, corruption: str) -> str:
         if corruption not in ("random", *CORRUPTIONS):
-            raise ValueError(f"{corruption!r} is unknown; there are random, {', '.join(CORRUPTIONS)}")
+            raise ValueError(f"{as_found(corruption)} is unknown; there are random, {', '.join(CORRUPTIONS)}")
         return corruption
 
 
@@ -64,9 +67,9 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     """Who takes part in a round, and how long the server waits."""
 
     participation: float = Field(1.0, gt=0, le=1)  # share of the nodes that train in a round
-    min_nodes: int = Field(2, ge=1)  # nodes that must be there before each round (deployment)
-    node_timeout: float = Field(120.0, gt=0)  # seconds to wait for nodes, and for evaluation to be repeated
-    round_timeout: float = Field(3600.0, gt=0)  # seconds a round's training may take
+    min_nodes: int = Field(2, ge=1, le=MOST_NODES)  # nodes that must be there before each round (deployment)
+    node_timeout: Seconds = 120.0  # seconds to wait for nodes, and for evaluation to be repeated
+    round_timeout: Seconds = 3600.0  # seconds a round's training may take
     #: Largest absolute value of a weight, a prototype, ... that a node may send; a node that sends more is left out.
     #: Weights and features of these models stay below 1e3; 1e30 is finite, but drowns all others in an average.
     max_value: float = Field(1e6, gt=0)
@@ -94,19 +97,29 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     privacy: PrivacyConfig = PrivacyConfig()
     shift: ShiftConfig = ShiftConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    rounds: int = Field(ge=1)
-    seed: int = Field(0, ge=0)
+    rounds: Rounds
+    seed: Seed = 0
     profile: bool = False  # tell where the time of each round went
     tracking: TrackerName = "none"  # show the rounds elsewhere as well, beside metrics.jsonl
 
     @field_validator("experiment")
     @classmethod
     def _names_a_folder(cls, experiment: str) -> str:
-        if not FOLDER_NAME.fullmatch(experiment) or not experiment.isprintable():
+        fits = experiment.isprintable() and len(experiment.encode()) <= MOST_BYTES
+        if not FOLDER_NAME.fullmatch(experiment) or not fits:
             raise ValueError(
-                f"{experiment!r} cannot be part of a folder's name: at most 100 characters, no / and \\, no dot first"
+                f"{as_found(experiment)} cannot be part of a folder's name: at most 100 characters of "
+                f"{MOST_BYTES} bytes, no / and \\, no dot first"
             )
         return experiment
+
+    @field_validator("method", "adapt", "modules")
+    @classmethod
+    def _has_a_name(cls, given: Any, info: ValidationInfo) -> Any:
+        for entry in given if isinstance(given, tuple) else (given,):
+            if not isinstance(entry.get("name", registry.NONE if info.field_name == "adapt" else None), str):
+                raise ValueError(f"expected the key name with a word, found {as_found(entry.get('name'))}")
+        return given
 
     def params(self) -> tuple[Params, Params]:
         """Return the method's parameters, checked: for the strategy, for the client.
@@ -134,14 +147,20 @@ def check_dataset(config: DatasetConfig) -> None:
     """
     if config.data_dir and not Path(config.data_dir).is_absolute():
         raise ConfigError(
-            f"dataset.data_dir: {config.data_dir!r} is not an absolute path; the key data-dir= takes a relative one"
+            f"dataset.data_dir: {as_found(config.data_dir)} is not an absolute path; "
+            "the key data-dir= takes a relative one"
         )
+    check_path(config.data_dir, "dataset.data_dir")
     known = catalog.get(config.name).domains
     for domain in config.domains:
         if domain not in known:
-            raise ConfigError(f"dataset.domains: {config.name} has no domain {domain!r}; it has {', '.join(known)}")
+            raise ConfigError(
+                f"dataset.domains: {config.name} has no domain {as_found(domain)}; it has {', '.join(known)}"
+            )
     if len(set(config.domains)) != len(config.domains) or not config.domains:
-        raise ConfigError(f"dataset.domains: expected different domains, found {', '.join(config.domains) or 'none'}")
+        raise ConfigError(
+            f"dataset.domains: expected different domains, found {shortened(', '.join(config.domains)) or 'none'}"
+        )
 
 
 def check_together(config: RunConfig) -> None:
@@ -181,20 +200,25 @@ def explain(error: ValidationError, *section: str) -> str:
 
 
 def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
-    key = ".".join(str(part) for part in loc) or "configuration"
+    key = shortened(".".join(str(part) for part in loc)) or "configuration"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         return f"unknown key {key}; there are {', '.join(_fields_beside(loc))}"
     if problem["type"] == "missing":
         return f"{key} is missing"
-    return f"{key}: {message}" if problem["type"] == "value_error" else f"{key}: {message}, found {problem['input']!r}"
+    return (
+        f"{key}: {message}"
+        if problem["type"] == "value_error"
+        else f"{key}: {message}, found {as_found(problem['input'])}"
+    )
 
 
 def _fields_beside(loc: tuple[int | str, ...]) -> list[str]:
     """Return the keys that are allowed where ``loc`` points."""
     model: type[BaseModel] = RunConfig
     for part in loc[:-1]:
-        inner = model.model_fields[str(part)].annotation
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             model = inner
     return list(model.model_fields)

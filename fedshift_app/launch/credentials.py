@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 
 log = logging.getLogger("fedshift")
@@ -34,7 +35,7 @@ AUTHORITY_ANEW = "make a new CA in an empty folder with `fedshift credentials au
 CURVE = ec.SECP384R1()
 CLOCK_SKEW = datetime.timedelta(minutes=5)  # a certificate is also valid on a machine whose clock is late
 HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,10 @@ def make_node(folder: Path, name: str) -> list[Path]:
         ConfigError: If the name is not fit for a file, or a file exists already or cannot be written.
     """
     if not NODE_NAME.fullmatch(name):
-        raise ConfigError(f"node name {name!r}: letters, digits, '.', '_' and '-' are allowed, a letter or digit first")
+        raise ConfigError(
+            f"node name {as_found(name)}: at most 100 letters, digits, '.', '_' and '-' are allowed, "
+            "a letter or digit first"
+        )
     key = ec.generate_private_key(CURVE)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -231,7 +235,9 @@ def _general_name(host: str) -> x509.GeneralName:
         labels = host.split(".")
     # Four numbers that are no address would pass for a name, and match nothing.
     if len(host) > 253 or not all(HOST_LABEL.fullmatch(label) for label in labels) or labels[-1].isdigit():
-        raise ConfigError(f"--host {host!r} is neither a host name nor an IP address (without port or https://)")
+        raise ConfigError(
+            f"--host {as_found(host)} is neither a host name nor an IP address (without port or https://)"
+        )
     return x509.DNSName(host)
 
 

@@ -1,21 +1,50 @@
 """The deployment demo: a SuperLink and four SuperNodes on loopback, each with only its own images."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from datasets import cache
 from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import credentials, exporting, processes, runner
 from fedshift_app.node import shelves
+from fedshift_wire.errors import ConfigError
 
+EXPERIMENT = "handwritten"
+MOST_NODES = 16  # SuperNodes that one machine is made to start
+#: Keys of `fedshift run` that a demo cannot hold to: it runs an experiment of its own, anew, on processes of its own.
+REFUSED = ("experiment", "resume", "round", *LAUNCH_KEYS)
 ROUNDS = 4  # each message starts a process of its own, so a round takes some 10 s on two cores
+
+
+def read(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the run-config keys of a demo.
+
+    Args:
+        arguments: ``KEY=VALUE``, the keys of ``fedshift run`` but for ``REFUSED``.
+
+    Raises:
+        ConfigError: If a key is unknown or none of a demo, or a value has the wrong type.
+    """
+    for argument in arguments:
+        key = argument.partition("=")[0]
+        if key in REFUSED:
+            taken = ", ".join(taken for taken in configuration.FLAT_KEYS if taken not in REFUSED)
+            raise ConfigError(
+                f"{key}: deploy-demo runs {EXPERIMENT}, {ROUNDS} rounds unless rounds=N, one SuperNode per domain; it "
+                f"takes {taken}, and dotted keys such as train.lr"
+            )
+    flat, _ = parse_arguments([EXPERIMENT, *arguments])
+    return {"rounds": ROUNDS} | flat
 
 
 def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
     """Run ``handwritten`` on real SuperNodes, one per domain, and end them again.
 
     Args:
-        flat: The run's configuration.
+        flat: The run's configuration, from :func:`read`.
         secure: TLS for all connections, and only SuperNodes with a registered key; False for neither.
 
     Returns:
@@ -24,10 +53,7 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
     Raises:
         FedShiftError: If a process does not start or the run fails.
     """
-    flat = {"rounds": ROUNDS} | flat
-    config = configuration.resolve(flat)
-    number = len(config.dataset.domains)
-    flat["set"] = f"{flat.get('set', '')} federation.min_nodes={number}".strip()
+    config, number, flat = planned(flat)
     with runner.temporary_folder() as home:
         folders = exporting.export(config, number, home / "nodes")
         # The nodes are gone afterwards, so neither their decoded images nor their private parts must stay behind.
@@ -41,6 +67,24 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
                 key = make_node_key(flower, home, folder) if secure else None
                 start_supernode(flower, link, folder, key)
             return runner.submit(flower, home, flat, [])
+
+
+def planned(flat: dict[str, Any]) -> tuple[RunConfig, int, dict[str, Any]]:
+    """Return a demo's configuration, its number of SuperNodes, and the run-config keys that it is submitted with.
+
+    Rounds wait for all SuperNodes, unless ``federation.min_nodes`` was given.
+
+    Raises:
+        ConfigError: If the configuration is wrong, or takes more SuperNodes than one machine should start.
+    """
+    config = configuration.resolve(flat)
+    trained = config.allocation.training_domains(config.dataset.domains)
+    number = config.allocation.num_nodes() or len(trained)
+    if number > MOST_NODES:
+        raise ConfigError(f"allocation.counts: deploy-demo starts at most {MOST_NODES} SuperNodes, found {number}")
+    config.allocation.deal(config.dataset.domains, number, config.seed)
+    waits = f"federation.min_nodes={number} {flat.get('set', '')}".strip()  # what was typed comes last, and counts
+    return config, number, flat | {"set": waits}
 
 
 def make_credentials(home: Path) -> credentials.Credentials:

@@ -13,6 +13,7 @@ from fedshift_app.launch import runner
 from fedshift_app.node.holdings import Place, own_images, test_images, uncorrupted
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 
 _QUOTES = "'\"\\"
 
@@ -42,7 +43,7 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
         ConfigError: If ``output`` exists already, or its name cannot stand in a node's configuration.
         DataError: If images are missing or too few, or cannot be written.
     """
-    output = output.expanduser().resolve()
+    output = user_path(output, "--output")
     if not str(output).isprintable() or any(mark in str(output) for mark in _QUOTES):
         raise ConfigError(
             f"--output {shown(output)} cannot stand in the command that starts a node; "

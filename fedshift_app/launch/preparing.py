@@ -18,7 +18,7 @@ from datasets.decode import Progress as Report
 from datasets.preview import contact_sheet
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import DatasetConfig
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError
 
 
@@ -48,10 +48,10 @@ def _dataset_config(name: str, arguments: list[str]) -> DatasetConfig:
         key, sep, value = argument.partition("=")
         if key == "data-dir" and sep:
             flat["data-dir"] = value
-        elif key.startswith("dataset.") and sep:
+        elif key.startswith("dataset.") and key != "dataset.name" and sep:
             dotted.append(argument)
         else:
-            raise ConfigError(f"{argument!r}: prepare takes data-dir=DIR and dataset.KEY=VALUE")
+            raise ConfigError(f"{as_found(argument)}: prepare takes data-dir=DIR and dataset.KEY=VALUE")
     return configuration.resolve_dataset(name, flat["data-dir"], dotted)
 
 
@@ -85,7 +85,7 @@ def chosen_domains(dataset: str, text: str) -> tuple[str, ...]:
     wanted = tuple(text.split(",")) if text else known
     for name in wanted:
         if name not in known:
-            raise ConfigError(f"{dataset} has no domain {name!r}; it has {', '.join(known)}")
+            raise ConfigError(f"{dataset} has no domain {as_found(name)}; it has {', '.join(known)}")
     return wanted
 
 
@@ -98,6 +98,6 @@ def sheet(dataset: str, sets: dict[str, ImageSet], per_class: int, severities: s
     if not severities:
         return contact_sheet(sets, catalog.get(dataset).classes, per_class=per_class)
     if not all(text.strip() in ("1", "2", "3", "4", "5") for text in severities.split(",")):
-        raise ConfigError(f"--corruptions is {severities!r}; allowed are severities from 1 to 5, with commas")
+        raise ConfigError(f"--corruptions is {as_found(severities)}; allowed are severities from 1 to 5, with commas")
     levels = tuple(int(text) for text in severities.split(","))
     return corruption_sheet(next(iter(sets.values())), CORRUPTIONS, levels)

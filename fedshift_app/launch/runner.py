@@ -220,9 +220,9 @@ def _go_on(folder: Path) -> str:
 
 
 def _explained(error: str, folder: Path) -> str:
-    """Return why a run ended, with where it is and how it goes on, unless the error says that itself."""
-    parts = [f"what was computed is in {folder}", "" if GO_ON in error else _go_on(folder)]
-    return f"{error} ({'; '.join(filter(None, parts))})"
+    """Return why a run ended, and in lines of their own where it is and how it goes on, unless the error says that."""
+    parts = [error, f"what was computed is in {folder}", "" if GO_ON in error else _go_on(folder)]
+    return "\n".join(filter(None, parts))
 
 
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:

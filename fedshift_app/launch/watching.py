@@ -9,7 +9,9 @@ from typing import Any
 
 from fedshift_app.launch import leftovers, site_status
 from fedshift_app.run import exit_codes, status
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 
 WATCH_SECONDS = 2.0
 
@@ -55,12 +57,12 @@ def _block(told: Mapping[str, Any], site: str) -> str:
 
 
 def _folder(arguments: list[str]) -> Path:
-    named, output_dir = [], Path("runs")
+    named, output_dir = [], "runs"
     for argument in arguments:
         if argument.startswith("output-dir="):
-            output_dir = Path(argument.removeprefix("output-dir="))
+            output_dir = argument.removeprefix("output-dir=")
         else:
-            named.append(Path(argument))
+            named.append(argument)
     if len(named) > 1:
-        raise ConfigError(f"one run folder at a time, found {' '.join(map(str, named))}")
-    return named[0].expanduser().resolve() if named else status.newest(output_dir.expanduser().resolve())
+        raise ConfigError(f"one run folder at a time, found {as_found(named)}")
+    return user_path(named[0]) if named else status.newest(user_path(output_dir, "output-dir"))

@@ -5,7 +5,9 @@ import warnings
 from pathlib import Path
 
 from fedshift_app.run import console
+from fedshift_wire.bounds import LARGEST_COUNT, as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.paths import user_path
 
 log = logging.getLogger("fedshift")
 
@@ -29,7 +31,7 @@ def run(folder: Path, arguments: list[str]) -> Path:
         FedShiftError: If the report cannot be made, whatever the reason.
     """
     given = dict(_pair(argument) for argument in arguments)
-    data_dir = Path(given["data-dir"]).expanduser().resolve() if "data-dir" in given else None
+    data_dir = user_path(given["data-dir"], "data-dir") if "data-dir" in given else None
     limit = _limit(given.get("images", str(MAX_IMAGES)))
     console.set_up()
     try:
@@ -48,15 +50,16 @@ def run(folder: Path, arguments: list[str]) -> Path:
 def _pair(argument: str) -> tuple[str, str]:
     key, separator, value = argument.partition("=")
     if not separator or not value:
-        raise ConfigError(f"{argument!r} is not of the form key=value")
+        raise ConfigError(f"{as_found(argument)} is not of the form key=value")
     if key not in KEYS:
-        raise ConfigError(f"unknown key {key!r}; there are {', '.join(KEYS)}")
+        raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(KEYS)}")
     return key, value
 
 
 def _limit(value: str) -> int | None:
     if value == ALL:
         return None
-    if not value.isdecimal() or int(value) < 1:
-        raise ConfigError(f"images: expected a whole number of at least 1 or {ALL}, found {value!r}")
-    return int(value)
+    number = int(value) if value.isdecimal() and len(value) < 20 else 0
+    if not 1 <= number <= LARGEST_COUNT:
+        raise ConfigError(f"images: expected a whole number of at least 1 or {ALL}, found {as_found(value)}")
+    return number

@@ -10,9 +10,11 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import checkpoints, folder, resuming
+from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.roster import Node
 
@@ -69,13 +71,11 @@ def read(folder: Path) -> Record:
     Raises:
         ConfigError: If it is none, or a file in it is not what a run writes.
     """
-    path = folder.expanduser().resolve()
+    path = user_path(folder)
     if not (path / CONFIG_FILE).is_file():
         raise ConfigError(f"report: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(path / CONFIG_FILE)
-    lacking = [key for key in ("resolved", "engine", "nodes") if key not in told]
-    if lacking:
-        raise ConfigError(f"report: {path / CONFIG_FILE} lacks {', '.join(lacking)}: it is not of a run")
+    told_of_run.check(told, f"report: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
     config = configuration.validate(told["resolved"])
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE)
@@ -97,7 +97,7 @@ def _results(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or "domains" not in found:
             raise ValueError("expected an object with 'domains'")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"report: {path} cannot be read: {error}") from None
     return found
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clients.base import DomainClient
 from datasets.base import ImageSet, Source
+from datasets.files import check_data_dir
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, shelves
 from fedshift_app.node.holdings import Place
@@ -108,7 +109,12 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
         record: The run.
         data_dir: Where the images are; None for where the configuration says.
         limit: At most so many images of a domain, drawn with the run's seed; None for all.
+
+    Raises:
+        DataError: If ``data_dir`` is given, and is no folder or holds none of the test images.
     """
+    if data_dir is not None:
+        _check_data_dir(record, data_dir)
     if record.checkpoint is None:
         return Sight(nothing="there is no checkpoint that can be read")
     config = with_data(record.config, data_dir)
@@ -134,8 +140,16 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     if views:
         return Sight(views, missing, "", personal, alone, layer)
     reasons = "; ".join(dict.fromkeys(missing.values()))
+    if data_dir is not None:
+        raise DataError(f"data-dir {data_dir}: the test images cannot be scored there: {reasons}")
     nothing = f"the test images cannot be scored here: {reasons}. Where they are in another folder: {command}"
     return Sight(nothing=nothing, personal=personal)
+
+
+def _check_data_dir(record: Record, data_dir: Path) -> None:
+    """Refuse a folder that is not there, unless no folder would do: private parts of models stay on real nodes."""
+    if not (record.deployed and setup.is_personal(record.config, setup.initial_model(record.config))):
+        check_data_dir(data_dir)
 
 
 def with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:

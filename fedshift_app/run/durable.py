@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import message
 from fedshift_wire.errors import FedShiftError
 
 PART = ".part"  # ends the name of a file that is being written
@@ -23,8 +24,11 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 class DiskError(FedShiftError, OSError):
     """A file cannot be written: the disk is full, read-only or failing, or the folder is gone; ``filename`` is it."""
 
+    def __init__(self, number: int | None, reason: str, path: str) -> None:
+        OSError.__init__(self, number, reason, path)
+
     def __str__(self) -> str:
-        return f"cannot write {self.filename}: {self.strerror}"
+        return message(f"cannot write {self.filename}: {self.strerror}")
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from fedshift_app.run.scores import client_models, mean, mean_client_models
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import plain
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 from fedshift_wire.records import encode
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
@@ -395,7 +396,7 @@ def weights_hash(arrays: Arrays) -> str:
 
 
 def _make_folder(output_dir: Path, stem: str) -> Path:
-    base = output_dir.expanduser().resolve()
+    base = user_path(output_dir, "output-dir")
     for attempt in range(1000):
         path = base / (stem if attempt == 0 else f"{stem}-{attempt}")
         try:

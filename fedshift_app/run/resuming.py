@@ -15,11 +15,13 @@ from fedshift_app.node import holdings, shelves
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import checkpoints
+from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
-from fedshift_wire.bounds import few
+from fedshift_wire.bounds import MOST_LINE, as_found, few
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
@@ -55,7 +57,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         if server_round:
             raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
         return configuration.resolve(given), None
-    path = Path(named).expanduser().resolve()
+    path = user_path(named, "resume")
     told = _read_config(path)
     if (path / RESULTS_FILE).exists():
         again = f"; to do the rounds after {server_round} again, remove {path / RESULTS_FILE}" if server_round else ""
@@ -159,9 +161,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ConfigError(f"resume: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(file)
-    lacking = [key for key in ("resolved", "run_id", "engine", "nodes") if key not in told]
-    if lacking:
-        raise ConfigError(f"resume: {file} lacks {', '.join(lacking)}: it is not of a run that can be continued")
+    told_of_run.check(told, f"resume: {file}", ("resolved", "run_id", "engine", "nodes"))
     return told
 
 
@@ -175,12 +175,19 @@ def _compare_versions(told: Mapping[str, Any], config: RunConfig) -> None:
 def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
     there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
     told = [
-        f"{key} is {there.get(key)!r} there, asked is {here.get(key)!r}"
+        f"{key} is {as_found(there.get(key))} there, asked is {as_found(here.get(key))}"
         for key in sorted(there.keys() | here.keys())
         if key not in FREE and there.get(key) != here.get(key)
     ]
     if told:
-        raise ConfigError(f"resume: the run in {path} is another one: {'; '.join(told)}")
+        told.sort(key=lambda one: (not one.startswith("method.name "), len(one)))  # as many as a line holds
+        line = f"resume: the run in {path} is another one: {told[0]}"
+        for i, one in enumerate(told[1:], start=1):
+            if len(line) + len(one) > MOST_LINE - len("; ; and 99 more"):
+                line += f"; and {len(told) - i} more"
+                break
+            line += f"; {one}"
+        raise ConfigError(line)
 
 
 def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:
@@ -214,7 +221,8 @@ def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | N
     if damaged and server_round:
         raise ConfigError(f"round: {server_round} cannot be gone back to: {damaged[0]}")
     if damaged:
-        raise ConfigError(f"resume: no checkpoint in {path} can be used: {'; '.join(damaged)}")
+        reasons = "; ".join(damaged).replace(f"{path}/", "")
+        raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons}")
     if len(lines) > 1:
         raise ConfigError(f"resume: {path} has {len(lines)} full rounds in {METRICS_FILE}, but no checkpoint")
     return past

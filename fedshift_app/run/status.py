@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, console, durable, exit_codes
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
@@ -167,7 +169,7 @@ def read(folder: Path) -> dict[str, Any]:
         told = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{folder} has no {FILE}: it is not the folder of a run, or of an older version") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     if not isinstance(told, dict) or any(told.get(key) is None for key in ("state", "engine", "round", "rounds")):
         raise ConfigError(f"{path} is not what a run writes: it lacks state, engine, round or rounds")
@@ -191,6 +193,71 @@ def _ended_as(results: Path) -> str:
         raise ConfigError(f"cannot read {results}: {error}") from None
 
 
+class _Scored(BaseModel, extra="allow"):
+    """The last round that was scored."""
+
+    round: int
+    accuracy: dict[str, float | None]
+    avg: float | None
+    evaluated_share: float
+
+
+class _Node(BaseModel, extra="allow"):
+    """A node of the run."""
+
+    index: int
+    domain: str
+    num_examples: int
+    connected: bool
+    answered: bool | None
+
+
+class _LeftOut(BaseModel, extra="allow"):
+    """A node that was left out of a round."""
+
+    round: int
+    node: int
+    reason: str
+
+
+class _Content(BaseModel, extra="allow"):
+    """What ``status.json`` holds."""
+
+    state: str
+    engine: str
+    experiment: str
+    method: str
+    pid: int
+    host: str
+    round: int
+    rounds: int
+    since: str
+    updated: str
+    full_rounds: int
+    asked: int
+    answered: int
+    left_out: list[_LeftOut]
+    last_scored: _Scored | None
+    seconds: float
+    seconds_left: float | None
+    nodes: list[_Node]
+    error: str | None
+
+
+def _check(path: Path, told: Mapping[str, Any]) -> None:
+    """Refuse what no run has written.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    try:
+        _Content.model_validate(told)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path} is not what a run writes: {key}: {first['msg']}") from None
+
+
 def resume_command(folder: Path, engine: str) -> str:
     """Return the command that continues a run."""
     from fedshift_app.node.setup import DEPLOYMENT  # torch: only where a run ended early
@@ -208,7 +275,12 @@ def exit_code(told: Mapping[str, Any]) -> int:
 
 
 def block(told: Mapping[str, Any]) -> str:
-    """Return the status for a person, some lines."""
+    """Return the status for a person, some lines.
+
+    Raises:
+        ConfigError: If it is not what a run writes.
+    """
+    _check(Path(told["folder"]) / FILE, told)
     lines = [
         f"{told['state']}: {told['experiment']}, {told['method']}, engine {told['engine']}, "
         f"process {told['pid']} on {told['host']}",

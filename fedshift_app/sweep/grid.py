@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,8 +16,10 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import runner
 from fedshift_app.run.resuming import FREE
+from fedshift_wire.bounds import MOST_CORES, as_found, shortened
 from fedshift_wire.errors import ConfigError, FedShiftError
 
+MOST_RUNS = 10_000  # of a grid
 METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
 WHOLE = (
@@ -32,10 +35,10 @@ CheckData = Callable[[RunConfig, int], None]
 class Options(BaseModel, frozen=True, extra="forbid"):
     """The keys of a sweep itself."""
 
-    jobs: int = Field(1, ge=1)  # runs side by side, inline only, one CPU thread each
+    jobs: int = Field(1, ge=1, le=MOST_CORES)  # runs side by side, inline only, one CPU thread each
     #: Which key changes last: with seed-first all methods have one seed before the first has two.
     order: Literal["seed-first", "method-first"] = "seed-first"
-    retries: int = Field(1, ge=0)  # how often a run that failed is tried again, at the end of the grid
+    retries: int = Field(1, ge=0, le=1000)  # how often a run that failed is tried again, at the end of the grid
     #: Take finished runs of the same output-dir for those of this grid, if they have the same configuration and
     #: versions. Off: changes to the code within a version show in no configuration.
     reuse: bool = False
@@ -97,8 +100,9 @@ def read(arguments: Sequence[str]) -> Asked:
         if not sep and i == 0:
             experiment = argument
         elif not sep:
-            raise ConfigError(f"{argument!r} is not of the form key=value or key=value,value")
+            raise ConfigError(f"{as_found(argument)} is not of the form key=value or key=value,value")
         elif key in values or key in own:
+            key = shortened(key)
             raise ConfigError(f"{key} comes twice; a key may hold several values: {key}=A,B")
         elif key in Options.model_fields:
             own[key] = value
@@ -112,7 +116,10 @@ def read(arguments: Sequence[str]) -> Asked:
         options = Options.model_validate(own)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, found {first['input']!r}") from None
+        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, found {as_found(first['input'])}") from None
+    runs = math.prod(map(len, values.values()))
+    if runs > MOST_RUNS:
+        raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
     if options.jobs > 1 and values.get("engine") != ("inline",):
         raise ConfigError(f"jobs={options.jobs} needs engine=inline: a simulation has all cores to itself")
     return Asked(experiment, values, options)
@@ -138,11 +145,13 @@ def split(key: str, text: str) -> tuple[str, ...]:
             parts.append(text[start:i].strip())
             start = i + 1
     parts.append(text[start:].strip())
+    seen: set[str] = set()
     for part in parts:
         if not part:
-            raise ConfigError(f"{key}: a value is missing in {text!r}")
-        if parts.count(part) > 1:
-            raise ConfigError(f"{key}: the value {part!r} comes twice in {text!r}")
+            raise ConfigError(f"{shortened(key)}: a value is missing in {as_found(text)}")
+        if part in seen:
+            raise ConfigError(f"{shortened(key)}: the value {as_found(part)} comes twice in {as_found(text)}")
+        seen.add(part)
     return tuple(parts)
 
 
@@ -172,7 +181,7 @@ def points(asked: Asked, check_data: CheckData) -> tuple[list[Point], list[str]]
             if same_data not in checked:
                 check_data(point.config, point.nodes)
         except FedShiftError as error:
-            raise type(error)(f"{label}: {error}") from None
+            raise type(error)(f"{shortened(label)}: {error}") from None
         checked.add(same_data)
         found.setdefault(point.key, point)
     if len(found) < len(combinations):

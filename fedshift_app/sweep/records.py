@@ -9,6 +9,7 @@ import typer
 
 from fedshift_app.config import resolving as configuration
 from fedshift_app.run import checkpoints
+from fedshift_app.run import told as told_of_run
 from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import Point
@@ -57,7 +58,7 @@ class Record:
         file = self.folder / RESULTS_FILE
         try:
             content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
         return content
 
@@ -90,7 +91,7 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
         return {}
     try:
         return {point["key"]: point for point in json.loads(file.read_text(encoding="utf-8"))["points"]}
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         typer.echo(f"{file} is damaged: attempts and times of before are lost, the runs are not", err=True)
         return {}
 
@@ -99,8 +100,9 @@ def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
     """Return the key of the point and the content of a ``config.yaml``; None if it is not of a run of this version."""
     try:
         told = read_yaml(file)
-        return grid.identity(configuration.validate(told["resolved"]), int(told["nodes"])), told
-    except (FedShiftError, KeyError, TypeError, ValueError) as error:
+        told_of_run.check(told, str(file), ("resolved", "nodes"))
+        return grid.identity(configuration.validate(told["resolved"]), told["nodes"]), told
+    except FedShiftError as error:
         typer.echo(f"{file} is left out: {error}", err=True)
         return None
 

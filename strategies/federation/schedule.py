@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from fedshift_wire.params import Rounds
+
 LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
 
 
@@ -15,7 +17,7 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     ``federation.round_timeout``; a real node has test images of its own domain only, and does one.
     """
 
-    every: int = Field(1, ge=1)  # the global model: each so many rounds, and in each of the last five
+    every: Rounds = 1  # the global model: each so many rounds, and in each of the last five
     #: Share of each test set that the global model is scored on before the last five rounds, which are scored
     #: on all of it: a sample that is the same in all rounds, drawn from (seed, domain), whole batches of it.
     fraction: float = Field(1.0, gt=0, le=1)

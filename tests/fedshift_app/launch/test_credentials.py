@@ -229,13 +229,20 @@ def test_a_superlink_is_secure_or_says_that_it_is_not(
     told: Callable[..., str], made: Credentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(superlink, "serve", started.append)
+    guards: list[type[superlink.Guard]] = []
+
+    def serve(options: list[str], guard: type[superlink.Guard]) -> None:
+        started.append(options)
+        guards.append(guard)
+
+    monkeypatch.setattr(superlink, "serve", serve)
     for wrong in ([], ["--insecure", "--credentials", str(made.folder)]):
         with pytest.raises(ConfigError, match=r"either --credentials DIR.* or --insecure"):
             told("superlink", *wrong)
     assert not started
     told("superlink", "--credentials", str(made.folder), "--port", "9000", "--database", "state.db")
-    told("superlink", "--insecure")
+    told("superlink", "--insecure", "--any-user")
+    assert guards == [superlink.OnlyFleet, superlink.AnyUser]
     assert started == [
         [*made.superlink_options(), "--host", "0.0.0.0", "--port", "9000", "--database", "state.db"],
         ["--insecure", "--host", "0.0.0.0", "--port", "8000"],

@@ -27,7 +27,7 @@ from fedshift_app.launch import exporting, runner
 from fedshift_app.report import analysis, command, drawing, making, maps, reading, views
 from fedshift_app.report.views import View
 from fedshift_wire.bounds import MOST_SHOWN
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.errors import ConfigError, DataError, FedShiftError
 
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")
@@ -514,6 +514,20 @@ def test_images_that_are_gone(tmp_path: Path) -> None:
 def test_wrong_keys(arguments: list[str], told: str, finished: Run) -> None:
     with pytest.raises(ConfigError, match=told):
         command.run(finished.folder, arguments)
+
+
+def test_a_data_dir_without_the_images(copied: Run, tmp_path: Path) -> None:
+    before = sorted(copied.folder.iterdir())
+    with pytest.raises(DataError, match=r"data-dir /nonexistent does not exist; it must be a folder with images"):
+        command.run(copied.folder, ["data-dir=/nonexistent"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="the test images cannot be scored there: scan train not found"):
+        command.run(copied.folder, [f"data-dir={tmp_path / 'empty'}"])
+    with pytest.raises(ConfigError, match="data-dir: '~nouser' can be no path"):
+        command.run(copied.folder, ["data-dir=~nouser"])
+    with pytest.raises(ConfigError, match="images: expected a whole number"):
+        command.run(copied.folder, ["images=" + "9" * 5000])
+    assert sorted(copied.folder.iterdir()) == before
 
 
 def test_folders_that_are_none(copied: Run, tmp_path: Path) -> None:

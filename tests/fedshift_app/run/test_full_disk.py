@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     folder = only(tmp_path)
     assert code == 1
     assert line.startswith(f"error: cannot write {folder}/") and line.count("\n") == 1
-    assert file in line and f": {os.strerror(number)}; once that is mended go on with: " in line
+    assert file in line and f": {os.strerror(number)}\nonce that is mended go on with: " in line
     assert line.count(f"fedshift run resume={folder}") == 1
     assert not list(folder.rglob("*.part"))
     found = status.read(folder)

@@ -38,7 +38,9 @@ class Lossy(ListeningGrid):
 def test_each_line_of_a_run_is_an_object_with_its_fields(run_inline: InlineRun) -> None:
     run = run_inline(rounds=2, set=SHORT, grid=Lossy)
     found = lines(run.folder)
-    assert [line.get("event") for line in found] == ["started", "left_out", "round", "round", "finished"]
+    assert [line.get("event") for line in found] == [
+        "started", "left_out", "round", "round", "finished", "degraded",
+    ]  # fmt: skip
     for line in found:
         assert list(line)[:4] == ["time", "level", "logger", "message"]
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])

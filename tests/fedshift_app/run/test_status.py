@@ -59,7 +59,7 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str
     assert last["seconds_left"] is not None
 
     told = status.read(run.folder)
-    assert (told["state"], told["round"], told["full_rounds"], told["seconds_left"]) == ("completed", 3, 3, 0.0)
+    assert (told["state"], told["round"], told["full_rounds"], told["seconds_left"]) == ("degraded", 3, 3, 0.0)
     assert told["last_scored"]["avg"] == run.rounds[2]["avg"]
     assert told["left_out"] == []
     assert status.exit_code(told) == exit_codes.OK
@@ -139,8 +139,10 @@ def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, written: str, lock
 
 def test_a_run_killed_after_its_last_word_is_completed(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "evaluating")
-    (folder / RESULTS_FILE).touch()
+    (folder / RESULTS_FILE).write_text("{}")
     assert status.read(folder)["state"] == "completed"
+    (folder / RESULTS_FILE).write_text('{"lost": {"1": [0]}}')
+    assert status.read(folder)["state"] == "degraded"
 
 
 def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""A run folder that was damaged, or that no run has written, is refused in a line by every command that reads it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedshift_app import comparing
+from fedshift_app.config.resolving import resolve
+from fedshift_app.launch import watching
+from fedshift_app.report import reading
+from fedshift_app.run import resuming, status
+from fedshift_app.sweep import records
+from fedshift_wire.errors import ConfigError
+
+TOLD: dict[str, Any] = {"engine": "inline", "nodes": 4, "run_id": "a" * 32, "versions": {"numpy": "2"}}
+STATUS: dict[str, Any] = {
+    "state": "completed", "engine": "inline", "experiment": "handwritten", "method": "fedavg", "pid": 1, "host": "x",
+    "round": 1, "rounds": 1, "since": "now", "updated": "now", "full_rounds": 1, "asked": 4, "answered": 4,
+    "left_out": [], "last_scored": None, "seconds": 1.0, "seconds_left": None, "nodes": [], "error": None,
+}  # fmt: skip
+
+
+def folder_with(where: Path, **changes: Any) -> Path:
+    """Write a run folder with changes to what its ``config.yaml`` says."""
+    content = TOLD | {"resolved": resolve({}).model_dump(mode="json")} | changes
+    (where / "config.yaml").write_text(yaml.safe_dump(content))
+    return where
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"resolved": 5}, "resolved"),
+        ({"nodes": "many"}, "nodes"),
+        ({"nodes": 10**15}, "nodes"),
+        ({"versions": 5}, "versions"),
+        ({"resumed": 5}, "resumed"),
+        ({"resumed": [{}]}, "resumed.0.after_round"),
+        ({"resumed": [{"after_round": "x"}]}, "resumed.0.after_round"),
+        ({"engine": [1]}, "engine"),
+        ({"resolved": {"method": {"name": ["x"]}}}, "dataset|unknown method"),
+        ({"resolved": {"plugins": 5}}, "plugins"),
+    ],
+)
+@pytest.mark.parametrize(
+    "read",
+    [lambda folder: resuming.resolve({"resume": str(folder)}, hold=False), reading.read],
+    ids=["resume", "report"],
+)
+def test_a_damaged_config_is_refused(
+    read: Callable[[Path], object], changes: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read(folder_with(tmp_path, **changes))
+
+
+def test_a_whole_one_is_read(tmp_path: Path) -> None:
+    folder_with(tmp_path, resumed=[{"after_round": 3, "engine": "inline"}])
+    config, past = resuming.resolve({"resume": str(tmp_path)}, hold=False)
+    assert past is not None
+    assert (past.num_nodes, past.resumed_after, config.experiment) == (4, (3,), "handwritten")
+    assert reading.read(tmp_path).config == config
+
+
+def test_a_sweep_leaves_a_damaged_run_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert records.read_run(folder_with(tmp_path) / "config.yaml") is not None
+    assert records.read_run(folder_with(tmp_path, nodes="many") / "config.yaml") is None
+    assert "is left out: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changes", [{"versions": 5}, {"engine": [1]}, {"resolved": {"method": {"name": []}}}])
+def test_kept_results_may_be_anybodys(changes: dict[str, Any], tmp_path: Path) -> None:
+    told = TOLD | {"resolved": resolve({}).model_dump(mode="json")} | changes
+    results = {
+        "method": "fedavg", "dataset": "handwritten", "seed": 0, "evaluated": "global model", "averaged_rounds": 1,
+        "domains": {"scan": 1.0}, "final": {"scan": 1.0}, "best_test": {"round": 1, "domains": {}}, "nodes": [],
+        "weights_sha256": "x", "config": told,
+    }  # fmt: skip
+    (tmp_path / "one.json").write_text(json.dumps(results))
+    with pytest.raises(ConfigError):
+        comparing.compare([tmp_path / "one.json"])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "{}", "\x00"])
+def test_json_that_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(text)
+    with pytest.raises(ConfigError):
+        comparing.compare([tmp_path / "one.json"])
+    (tmp_path / status.FILE).write_text(text)
+    with pytest.raises(ConfigError):
+        status.read(tmp_path)
+
+
+@pytest.mark.parametrize("key", [key for key in STATUS if key not in ("state", "engine", "round", "rounds")])
+def test_a_damaged_status_is_refused(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / status.FILE).write_text(json.dumps(STATUS))
+    assert watching.show([str(tmp_path)], as_json=False, watch=False, site="") == 0
+    assert capsys.readouterr().out.startswith("completed: handwritten")
+    for damaged in ({name: value for name, value in STATUS.items() if name != key}, STATUS | {key: {"x": [1]}}):
+        (tmp_path / status.FILE).write_text(json.dumps(damaged))
+        with pytest.raises(ConfigError, match=f"is not what a run writes: {key}"):
+            watching.show([str(tmp_path)], as_json=False, watch=False, site="")
