@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         FedShiftError: If it cannot start or cannot go on; what was computed is in the run folder.
     """
     console.set_up()
-    status: dict[str, Any] = {"state": "failed", "run_folder": None, "error": STOPPED}
+    status: dict[str, Any] = {"state": FAILED, "run_folder": None, "error": STOPPED}
     try:
         lost = _run(grid, context.run_config, status)
         status |= {"state": DEGRADED if lost else COMPLETED, "error": lost or None}
@@ -68,6 +68,9 @@ def main(grid: Grid, context: Context) -> None:
             if status["state"] == DEGRADED:
                 console.log.warning("the run is degraded: %s", status["error"])
             console.log.info("run folder: %s", status["run_folder"])
+            if status["state"] == FAILED:
+                go_on = resume_command(Path(status["run_folder"]), _engine(grid))
+                console.log.info("once the cause is mended, it goes on with: %s", go_on)
             if is_simulation_grid(grid) and (links := superlinks_above()):
                 console.log.info(
                     "Flower's local SuperLink goes on running, for further runs; to end it: kill %s",
@@ -139,8 +142,7 @@ def _disk_told(folder: RunFolder) -> Iterator[None]:
     except OSError as error:
         if not isinstance(error, durable.DiskError) and error.errno not in durable.DISK:
             raise  # not the disk's
-        go_on = resume_command(folder.path, folder.engine)
-        raise FederationError(f"{error}\nonce that is mended go on with: {go_on}") from None
+        raise FederationError(str(error)) from None
 
 
 @contextmanager

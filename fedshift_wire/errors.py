@@ -1,6 +1,6 @@
 """The one family of errors that a user's mistake or a broken federation may raise."""
 
-from fedshift_wire.bounds import message
+from fedshift_wire.bounds import MOST_REMEDY, message, plain
 
 
 class FedShiftError(Exception):
@@ -10,8 +10,16 @@ class FedShiftError(Exception):
     is shown is bounded and without control characters (:func:`fedshift_wire.bounds.message`).
     """
 
-    def __init__(self, text: str | None) -> None:
-        super().__init__(message(text or "(no reason given)"))
+    def __init__(self, text: str | None, remedy: str = "") -> None:
+        """Make an error.
+
+        Args:
+            text: What was found and what is allowed; what is too long is cut.
+            remedy: Commands and places that mend it, in lines of their own, which stay whole: half a command would do
+                something else.
+        """
+        told = [message(text or "(no reason given)"), *(plain(line, MOST_REMEDY) for line in remedy.splitlines())]
+        super().__init__("\n".join(told))
 
 
 class DataError(FedShiftError):

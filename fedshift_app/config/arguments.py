@@ -17,7 +17,7 @@ ENGINES = ("simulation", "inline")
 WITHOUT_DOT = (MODEL_PER_NODE, "modules")
 #: How large a whole number may be.
 MOST = {
-    "rounds": MOST_ROUNDS, "evaluate-every": MOST_ROUNDS, "seed": LARGEST_SEED,
+    "rounds": MOST_ROUNDS, "round": MOST_ROUNDS, "evaluate-every": MOST_ROUNDS, "seed": LARGEST_SEED,
     "nodes": MOST_NODES, "actors": MOST_CORES, "cpus-per-client": MOST_CORES,
 }  # fmt: skip
 

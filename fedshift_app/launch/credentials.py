@@ -97,9 +97,9 @@ class Credentials:
         try:
             certificate.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):
-            raise ConfigError(f"{self.certificate} is not signed by {self.ca_certificate}; {anew}") from None
+            raise ConfigError(f"{self.certificate} is not signed by {self.ca_certificate}", anew) from None
         if key.public_key() != certificate.public_key():
-            raise ConfigError(f"{self.key} is not the key of {self.certificate}; {anew}")
+            raise ConfigError(f"{self.key} is not the key of {self.certificate}", anew)
         if left < WARN:
             log.warning("%s expires in %d days; %s", self.certificate, left.days, anew)
 
@@ -117,12 +117,14 @@ def check_private(path: Path) -> None:
     quoted = shlex.quote(str(path))
     if found.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
-            f"{path} belongs to user {found.st_uid}, this is user {os.geteuid()}; run: chown {os.geteuid()} {quoted}"
+            f"{path} belongs to user {found.st_uid}, this is user {os.geteuid()}",
+            f"run: chown {os.geteuid()} {quoted}",
         )
     if found.st_mode & 0o077:
         raise ConfigError(
             f"{path} can be read by others: its mode is {stat.S_IMODE(found.st_mode):04o}, allowed is 0600 at most; "
-            f"run: chmod 600 {quoted} (and make a new one if others may have read it)"
+            "make a new one if others may have read it",
+            f"run: chmod 600 {quoted}",
         )
 
 
@@ -145,9 +147,9 @@ def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> dateti
     now = datetime.datetime.now(datetime.UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < start:
-        raise ConfigError(f"{path} is not valid before {start:{DATE}}, this machine's clock says {now:{DATE}}; {anew}")
+        raise ConfigError(f"{path} is not valid before {start:{DATE}}, this machine's clock says {now:{DATE}}", anew)
     if now > end:
-        raise ConfigError(f"{path} expired on {end:{DATE}}; {anew}")
+        raise ConfigError(f"{path} expired on {end:{DATE}}", anew)
     return end - now
 
 

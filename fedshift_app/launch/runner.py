@@ -25,7 +25,6 @@ from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 CONNECTION = "fedshift"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
 DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
-GO_ON = "go on with: "  # before the command that resumes a run, here and in the ServerApp's own words
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
         except FedShiftError as error:
             if (path := _begun(status_file)) is None:
                 raise
-            raise FederationError(_explained(str(error), path)) from None
+            raise FederationError(str(error), _ways_on(path)) from None
         finally:
             del os.environ[STATUS_FILE]
         return Path(json.loads(status_file.read_text())["run_folder"])
@@ -214,15 +213,14 @@ def _begun(status_file: Path) -> Path | None:
 def _go_on(folder: Path) -> str:
     """Return how a run is continued; empty if it was stopped before its first status was written."""
     try:
-        return f"{GO_ON}{status.resume_command(folder, status.read(folder)['engine'])}"
+        return f"go on with: {status.resume_command(folder, status.read(folder)['engine'])}"
     except ConfigError:
         return ""
 
 
-def _explained(error: str, folder: Path) -> str:
-    """Return why a run ended, and in lines of their own where it is and how it goes on, unless the error says that."""
-    parts = [error, f"what was computed is in {folder}", "" if GO_ON in error else _go_on(folder)]
-    return "\n".join(filter(None, parts))
+def _ways_on(folder: Path) -> str:
+    """Return where a run that ended early is, and how it goes on."""
+    return "\n".join(filter(None, [f"what was computed is in {folder}", _go_on(folder)]))
 
 
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
@@ -232,7 +230,7 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
     told = json.loads(status_file.read_text())
     if told["state"] not in (status.COMPLETED, status.DEGRADED):
         path = told["run_folder"]
-        raise FederationError(_explained(told["error"], Path(path)) if path else told["error"])
+        raise FederationError(told["error"], _ways_on(Path(path)) if path else "")
     return Path(told["run_folder"])
 
 

@@ -19,7 +19,7 @@ from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
-from fedshift_wire.bounds import MOST_LINE, as_found, few
+from fedshift_wire.bounds import MOST_LINE, MOST_ROUNDS, as_found, few, whole
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
@@ -52,7 +52,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         ConfigError: As ``config.resolve``; and if the folder cannot be continued so.
     """
     given = dict(flat)
-    named, server_round = str(given.pop("resume", "")), int(given.pop("round", 0))
+    named, server_round = str(given.pop("resume", "")), _round(given.pop("round", 0))
     if not named:
         if server_round:
             raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
@@ -60,8 +60,8 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     path = user_path(named, "resume")
     told = _read_config(path)
     if (path / RESULTS_FILE).exists():
-        again = f"; to do the rounds after {server_round} again, remove {path / RESULTS_FILE}" if server_round else ""
-        raise ConfigError(f"resume: the run in {path} is finished, see {path / RESULTS_FILE}{again}")
+        again = f"; to do the rounds after {server_round} again, remove it" if server_round else ""
+        raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{again}")
     config = configuration.resolve(given | {"experiment": given.get("experiment") or str(path / CONFIG_FILE)})
     kept = configuration.validate(told["resolved"])
     if hold:
@@ -81,6 +81,13 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     if not hold:
         lock.release()
     return config, past
+
+
+def _round(value: Any) -> int:
+    number = whole(value, 0, MOST_ROUNDS)
+    if number is None:
+        raise ConfigError(f"round: expected a whole number from 0 to {MOST_ROUNDS}, found {as_found(value)}")
+    return number
 
 
 def check_engine(past: Past, engine: str) -> None:

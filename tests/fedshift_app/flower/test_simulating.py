@@ -17,7 +17,7 @@ import pytest
 import ray
 from flwr.app import Context, Error, Message, RecordDict
 from ray.exceptions import RayActorError
-from support import InlineRun, ListeningGrid, Run, federation, new_strategy, node, refusal_of
+from support import InlineRun, ListeningGrid, Run, federation, new_strategy, node
 
 from fedshift_app import cli, comparing
 from fedshift_app.flower import simulating
@@ -130,9 +130,12 @@ class LosesScores(LosesWork):
 
 @pytest.mark.parametrize("grid", [LosesWork, LosesScores])
 def test_a_simulation_that_loses_work_stops_and_says_so(grid: Any, run_inline: InlineRun, tmp_path: Path) -> None:
-    told = refusal_of(FederationError, run_inline, grid=grid, rounds=3, set=SHORT)
-    assert told.startswith("round 2: the simulation lost the work of node 1 (texture): <class 'ray.exceptions.Actor")
+    with pytest.raises(FederationError) as caught:
+        run_inline(grid=grid, rounds=3, set=SHORT)
     (folder,) = (tmp_path / "runs").iterdir()
+    problem, *_, go_on = str(caught.value).splitlines()
+    assert problem.startswith("round 2: the simulation lost the work of node 1 (texture): <class 'ray.exceptions.Actor")
+    assert go_on == f"go on with: fedshift run resume={folder}"
     assert status.read(folder)["state"] == "failed"
     assert len(Run(folder).rounds) == 1  # from which it goes on
 

@@ -44,7 +44,7 @@ def dated(certificate: Path, signer: Path, first: int, last: int) -> None:
 def refusal(made: Credentials) -> str:
     with pytest.raises(ConfigError) as caught:
         made.superlink_options()
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).count("\n") <= 1  # a command that mends it has a line of its own
     return str(caught.value)
 
 
@@ -86,7 +86,7 @@ def test_an_authority_that_expired(made: Credentials) -> None:
 def test_a_certificate_of_another_authority(made: Credentials, tmp_path: Path) -> None:
     credentials.make_authority(tmp_path / "other")
     made.ca_certificate.write_bytes(Credentials(tmp_path / "other").ca_certificate.read_bytes())
-    assert refusal(made) == f"{made.certificate} is not signed by {made.ca_certificate}; {anew(made)}"
+    assert refusal(made) == f"{made.certificate} is not signed by {made.ca_certificate}\n{anew(made)}"
 
 
 def test_a_certificate_that_signed_itself(made: Credentials) -> None:
@@ -101,7 +101,7 @@ def test_a_certificate_that_signed_itself(made: Credentials) -> None:
 
 def test_a_key_of_another_certificate(made: Credentials) -> None:
     made.key.write_bytes(credentials._pem(ec.generate_private_key(credentials.CURVE)))
-    assert refusal(made) == f"{made.key} is not the key of {made.certificate}; {anew(made)}"
+    assert refusal(made) == f"{made.key} is not the key of {made.certificate}\n{anew(made)}"
 
 
 @pytest.mark.parametrize("name", ["server.key", "server.crt", "ca.crt"])
@@ -117,7 +117,7 @@ def test_a_key_that_others_can_read(made: Credentials, name: str, mode: int) -> 
     path.chmod(mode)
     message = refusal(made)
     assert message.startswith(f"{path} can be read by others: its mode is {mode:04o}")
-    assert f"run: chmod 600 {path} " in message
+    assert message.endswith(f"\nrun: chmod 600 {path}")
     path.chmod(0o600)
     assert made.superlink_options()
 
@@ -141,7 +141,7 @@ def test_a_key_of_another_user(made: Credentials, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "geteuid", lambda: found.st_uid)
     monkeypatch.setattr(Path, "stat", stat_of)
     message = refusal(made)
-    assert message.startswith(f"{made.key} belongs to user {found.st_uid + 5}, this is user {found.st_uid}; ")
+    assert message.startswith(f"{made.key} belongs to user {found.st_uid + 5}, this is user {found.st_uid}\n")
     assert message.endswith(f"run: chown {found.st_uid} {made.key}")
     assert stat.S_IMODE(real(made.key).st_mode) == 0o600
 

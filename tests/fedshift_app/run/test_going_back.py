@@ -150,9 +150,11 @@ def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
 
 def test_a_finished_run_is_told_with_the_file_by_which_it_counts_as_finished(whole_fedcode: Run) -> None:
     message = refusal_of(ConfigError, runner.run_inline, {"resume": str(whole_fedcode.folder), "round": 4}, 4)
-    assert message.endswith(
-        f"/results.json; to do the rounds after 4 again, remove {whole_fedcode.folder}/results.json"
-    )
+    results = whole_fedcode.folder / "results.json"
+    assert message.splitlines() == [
+        f"resume: the run in {whole_fedcode.folder} is finished",
+        f"see {results}; to do the rounds after 4 again, remove it",
+    ]
     assert len(list(whole_fedcode.folder.glob("checkpoint/nodes/node-*/*"))) == 4
 
 

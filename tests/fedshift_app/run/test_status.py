@@ -62,7 +62,7 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str
     assert (told["state"], told["round"], told["full_rounds"], told["seconds_left"]) == ("degraded", 3, 3, 0.0)
     assert told["last_scored"]["avg"] == run.rounds[2]["avg"]
     assert told["left_out"] == []
-    assert status.exit_code(told) == exit_codes.OK
+    assert status.exit_code(told) == exit_codes.DEGRADED
     text = status.block(told)
     assert (
         "round     3 of 3" in text and "answers   4 of 4" in text and "node 1    texture, 36 images: answered" in text
