@@ -33,10 +33,17 @@ SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 LIMIT = 240
 #: Who may listen for others than this machine while a run simulates, each with what stands before it: the token.
 GUARDED = {"gcs_server", "raylet", "flwr-simulation", "ray::ClientAppActor", "ray::IDLE"}
+#: Joins the cluster and runs a function there.
 INTRUDER = """
 import sys, ray
 ray.init(address=sys.argv[1], logging_level="ERROR")
 print("the intruder runs code in process", ray.get(ray.remote(lambda: __import__("os").getpid()).remote()))
+"""
+#: Asks the cluster's own store for its keys.
+STRANGER = """
+import sys
+from ray._raylet import GcsClient
+print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None))
 """
 
 
@@ -205,47 +212,63 @@ def other_address() -> str:
     return next((a for a in addresses if not ipaddress.ip_address(a).is_loopback), "127.0.0.1")
 
 
+def start(folder: Path, *asked: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [FEDSHIFT, "run", "handwritten", *asked, f"set={SHORT}"], cwd=folder, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=os.environ | {"FEDSHIFT_TEST_SIMULATING": str(folder)},
+    )  # fmt: skip
+
+
+def workers(folder: Path) -> list[psutil.Process]:
+    """Return the run's processes that play nodes."""
+    return [process for process in of_run(str(folder)) if process.name().startswith("ray::ClientApp")]
+
+
+def open_to_others(folder: Path) -> dict[str, int]:
+    """Return the ports of the run that others than this machine may call, by the name of the process."""
+    members = {process.pid: process.name().split(".")[0] for process in of_run(str(folder))}
+    return {
+        members[c.pid]: c.laddr.port
+        for c in psutil.net_connections("tcp")
+        if c.pid in members and c.status == psutil.CONN_LISTEN and not ipaddress.ip_address(c.laddr.ip).is_loopback
+    }
+
+
+def intrude(program: str, port: int) -> subprocess.CompletedProcess[str]:
+    """Try to get in without the token, from another address of this machine if it has one."""
+    unarmed = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
+    return subprocess.run(
+        [sys.executable, "-c", program, f"{other_address()}:{port}"], env=unarmed, capture_output=True, text=True,
+        timeout=LIMIT, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
     tmp_path: Path, run_inline: InlineRun
 ) -> None:
-    asked = ["nodes=4", "rounds=3", "method=fedcode", "report=false", f"set={SHORT}"]
-    running = subprocess.Popen(
-        [FEDSHIFT, "run", "handwritten", *asked], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, env=os.environ | {"FEDSHIFT_TEST_SIMULATING": str(tmp_path)},
-    )  # fmt: skip
-    assert running.stdout is not None
-    said = []
-    for line in running.stdout:
-        said.append(line)
-        if line.startswith("round   1/3") or line.startswith("round 1/3"):
-            break
-    members = {process.pid: process for process in of_run(str(tmp_path))}
-    workers = [process for process in members.values() if process.name().startswith("ray::ClientApp")]
-    assert workers, "".join(said)
-    workers[0].kill()
-
-    listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in members]
-    open_to_others = {
-        members[c.pid].name().split(".")[0]: c.laddr.port
-        for c in listening if not ipaddress.ip_address(c.laddr.ip).is_loopback
-    }  # fmt: skip
-    assert set(open_to_others) <= GUARDED, open_to_others
-    unarmed = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
-    intruder = subprocess.run(
-        [sys.executable, "-c", INTRUDER, f"{other_address()}:{open_to_others['gcs_server']}"], env=unarmed,
-        capture_output=True, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
-    assert "the intruder runs code" not in intruder.stdout
-    assert intruder.returncode != 0
-
-    said += running.stdout.readlines()
-    assert running.wait(LIMIT) == 0, "".join(said)
+    running = start(tmp_path, "nodes=4", "rounds=8", "method=fedcode", "report=false")
+    try:
+        deadline = time.monotonic() + LIMIT
+        while not workers(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        ports = open_to_others(tmp_path)
+        assert {"gcs_server", "raylet"} <= set(ports) <= GUARDED
+        intruder = intrude(STRANGER, ports["gcs_server"])
+        assert intruder.returncode != 0
+        assert "AuthenticationError" in intruder.stderr
+        workers(tmp_path)[0].kill()
+        assert running.stdout is not None
+        said = running.stdout.read()
+        assert running.wait(LIMIT) == 0, said
+    finally:
+        running.kill()
+        running.wait()
     (folder,) = (tmp_path / "runs").iterdir()
     run = Run(folder)
     assert not any(line["left_out"] for line in run.rounds)
-    assert any("a worker of the simulation died" in line for line in said)
-    undisturbed = run_inline(method="fedcode", rounds=3, set=SHORT)
+    assert "a worker of the simulation died" in said
+    undisturbed = run_inline(method="fedcode", rounds=8, set=SHORT)
     assert run.results["weights_sha256"] == undisturbed.results["weights_sha256"]
     assert list(of_run(str(tmp_path))) == []
 
@@ -254,14 +277,15 @@ def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_command_that_is_gone_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
-    running = subprocess.Popen(
-        [FEDSHIFT, "run", "handwritten", "nodes=2", "rounds=500", f"set={SHORT}"], cwd=tmp_path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"FEDSHIFT_TEST_SIMULATING": str(tmp_path)},
-    )  # fmt: skip
+    running = start(tmp_path, "nodes=2", "rounds=500")
     assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("round   2/500"):
             break
+    intruder = intrude(INTRUDER, open_to_others(tmp_path)["gcs_server"])
+    assert running.poll() is None
+    assert intruder.returncode != 0
+    assert "the intruder runs code" not in intruder.stdout
     running.send_signal(number)
     running.stdout.read()
     running.wait(LIMIT)

@@ -239,7 +239,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_a_finished_run(tmp_path: Path) -> None:
     run = start(tmp_path, rounds=1)
-    assert f"is finished, see {run.folder / 'results.json'}" in refusal(tmp_path)
+    assert f"is finished\nsee {run.folder / 'results.json'}" in refusal(tmp_path)
 
 
 def test_a_folder_in_use(interrupted: Path) -> None:
