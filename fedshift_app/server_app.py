@@ -16,7 +16,12 @@ from fedshift_app.config import privacy
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import InlineGrid
-from fedshift_app.flower.internals import is_simulation_grid, superlinks_above, watch_replies
+from fedshift_app.flower.internals import (
+    is_simulation_grid,
+    keep_out_malformed_replies,
+    superlinks_above,
+    watch_replies,
+)
 from fedshift_app.node import holdings, setup, shelves
 from fedshift_app.run import console, durable, exit_codes, logs, profiling, resuming, space, starting
 from fedshift_app.run.checkpoints import Checkpoint
@@ -93,6 +98,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     if past is not None:
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)
+    keep_out_malformed_replies()
     initial, federation = starting.prepare(config, engine)
     progress = Progress(config.rounds)
     strategy = starting.strategy_of(config, federation, progress)

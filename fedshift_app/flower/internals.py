@@ -1,5 +1,6 @@
 """The few parts of Flower 1.41 that FedShift uses and Flower does not export; all in this one place."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -7,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, Metadata, RecordDict
+from flwr.app.message import make_message
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import InMemoryGrid
 
 from fedshift_wire.errors import FedShiftError
+
+log = logging.getLogger("fedshift")
+
+HTTP_GRID = "flwr.superlink.grid.http_grid"
 
 
 def is_simulation_grid(grid: Any) -> bool:
@@ -47,6 +53,38 @@ def watch_replies(grid: Grid, heard: Callable[[list[int]], None]) -> None:
         return replies
 
     grid.pull_messages = watched  # type: ignore[method-assign]
+
+
+def keep_out_malformed_replies() -> None:
+    """Let a reply of a SuperNode that is no message come to nothing; Flower's grid would raise, which ends the run.
+
+    The node is then one that did not answer.
+    """
+    grid = sys.modules.get(HTTP_GRID)  # of a real deployment only
+    if grid is not None and not getattr(grid.inflate_object_from_contents, "guarded", False):
+        grid.inflate_object_from_contents = whole_or_nothing(grid.inflate_object_from_contents)  # type: ignore[attr-defined]
+
+
+def whole_or_nothing(inflate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Flower's reading of a message, with an answer to nothing in the place of what is malformed."""
+
+    def read(message_id: str, contents: dict[str, bytes]) -> Message:
+        try:
+            found = inflate(message_id, contents)
+            if isinstance(found, Message):
+                return found
+            problem = f"it is {type(found).__name__}"
+        except Exception as error:  # any: its bytes are the node's own
+            problem = type(error).__name__
+        log.warning("a reply that is no message of Flower's was dropped (%s)", problem, extra={"event": "malformed"})
+        nothing = Metadata(
+            run_id=0, message_id="", src_node_id=0, dst_node_id=0, reply_to_message_id="", group_id="", created_at=0.0,
+            ttl=0.0, message_type="system",
+        )  # fmt: skip
+        return make_message(metadata=nothing, error=Error(code=0, reason="malformed"))
+
+    read.guarded = True  # type: ignore[attr-defined]
+    return read
 
 
 def identify_process() -> None:

@@ -7,6 +7,7 @@ network; the rest answers callers on the SuperLink's own machine, which others r
 single run (``fedshift run``) answers nobody but the user who started it.
 """
 
+import argparse
 import ipaddress
 import json
 import os
@@ -15,7 +16,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import COMMAND
+from fedshift_wire.bounds import shown
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 
 # ASGI's own types, as its specification names them.
 Scope = MutableMapping[str, Any]
@@ -130,14 +135,36 @@ def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:
     """Run ``flower-superlink`` with these options in this process until it is stopped.
 
     Raises:
-        FedShiftError: If this Flower has no place for the guard.
+        FedShiftError: If this Flower has no place for the guard, or another SuperLink uses the same database.
     """
     from fedshift_app.flower import internals
+
+    lock = _lock(options)
 
     # The ServerApps that the SuperLink starts inherit its environment, and were not started by this command.
     if os.environ.get(COMMAND, "").startswith("fedshift superlink"):
         del os.environ[COMMAND]
-    internals.run_superlink(options, guard)
+    try:
+        internals.run_superlink(options, guard)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _lock(options: list[str]) -> Lock | None:
+    """Take the lock of the database that a SuperLink is told to use: two on one would give each other's nodes work."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--database", default="")
+    file = parser.parse_known_args(options)[0].database
+    if not file:  # a state in memory
+        return None
+    path = user_path(file, "--database")
+    try:
+        return Lock(path.with_name(f"{path.name}.lock"))
+    except InUse as holder:
+        raise ConfigError(f"--database {shown(file)} is in use by another SuperLink, {holder}") from None
+    except OSError as error:
+        raise ConfigError(f"--database {shown(file)}: cannot write beside it: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedshift_app.flower import internals
 from fedshift_app.launch import processes, runner, superlink
 from fedshift_app.run.folder import COMMAND
-from fedshift_wire.errors import FedShiftError
+from fedshift_wire.errors import ConfigError, FedShiftError
 
 REMOTE, LOCAL = ("192.0.2.7", 40000), ("127.0.0.1", 40000)
 
@@ -166,3 +166,24 @@ def test_another_user_of_this_machine_can_submit_nothing_to_it(tmp_path: Path) -
                 for user in ("0", "65534")
             ]
             assert codes == [own, "403"], path
+
+
+@pytest.mark.parametrize("given", [["--database", "FILE"], ["--insecure", "--database=FILE"]])
+def test_two_superlinks_do_not_share_a_database(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [word.replace("FILE", str(tmp_path / "superlink.db")) for word in given]
+    started: list[str] = []
+
+    def first(*_: Any) -> None:
+        started.append("first")
+        with pytest.raises(ConfigError, match=rf"--database .*superlink\.db is in use by .* process {os.getpid()} "):
+            superlink.serve(options)
+
+    monkeypatch.setattr(internals, "run_superlink", first)
+    superlink.serve(options)
+    monkeypatch.setattr(internals, "run_superlink", lambda *_: started.append("again"))
+    superlink.serve(options)  # it was let go
+    superlink.serve([])
+    superlink.serve([])
+    assert started == ["first", "again", "again", "again"]

@@ -1,0 +1,47 @@
+"""What a SuperNode may send instead of a message of Flower's."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.superlink.grid import http_grid
+
+from fedshift_app.flower import internals
+
+
+@pytest.mark.parametrize(
+    "inflate",
+    [
+        lambda *_: 1 / 0, lambda *_: b"".decode("nonsense"), lambda _, contents: contents["gone"],
+        lambda *_: ArrayRecord(), lambda *_: None,
+    ],
+)  # fmt: skip
+def test_what_is_no_message_is_an_answer_to_nothing(inflate: Any, caplog: pytest.LogCaptureFixture) -> None:
+    message = internals.whole_or_nothing(inflate)("id", {})
+    assert message.has_error()
+    assert (message.metadata.reply_to_message_id, message.metadata.src_node_id) == ("", 0)
+    message.metadata.__dict__["_message_id"] = "id"  # as the grid does with every message
+    assert "a reply that is no message of Flower's was dropped" in caplog.text
+
+
+def test_messages_pass() -> None:
+    internals.identify_process()
+    sent = Message(RecordDict(), 7, "train")
+    assert internals.whole_or_nothing(lambda *_: sent)("id", {}) is sent
+
+
+def test_flowers_own_grid_is_guarded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_grid, "inflate_object_from_contents", http_grid.inflate_object_from_contents)
+    internals.keep_out_malformed_replies()
+    guarded: Any = http_grid.inflate_object_from_contents
+    internals.keep_out_malformed_replies()
+    assert guarded.guarded and http_grid.inflate_object_from_contents is guarded
+    assert guarded("id", {"id": b"nonsense"}).has_error()
+
+
+def test_without_that_grid_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "sys", SimpleNamespace(modules={}))
+    internals.keep_out_malformed_replies()
+    assert internals.HTTP_GRID in sys.modules
