@@ -248,11 +248,13 @@ def test_a_node_that_sends_nonsense_is_left_out_and_one_of_a_foreign_domain_is_n
 ) -> None:
     federation.kill(2, signal.SIGTERM)
     federation.start_node(2, lies=" ".join(LIES))
+    early = federation.start_node(0, domain="photo")
     run = federation.submit("train.epochs=1", "federation.min_nodes=3", rounds=len(LIES))
     run.wait_for_mark(0, "train-1")
-    foreign = federation.start_node(0, domain="photo")
+    late = federation.start_node(0, domain="photo")
     status = run.end()
-    federation.kill(foreign, signal.SIGTERM)
+    federation.kill(early, signal.SIGTERM)
+    federation.kill(late, signal.SIGTERM)
     federation.kill(2, signal.SIGTERM)
     federation.start_node(2)
     assert status["state"] == "completed"
@@ -264,7 +266,7 @@ def test_a_node_that_sends_nonsense_is_left_out_and_one_of_a_foreign_domain_is_n
     for line, reason in zip(run.rounds, reasons, strict=True):
         assert line["left_out"][0].startswith("node 2 (street): ")
         assert reason in line["left_out"][0]
-    assert "a new node cannot take part: node-config: unknown domain 'photo'" in run.screen
+    assert run.screen.count("cannot take part: node-config: unknown domain 'photo'") == 2
 
 
 def test_when_two_thirds_of_the_nodes_are_gone_the_run_waits_then_ends_with_its_rounds(federation: Federation) -> None:
@@ -283,12 +285,13 @@ def test_when_two_thirds_of_the_nodes_are_gone_the_run_waits_then_ends_with_its_
     assert "waiting for nodes: 1 of at least 2 (federation.min_nodes) are connected; the run ends in" in run.screen
 
 
+@pytest.mark.parametrize("moment", ["train-2", "evaluate-2"])
 def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_is_resumed(
-    federation: Federation, run_inline: InlineRun
+    moment: str, federation: Federation, run_inline: InlineRun
 ) -> None:
     settings = "model.name=cnn_bn train.epochs=1 federation.min_nodes=3"
     run = federation.submit(settings, method="fedbn", rounds=4)
-    run.wait_for_line("round 1/4")
+    run.wait_for_mark(1, moment)
     federation.kill_superlink()
     federation.start_superlink()
     started = (federation.home / "status.json").read_text()  # told as soon as there is a run folder
@@ -302,6 +305,18 @@ def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_
     undisturbed = run_inline(method="fedbn", nodes=3, rounds=4, set=f"{SETTINGS} {settings}")
     assert Run(run.folder).results["weights_sha256"] == undisturbed.results["weights_sha256"]
     assert [line["accuracy"] for line in run.rounds] == [line["accuracy"] for line in undisturbed.rounds]
+
+
+def test_a_node_killed_in_evaluation_leaves_its_domain_unscored_and_is_scored_again(federation: Federation) -> None:
+    run = federation.submit("train.epochs=1", "federation.min_nodes=2", ROUND, rounds=3)
+    run.wait_for_mark(2, "evaluate-1")
+    federation.kill(2)
+    federation.start_node(2)
+    assert run.end()["state"] == "completed"
+    first, *_, last = run.rounds
+    assert first["left_out"] == ["node 2 (street): could not evaluate: no answer in time"]
+    assert [domain for domain, value in first["accuracy"].items() if value is None] == ["street"]
+    assert None not in last["accuracy"].values()
 
 
 # Last: for a minute Flower takes the killed SuperNode for connected, and a run that starts waits for it.
