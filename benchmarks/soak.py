@@ -4,7 +4,7 @@
 
 A SuperLink with TLS, node keys and a database on disk, and SuperNodes on this machine's loopback run `handwritten` with
 the two-layer CNN, one batch a round and node; the global model is scored every 50 rounds. Every 20 rounds a line is
-written: resident memory in MB of the SuperLink, of its executors, of the ServerApp and of the largest SuperNode, bytes of
+written: resident memory in MB of the SuperLink, its executors, the ServerApp and the largest SuperNode, bytes of
 the run folder, of the database with its log, and of what the nodes keep. The last line tells how each grew from the
 first line after round 40 to the last: it must be flat but for metrics.jsonl and log.jsonl, with a line a round.
 """
