@@ -228,8 +228,9 @@ def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: st
 @pytest.mark.parametrize(
     "odd",
     [
-        "allocation.share=0.1 federation.participation=0.25",  # one node a round, so one cluster (J = 1)
-        "allocation.label_skew=0.05",  # nodes lack classes
+        # one node a round, so one cluster (J = 1)
+        pytest.param("allocation.share=0.1 federation.participation=0.25", marks=pytest.mark.long),
+        pytest.param("allocation.label_skew=0.05", marks=pytest.mark.long),  # nodes lack classes
         "allocation.share=0.06 train.batch_size=7",  # 21 or 22 images: a last batch of one
     ],
 )

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from flwr.cli.build import build_fab_from_disk
-from support import ROOT, Run
+from support import ROOT, InlineRun, Run
 
 from fedshift_app.launch import processes
 
@@ -75,12 +75,9 @@ def left_behind(mark: str) -> set[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param([], id="fedavg", marks=pytest.mark.long),
-        pytest.param(["method=fedcode", "rounds=2"], id="private-parts"),
-    ],
+    "more", [pytest.param([], id="fedavg"), pytest.param(["method=fedcode", "rounds=2"], id="private-parts")]
 )
 def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: Path) -> None:
     inline = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", *TINY, *more, cwd=tmp_path))
@@ -90,6 +87,20 @@ def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: P
     assert {name: run.results["engine"] for name, run in runs.items()} == {name: name for name in runs}
     assert len({run.results["weights_sha256"] for run in runs.values()}) == 1
     assert timeless(inline) == timeless(simulation) == timeless(deployment)
+    assert not left_behind(mark)
+
+
+@pytest.mark.slow
+def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_path: Path, run_inline: InlineRun) -> None:
+    """Simulation against the same run: ``tests/fedshift_app/flower``; all three with private parts: the test above."""
+    asked = "dataset.domains=[scan,sketch] train.epochs=1"
+    inline = run_inline(method="fedbn", nodes=2, rounds=2, set=f"{asked} model.name=cnn_bn")
+    deployment = finished(
+        fedshift("deploy-demo", "method=fedbn", "rounds=2", f"set={asked} model.name=cnn_bn", cwd=tmp_path)
+    )
+    assert deployment.results["engine"] == "deployment"
+    assert deployment.results["weights_sha256"] == inline.results["weights_sha256"]
+    assert timeless(deployment) == timeless(inline)
     assert not left_behind(mark)
 
 
@@ -105,6 +116,7 @@ def test_the_number_of_actors_does_not_change_the_numbers(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_config_yaml_repeats_the_run(tmp_path: Path) -> None:
     first = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", "method=i2pfl", *TINY, cwd=tmp_path))
     repeat = ["run", str(first.folder / "config.yaml"), "nodes=2", "engine=inline", "report=false"]

@@ -231,7 +231,13 @@ def test_a_personal_method_and_its_clusters_of_styles(run_inline: InlineRun) -> 
     assert table.sum(axis=1).tolist() == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize("method", sorted(registry.METHODS))
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[] if name in ("fedcode", "fedicon", "fedproto") else pytest.mark.long)
+        for name in sorted(registry.METHODS)
+    ],
+)
 def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) -> None:
     """With one node a domain, the images scored again have the accuracy of the run's last round, of every method."""
     needs = {"fedbn": "model.name=cnn_bn", "fedicon": "method.classifier_rounds=1", "fedseproto": "train.epochs=2"}

@@ -309,6 +309,7 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(making.figures, "sections", lambda record, sight, numbers: [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("file", ["report.json", "report.html"])
 def test_a_kill_while_the_report_is_written(

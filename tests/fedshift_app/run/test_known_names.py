@@ -44,11 +44,17 @@ def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch:
     [
         ("fedicon", "method.supervised=false method.classifier_rounds=1", {"instance", "ce"}, {"before-adaptation"}),
         ("fedprox", "modules=[f2dc] adapt.name=finetune", {"ce", "dfd", "dfc"}, {"before-fine-tuning"}),
-        ("fedcode", "method.global_model=average_heads", {"ce"}, {"global"}),
+        pytest.param("fedcode", "method.global_model=average_heads", {"ce"}, {"global"}, marks=pytest.mark.long),
         ("fedavg", "shift.label_mix=own evaluate.client_models=every", {"ce"}, set()),
         ("fedavg", "allocation.test_fraction=0.2 evaluate.client_models=every evaluate.fraction=0.5", {"ce"}, set()),
         ("fedbn", "allocation.held_out=[sketch] evaluate.client_models=every model.name=cnn_bn", {"ce"}, set()),
-        ("fedavg", "shift.name=corruption shift.severity=1 evaluate.client_models=every", {"ce"}, set()),
+        pytest.param(
+            "fedavg",
+            "shift.name=corruption shift.severity=1 evaluate.client_models=every",
+            {"ce"},
+            set(),
+            marks=pytest.mark.long,
+        ),
         ("fedavg", "allocation.validation_fraction=0.3 images.eval_batch=4 profile=true", {"ce"}, set()),
     ],
 )

@@ -77,7 +77,10 @@ def whole_fedcode(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return start(tmp_path_factory.mktemp("whole"), method="fedcode")
 
 
-@pytest.mark.parametrize(("name", "stage"), POINTS)
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [pytest.param(*point, marks=[] if i % 3 == 0 else pytest.mark.long) for i, point in enumerate(POINTS)],
+)
 def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_fedcode: Run) -> None:
     with kill_at(name, stage):
         start(tmp_path, method="fedcode")
@@ -155,9 +158,12 @@ def truncate(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("weights-00002.safetensors", flip), ("weights-00002.safetensors", truncate),
-        ("knowledge-00002.safetensors", Path.unlink), ("round-00002.json", truncate),
-        ("nodes/node-1/round-00002-*", flip), ("nodes/node-1/round-00002-*", Path.unlink),
+        ("weights-00002.safetensors", flip),
+        pytest.param("weights-00002.safetensors", truncate, marks=pytest.mark.long),
+        pytest.param("knowledge-00002.safetensors", Path.unlink, marks=pytest.mark.long),
+        ("round-00002.json", truncate),
+        ("nodes/node-1/round-00002-*", flip),
+        pytest.param("nodes/node-1/round-00002-*", Path.unlink, marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
@@ -239,7 +245,11 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_a_finished_run(tmp_path: Path) -> None:
     run = start(tmp_path, rounds=1)
-    assert f"is finished\nsee {run.folder / 'results.json'}" in refusal(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        resume(tmp_path)
+    assert str(caught.value).splitlines() == [
+        f"resume: the run in {run.folder} is finished", f"see {run.folder / 'results.json'}",
+    ]  # fmt: skip
 
 
 def test_a_folder_in_use(interrupted: Path) -> None:
