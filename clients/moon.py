@@ -118,6 +118,4 @@ class MoonClient(DomainClient):
 
 def _reference(model: SplitModel) -> SplitModel:
     """Return a copy that does not train: evaluation mode, no gradients."""
-    made = copy.deepcopy(model).eval()
-    made.requires_grad_(False)
-    return made
+    return copy.deepcopy(model).eval().requires_grad_(False)

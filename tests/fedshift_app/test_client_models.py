@@ -134,6 +134,7 @@ def test_off_by_default_and_nothing_of_it_travels(run_inline: InlineRun) -> None
     assert not {"client_models", "best_validation"} & set(run.results)
 
 
+@pytest.mark.long
 def test_the_last_five_rounds_and_the_numbers_of_the_run_stay_as_they_were(run_inline: InlineRun) -> None:
     traffic = Traffic()
     plain = run_inline(rounds=6, nodes=5, set=TINY)
@@ -308,6 +309,7 @@ def test_real_nodes_score_on_their_own_test_images_and_the_rest_says_why_not(
 # --- the global model every so many rounds ----------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_rounds_between_are_not_evaluated_and_the_rest_is_the_same(run_inline: InlineRun, capsys: Any) -> None:
     traffic = Traffic()
     whole = run_inline(rounds=8, set=TINY)

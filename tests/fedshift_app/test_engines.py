@@ -94,10 +94,8 @@ def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: P
 def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_path: Path, run_inline: InlineRun) -> None:
     """Simulation against the same run: ``tests/fedshift_app/flower``; all three with private parts: the test above."""
     asked = "dataset.domains=[scan,sketch] train.epochs=1"
-    inline = run_inline(method="fedbn", nodes=2, rounds=2, set=f"{asked} model.name=cnn_bn")
-    deployment = finished(
-        fedshift("deploy-demo", "method=fedbn", "rounds=2", f"set={asked} model.name=cnn_bn", cwd=tmp_path)
-    )
+    inline = run_inline(method="i2pfl", nodes=2, rounds=1, set=asked)
+    deployment = finished(fedshift("deploy-demo", "method=i2pfl", "rounds=1", f"set={asked}", cwd=tmp_path))
     assert deployment.results["engine"] == "deployment"
     assert deployment.results["weights_sha256"] == inline.results["weights_sha256"]
     assert timeless(deployment) == timeless(inline)
@@ -126,6 +124,7 @@ def test_config_yaml_repeats_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_plain_flwr_run_works_with_flowers_default_of_two_nodes(tmp_path: Path) -> None:
     env = os.environ | {
         "FLWR_HOME": str(tmp_path / "home"),

@@ -247,7 +247,7 @@ def intrude(program: str, port: int) -> subprocess.CompletedProcess[str]:
 def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
     tmp_path: Path, run_inline: InlineRun
 ) -> None:
-    running = start(tmp_path, "nodes=4", "rounds=5", "method=fedcode", "report=false")
+    running = start(tmp_path, "nodes=4", "rounds=3", "method=fedcode", "report=false")
     try:
         deadline = time.monotonic() + LIMIT
         while not workers(tmp_path) and time.monotonic() < deadline:
@@ -268,7 +268,7 @@ def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
     run = Run(folder)
     assert not any(line["left_out"] for line in run.rounds)
     assert "a worker of the simulation died" in said
-    undisturbed = run_inline(method="fedcode", rounds=5, set=SHORT)
+    undisturbed = run_inline(method="fedcode", rounds=3, set=SHORT)
     assert run.results["weights_sha256"] == undisturbed.results["weights_sha256"]
     assert list(of_run(str(tmp_path))) == []
 

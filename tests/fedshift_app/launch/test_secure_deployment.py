@@ -119,6 +119,7 @@ def check_status(site: Site) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_flwr_without_the_ca_is_refused(site: Site, tmp_path: Path) -> None:
     credentials.make_authority(tmp_path)
     told = site.home / "config.toml"

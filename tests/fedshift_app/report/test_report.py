@@ -220,6 +220,7 @@ def test_a_sample_of_the_test_images_is_told(copied: Run) -> None:
     assert numbers(copied.folder)["domains"]["scan"]["scored"] == 30
 
 
+@pytest.mark.long
 def test_a_personal_method_and_its_clusters_of_styles(run_inline: InlineRun) -> None:
     run = run_inline(method="fedcode", rounds=2, nodes=8, set=QUICK)
     page = report(run.folder)
@@ -251,6 +252,7 @@ def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) ->
         assert all(heat.min() >= 0 and heat.max() <= 1 for heat in (example.heat for example in view.examples))
 
 
+@pytest.mark.long
 def test_one_round_of_different_networks(run_inline: InlineRun) -> None:
     networks = f"{QUICK} model.name=cnn3 model.per_node=[cnn3,cnn2]"
     run = run_inline(method="fedproto", rounds=1, nodes=4, set=networks)
@@ -282,6 +284,7 @@ def test_clusters_of_class_prototypes(run_inline: InlineRun) -> None:
     page.plot("Test images of each domain by nearest cluster")
 
 
+@pytest.mark.long
 def test_a_method_that_adapts_to_the_test_images(run_inline: InlineRun) -> None:
     """FedICON scores before and after: what is shown is after, which with one node a domain is the run's score."""
     run = run_inline(
@@ -394,6 +397,7 @@ def test_who_was_left_out(copied: Run) -> None:
 HOSTILE = "\x1b[2J\nround 9/9  scan 100.0 <script>alert(1)</script> "
 
 
+@pytest.mark.long
 def test_hundreds_of_names_of_an_earlier_version_make_a_page_of_bounded_length(copied: Run) -> None:
     """Which nodes could then give to losses and to ways of scoring, of any length."""
     names = [HOSTILE + "x" * (1_000_000 if i == 3 else 0) + str(i) for i in range(900)]

@@ -64,7 +64,9 @@ METHODS = {"fedavg": "", "fedbn": "model.name=cnn_bn", "fedcode": ""}  # alone; 
 FEW = "train.epochs=1 allocation.share=0.05 federation.participation=0.75"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[] if name == "fedcode" else pytest.mark.long) for name in METHODS]
+)
 def test_a_run_that_went_back_ends_as_one_that_was_never_further(method: str, tmp_path: Path, kill_at: KillAt) -> None:
     flat = {"method": method, "rounds": 6, "set": f"{FEW} {METHODS[method]}"}
     whole = start(tmp_path / "whole", **flat)

@@ -306,7 +306,9 @@ def begun(process: subprocess.Popen[str], folder: Path) -> Path:
     ("number", "code", "error"),
     [
         pytest.param(signal.SIGINT, exit_codes.CTRL_C, "stopped by Ctrl-C", marks=pytest.mark.long),
-        (signal.SIGHUP, exit_codes.HANGUP, "stopped by SIGHUP (its terminal was closed)"),
+        pytest.param(
+            signal.SIGHUP, exit_codes.HANGUP, "stopped by SIGHUP (its terminal was closed)", marks=pytest.mark.long
+        ),
         pytest.param(signal.SIGTERM, exit_codes.TERMINATED, "stopped by SIGTERM", marks=pytest.mark.long),
         pytest.param(signal.SIGKILL, -signal.SIGKILL, None, marks=pytest.mark.long),
     ],
