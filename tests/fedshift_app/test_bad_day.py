@@ -266,7 +266,7 @@ def test_a_node_that_sends_nonsense_is_left_out_and_one_of_a_foreign_domain_is_n
     for line, reason in zip(run.rounds, reasons, strict=True):
         assert line["left_out"][0].startswith("node 2 (street): ")
         assert reason in line["left_out"][0]
-    assert run.screen.count("cannot take part: node-config: unknown domain 'photo'") == 2
+    assert "cannot take part: node-config: unknown domain 'photo'" in run.screen  # equal reasons are told once
 
 
 def test_when_two_thirds_of_the_nodes_are_gone_the_run_waits_then_ends_with_its_rounds(federation: Federation) -> None:
@@ -294,8 +294,8 @@ def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_
     run.wait_for_mark(1, moment)
     federation.kill_superlink()
     federation.start_superlink()
-    started = (federation.home / "status.json").read_text()  # told as soon as there is a run folder
-    federation.wait(lambda: (federation.home / "status.json").read_text() != started, "the run to end")
+    told = federation.home / "status.json"
+    federation.wait(lambda: "ended without a word" not in told.read_text(), "the run to end")
     status = run.end()
     assert (status["state"], status["error"]) == ("failed", "the ServerApp was stopped, or lost its SuperLink")
     done = len(run.rounds)
