@@ -116,7 +116,9 @@ def test_a_contrast_of_images_without_augmentation_is_refused() -> None:
         resolve({"set": "adapt.name=fedicon images.crop_padding=0"})
 
 
-@pytest.mark.parametrize("method", ["i2pfl", "fedbn", "f2dc", "fedcode"])
+@pytest.mark.parametrize(
+    "method", ["fedbn", "fedcode", *(pytest.param(name, marks=pytest.mark.long) for name in ("i2pfl", "f2dc"))]
+)
 def test_any_method_trains_as_without_it(method: str, run_inline: InlineRun) -> None:
     network = "model.name=cnn_bn" if method == "fedbn" else ""
     short = f"train.epochs=1 allocation.share=0.06 train.batch_size=12 images.crop_padding=2 {network}"

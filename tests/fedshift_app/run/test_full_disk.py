@@ -69,8 +69,13 @@ def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
 @pytest.mark.parametrize(
     ("file", "number"),
     [
-        ("metrics.jsonl", errno.ENOSPC), ("weights-00001", errno.EROFS), ("knowledge-00001", errno.EIO),
-        ("round-00001.json", errno.EDQUOT), ("results.json", errno.ENOSPC),
+        ("metrics.jsonl", errno.ENOSPC), ("round-00001.json", errno.EDQUOT),
+        *(
+            pytest.param(file, number, marks=pytest.mark.long)
+            for file, number in (
+                ("weights-00001", errno.EROFS), ("knowledge-00001", errno.EIO), ("results.json", errno.ENOSPC),
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(

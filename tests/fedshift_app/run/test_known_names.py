@@ -55,7 +55,13 @@ def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch:
             set(),
             marks=pytest.mark.long,
         ),
-        ("fedavg", "allocation.validation_fraction=0.3 images.eval_batch=4 profile=true", {"ce"}, set()),
+        pytest.param(
+            "fedavg",
+            "allocation.validation_fraction=0.3 images.eval_batch=4 profile=true",
+            {"ce"},
+            set(),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_honest_nodes_are_never_left_out(

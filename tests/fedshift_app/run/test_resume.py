@@ -98,6 +98,7 @@ def test_killed_while_it_is_resumed(name: str, stage: str, tmp_path: Path, kill_
     assert told(resume(tmp_path)) == told(whole_fedcode)
 
 
+@pytest.mark.long
 def test_all_a_run_can_tell_is_told_after_it_was_resumed(tmp_path: Path, kill_at: KillAt) -> None:
     """Client models, validation parts, sampled test images, other ways to score, nodes that are left out."""
     settings = (
