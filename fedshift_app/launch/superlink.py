@@ -11,6 +11,7 @@ import argparse
 import ipaddress
 import json
 import os
+import struct
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
@@ -27,6 +28,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Peer = tuple[str, int]  # address and port
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = "/v1/fleet/"
@@ -105,10 +107,13 @@ def is_local(client: Peer | None) -> bool:
     """Tell whether a caller, by its address and port, is on this machine; nobody is whose address is unknown."""
     if client is None:
         return False
-    address = ipaddress.ip_address(client[0])
-    # A socket that listens on :: sees IPv4 callers as ::ffff:a.b.c.d.
+    return _unmapped(ipaddress.ip_address(client[0])).is_loopback
+
+
+def _unmapped(address: Address) -> Address:
+    """Return an IPv4 address as one: a socket that listens on :: sees such callers as ::ffff:a.b.c.d."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return mapped or address
 
 
 def is_own(client: Peer | None, server: Peer | None) -> bool:
@@ -116,19 +121,29 @@ def is_own(client: Peer | None, server: Peer | None) -> bool:
     if not TABLES[0].is_file():
         return True
     # Looked up for each request: a port may be another's soon.
-    return client is not None and server is not None and user_of(client[1], server[1]) == os.getuid()
+    return client is not None and server is not None and user_of(client, server) == os.getuid()
 
 
-def user_of(port: int, server_port: int) -> int | None:
-    """Return the user id behind a connection between two ports of this machine; None if there is none."""
+def user_of(client: Peer, server: Peer) -> int | None:
+    """Return the user id behind a connection within this machine, by its two ends; None if there is none.
+
+    The ports alone would not do: another user may bind the same one on another loopback address.
+    """
+    ends = [(_unmapped(ipaddress.ip_address(host)), port) for host, port in (client, server)]
     for table in TABLES:
         for line in table.read_text().splitlines()[1:] if table.is_file() else ():
             _, local, remote, state, *rest = line.split()
-            ports = [int(address.rpartition(":")[2], 16) for address in (local, remote)]
             # One that its owner has let go belongs to user 0 by this table: only a living one counts.
-            if ports == [port, server_port] and state == ESTABLISHED:
+            if state == ESTABLISHED and [_end(local), _end(remote)] == ends:
                 return int(rest[3])
     return None
+
+
+def _end(told: str) -> tuple[Address, int]:
+    """Return address and port as the tables write them: in hexadecimal, words of four bytes as the machine has them."""
+    host, _, port = told.partition(":")
+    words = struct.unpack(f">{len(host) // 8}I", bytes.fromhex(host))
+    return _unmapped(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))), int(port, 16)
 
 
 def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:

@@ -123,17 +123,19 @@ def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch:
 def test_the_table_of_connections_tells_whose_one_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as caller:
         with server.accept()[0]:
-            port, server_port = caller.getsockname()[1], server.getsockname()[1]
-            assert superlink.user_of(port, server_port) == os.getuid()
-            assert superlink.user_of(server_port, 1) is None
+            here, there = caller.getsockname(), server.getsockname()
+            assert superlink.user_of(here, there) == os.getuid()
+            assert superlink.user_of((f"::ffff:{here[0]}", here[1]), there) == os.getuid()
+            assert superlink.user_of(("127.0.0.9", here[1]), there) is None  # the same port of another address
+            assert superlink.user_of(there, (there[0], 1)) is None
             caller.shutdown(socket.SHUT_RDWR)
         caller.close()
-        assert superlink.user_of(port, server_port) is None  # a connection that was let go is nobody's
+        assert superlink.user_of(here, there) is None  # a connection that was let go is nobody's
 
 
 def test_only_its_owner_on_this_machine_reaches_the_superlink_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {(40000, 9000): os.getuid(), (40001, 9000): os.getuid() + 1}
-    monkeypatch.setattr(superlink, "user_of", lambda port, server_port: known.get((port, server_port)))
+    known = {40000: os.getuid(), 40001: os.getuid() + 1}
+    monkeypatch.setattr(superlink, "user_of", lambda client, server: known.get(client[1]))
     guard = superlink.OnlyOwner(lambda *_: None)  # type: ignore[arg-type, return-value]
     scope = {"path": superlink.HEALTH, "server": ("127.0.0.1", 9000)}
     assert guard.passes(scope | {"client": ("127.0.0.1", 40000)})
@@ -143,6 +145,15 @@ def test_only_its_owner_on_this_machine_reaches_the_superlink_of_a_run(monkeypat
     assert not guard.passes(scope | {"client": None})
     monkeypatch.setattr(superlink, "TABLES", (Path("/nonexistent"),))
     assert guard.passes(scope | {"client": ("127.0.0.1", 40001)})  # where it is not told
+
+
+def test_connections_over_ipv6_are_in_the_table_too() -> None:
+    with (
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as server,
+        socket.create_connection(server.getsockname()[:2]) as caller,
+        server.accept()[0],
+    ):
+        assert superlink.user_of(caller.getsockname()[:2], server.getsockname()[:2]) == os.getuid()
 
 
 @pytest.mark.slow
