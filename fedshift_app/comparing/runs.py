@@ -200,9 +200,8 @@ def _read(place: Path) -> Run:
     try:
         results = Results.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "content"
-        raise ConfigError(f"{file}: {where}: {first['msg']}, found {as_found(first['input'])}") from None
+        problem, found = told_of_run.first_problem(error)
+        raise ConfigError(f"{file}: {problem}, found {as_found(found)}") from None
     try:
         resolved = configuration.validate(told["resolved"]).model_dump(mode="json")
     except ConfigError as error:

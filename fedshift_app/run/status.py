@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, console, durable, exit_codes
+from fedshift_app.run import told as told_of_run
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
@@ -253,9 +254,7 @@ def _check(path: Path, told: Mapping[str, Any]) -> None:
     try:
         _Content.model_validate(told)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path} is not what a run writes: {key}: {first['msg']}") from None
+        raise ConfigError(f"{path} is not what a run writes: {told_of_run.first_problem(error)[0]}") from None
 
 
 def resume_command(folder: Path, engine: str) -> str:

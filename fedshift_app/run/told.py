@@ -45,6 +45,11 @@ def check(told: Mapping[str, Any], where: str, needed: Sequence[str]) -> None:
     try:
         _Told.model_validate(told)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{where}: {key}: {first['msg']}, found {as_found(first['input'])}") from None
+        problem, found = first_problem(error)
+        raise ConfigError(f"{where}: {problem}, found {as_found(found)}") from None
+
+
+def first_problem(error: ValidationError) -> tuple[str, Any]:
+    """Return the first thing that is wrong with a file, as its dotted key and why, and what was found there."""
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'content'}: {first['msg']}", first["input"]
