@@ -1,6 +1,6 @@
 """A long run on real SuperNodes: does memory, the run folder or the SuperLink's database grow with the rounds?
 
-    python benchmarks/soak.py [--rounds 500] [--nodes 2]
+    python benchmarks/soak.py [--rounds 500] [--nodes 2] [--participation 1]
 
 A SuperLink with TLS, node keys and a database on disk, and SuperNodes on this machine's loopback run `handwritten` with
 the two-layer CNN, one batch a round and node; the global model is scored every 50 rounds. Every 20 rounds a line is
@@ -95,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--participation", type=float, default=1.0, help="share of the nodes that train in a round")
     parser.add_argument("--method", default="fedbn", help="one whose nodes keep parts to themselves says more")
     options = parser.parse_args()
     domains = ("scan", "texture", "street", "sketch")[: options.nodes]
@@ -117,7 +118,7 @@ def main() -> None:
             mark = flower.env[processes.MARK]
             watcher = threading.Thread(target=watch, args=(home, runs, mark, lines, done))
             watcher.start()
-            asked = f"{told} federation.min_nodes={options.nodes}"
+            asked = f"{told} federation.min_nodes={options.nodes} federation.participation={options.participation}"
             flat = {"method": options.method, "rounds": options.rounds, "output-dir": str(runs), "set": asked}
             try:
                 folder = runner.submit(flower, home, flat, [])
