@@ -8,7 +8,8 @@ travels), ``received`` (after the weights came), ``phases`` (local training in p
 ``start_epoch``, ``loss`` (named terms), ``finish_round`` (what it contributes), ``predict`` and ``score_test``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -22,7 +23,8 @@ from clients.adapt.base import Adaptation
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names, set_training
 from clients.modules.base import AllModules
-from clients.training import stopwatch
+from clients.training import statistics, stopwatch
+from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.phases import Phase
 from clients.training.scored_parts import asked_images
@@ -32,6 +34,13 @@ from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.names import (
+    AVERAGED,
+    BATCH,
+    BN_IMAGES,
+    BN_SCORE,
+    BN_SQUARES,
+    BN_SUM,
+    BN_WAYS,
     CE,
     CORRECT,
     COUNT,
@@ -44,6 +53,7 @@ from fedshift_wire.names import (
     LOSS_SUM,
     LOSS_TERM,
     OTHER_CORRECT,
+    OWN,
     SERVER_ROUND,
     VALIDATION,
     VALIDATION_CORRECT,
@@ -205,16 +215,66 @@ class DomainClient(NodeTools):
         self._take(parameters)
         metrics: dict[str, Any] = {}
         loss, images = 0.0, 0
-        for domain, test in asked_images(self.test_set, config, self.setup.seed):
-            scores = self.score_test(test)
-            metrics |= {CORRECT + domain: scores.correct, COUNT + domain: len(test), LOSS_SUM + domain: scores.loss_sum}
-            metrics |= {f"{OTHER_CORRECT}{name}/{domain}": correct for name, correct in scores.others.items()}
-            loss, images = loss + scores.loss_sum, images + len(test)
-        if config.get(VALIDATION) and self.validation_set is not None:
-            scores = self.score_test(self.validation_set)
-            metrics |= {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(self.validation_set)}
+        headline, *others = config.get(BN_WAYS, (AVERAGED,))
+        with self._scored_with(headline, config):
+            for domain, test in asked_images(self.test_set, config, self.setup.seed, mixed=headline == BATCH):
+                scores = self.score_test(test)
+                metrics |= {CORRECT + domain: scores.correct, COUNT + domain: len(test)}
+                metrics |= {LOSS_SUM + domain: scores.loss_sum}
+                metrics |= {f"{OTHER_CORRECT}{name}/{domain}": correct for name, correct in scores.others.items()}
+                loss, images = loss + scores.loss_sum, images + len(test)
+            if config.get(VALIDATION) and self.validation_set is not None:
+                scores = self.score_test(self.validation_set)
+                metrics |= {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(self.validation_set)}
+        for way in others:
+            with self._scored_with(way, config):
+                for domain, test in asked_images(self.test_set, config, self.setup.seed, mixed=way == BATCH):
+                    metrics[f"{OTHER_CORRECT}{BN_SCORE}{way}/{domain}"] = self.score_test(test).correct
         self.watch.lap(stopwatch.EVALUATION)
         return loss / max(images, 1), images, metrics
+
+    def tell_statistics(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[Arrays, int]:
+        """Take BatchNorm's statistics of training images with the given weights (``evaluate.bn``: retaken).
+
+        Args:
+            parameters: Shared arrays in the order of :attr:`shared_names`.
+            config: Holds ``server-round`` and ``bn-images``, how many images are looked at at most.
+
+        Returns:
+            Sums and sums of squares by layer, (C,), float64 (:class:`clients.training.statistics.Moments`), of the
+            layers whose statistics travel, under their names on the wire; and the number of images.
+        """
+        self.server_round = int(config[SERVER_ROUND])
+        self._take(parameters)
+        moments, images = self.take_statistics(int(config[BN_IMAGES]))
+        shared = set(self.shared_names)
+        told: Arrays = {}
+        for name, one in moments.items():
+            if f"{name}.{statistics.MEAN}" in shared:
+                told |= {BN_SUM + name: one.sums.cpu().numpy(), BN_SQUARES + name: one.squares.cpu().numpy()}
+        self.watch.lap(stopwatch.EVALUATION)
+        return told, images
+
+    @contextmanager
+    def _scored_with(self, way: str, config: Mapping[str, Any]) -> Iterator[None]:
+        """Let the model be scored with BatchNorm's statistics of a way of ``evaluate.bn``."""
+        if way == AVERAGED:
+            yield
+        elif way == BATCH:
+            self._by_batch = True
+            try:
+                yield
+            finally:
+                self._by_batch = False
+        else:
+            if way == OWN:
+                found = statistics.of_moments(*self.take_statistics(int(config[BN_IMAGES])))
+            else:
+                found = {name: view(array) for name, array in self.statistics.items()}
+            with statistics.in_place(self.model, found):
+                if self._adaptation is not None:
+                    self._adaptation.received(self)  # the model is another one
+                yield
 
     def _take(self, parameters: list[NDArray[Any]]) -> None:
         """Put what the server sent into the model and let the method act on it."""

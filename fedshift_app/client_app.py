@@ -23,6 +23,8 @@ from fedshift_wire.bounds import largest, plain
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import (
     ARRAYS,
+    BN_IMAGES,
+    BN_WAYS,
     CLASS_COUNTS,
     CONFIG,
     DOMAIN,
@@ -46,7 +48,9 @@ from fedshift_wire.names import (
     SHARED_TEST,
     STARTED_ANEW,
     STARTS,
+    STATISTICS,
     STOPS,
+    TAKE_STATISTICS,
     TOLD,
     UNHELD_TEST,
     VALIDATION,
@@ -120,8 +124,15 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
     client = called.client
     config = msg.content.config_records[CONFIG]
     parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
+    if config.get(TAKE_STATISTICS):
+        found, images = client.tell_statistics(parameters, _asked(config, SERVER_ROUND, BN_IMAGES))
+        about: dict[str, Any] = {NUM_EXAMPLES: images}
+        told = MetricRecord(about | called.told | _seconds(client, started))
+        return RecordDict({KNOWLEDGE: encode(found), METRICS: told})
+    if STATISTICS in msg.content.array_records:
+        client.statistics = setup.statistics(decode(msg.content.array_records[STATISTICS]), client)
     _, num_examples, metrics = client.evaluate(
-        parameters, _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION)
+        parameters, _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES)
     )
     told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | called.told | _seconds(client, started))
     return RecordDict({METRICS: told})

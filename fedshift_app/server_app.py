@@ -29,6 +29,7 @@ from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation import robust
@@ -124,7 +125,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
-            console.log.info("%s", describe(config, engine, nodes), extra={"event": "started"})
+            console.log.info("%s", describe(config, engine, nodes, federation.bn_ways), extra={"event": "started"})
             progress.folder, progress.strategy = folder, strategy
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status
@@ -226,7 +227,7 @@ def _restore(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpo
     Raises:
         ConfigError: If they are not of the model that this version builds.
     """
-    weights = encode(checkpoint.weights)
+    weights = encode(checkpoint.carried_on)
     shapes = [{name: (a.dtype, tuple(a.shape)) for name, a in record.items()} for record in (weights, initial)]
     if list(weights) != list(initial) or shapes[0] != shapes[1]:
         raise ConfigError("resume: the weights of the checkpoint are not of the model that this version builds")
@@ -277,7 +278,7 @@ def _engine(grid: Grid) -> str:
     return setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT
 
 
-def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:
+def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[str, ...] = (AVERAGED,)) -> str:
     """Return a few lines that say what is about to run, and which node holds which domain."""
     held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
     for n in nodes:
@@ -293,11 +294,22 @@ def describe(config: RunConfig, engine: str, nodes: list[Node]) -> str:
             f"  before the last {LAST_ROUNDS} rounds accuracy is that on {100 * config.evaluate.fraction:g} % of the "
             "test images, in whole batches"
         )
+    if config.evaluate.bn != (AVERAGED,):
+        lines.append(f"  scored with BatchNorm's statistics {_ways_told(config, bn_ways)}")
     if config.privacy.name != "none":
         lines.append(f"  {privacy.told(config.privacy, config.rounds)}")
     if config.aggregation.robust != "none":
         lines.append(f"  {robust.told(config.aggregation)}")
     return "\n".join(lines)
+
+
+def _ways_told(config: RunConfig, ways: tuple[str, ...]) -> str:
+    """Return the ways of ``evaluate.bn``, with what decides their numbers."""
+    most, batch = config.evaluate.bn_images, config.images.eval_batch
+    more = {RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: f" (of {batch} test images)"}
+    told = ", ".join(f"{way}{more.get(way, '')}" for way in ways)
+    missing = [way for way in config.evaluate.bn if way not in ways]
+    return told + "".join(f"; not {way}: with this method no statistics of BatchNorm travel" for way in missing)
 
 
 def _held_by(nodes: list[Node]) -> str:

@@ -12,12 +12,15 @@ metrics     MetricRecord                                    ``num-examples``, lo
 =========== ============ ================================== ==========================================
 """
 
+#: The ways of ``evaluate.bn``.
+AVERAGED, RETAKEN, OWN, BATCH = "averaged", "retaken", "own", "batch"
 RAISED = 2  # the code of an error that a node's app tells itself (Flower's CLIENT_APP_RAISED_EXCEPTION)
 
 ARRAYS = "arrays"
 KNOWLEDGE = "knowledge"
 CONFIG = "config"
 METRICS = "metrics"
+STATISTICS = "statistics"  # a fifth record, where BatchNorm's statistics were taken anew: they, by state-dict name
 
 # --- config, server -> node ---
 SERVER_ROUND = "server-round"  # int, from 1
@@ -34,6 +37,9 @@ STARTS = "starts"  # list of int, by domain to evaluate: score the (drawn) image
 STOPS = "stops"  # list of int: to here, without it
 LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
 TOLD = "told/"  # + name: a scalar that the method tells this node (int, float or str)
+BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score, the headline first; absent: averaged
+BN_IMAGES = "bn-images"  # int: the most training images behind BatchNorm's statistics of the node's own
+TAKE_STATISTICS = "take-statistics"  # True: do not score, tell BatchNorm's statistics of training images
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---
@@ -55,6 +61,7 @@ CORRECT = "correct/"  # + domain
 COUNT = "count/"  # + domain
 LOSS_SUM = "loss-sum/"  # + domain: cross-entropy summed over the images
 OTHER_CORRECT = "other-correct/"  # + name of another way to score, which the run declares, + / + domain
+BN_SCORE = "bn="  # + way: what a score with other statistics of BatchNorm is called among these
 LOCAL = "local-"  # so start all scores of the node's own model right after local training
 LOCAL_CORRECT = "local-correct/"  # + domain
 LOCAL_COUNT = "local-count/"  # + domain
@@ -66,4 +73,5 @@ KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; el
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent
 SECONDS = "seconds/"  # + part of the node's work, of ``WORK``; only where the run measures its time
 WORK = ("data", "forward/backward", "prototypes", "messages", "evaluation")  # see ``clients.training.stopwatch``
+BN_SUM, BN_SQUARES = "sum/", "squares/"  # knowledge: + BatchNorm layer: over images, of means over a channel's map
 PROCESS = "process"  # the number of the process that did it, with ``SECONDS``

@@ -24,21 +24,28 @@ from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import (
     ARRAYS,
+    AVERAGED,
+    BN_IMAGES,
+    BN_SCORE,
+    BN_WAYS,
     CONFIG,
     ENGINE,
     KNOWLEDGE,
     LOCAL_DOMAINS,
     METRICS,
     NODE_INDEX,
+    RETAKEN,
     RUN,
     SERVER_ROUND,
+    STATISTICS,
+    TAKE_STATISTICS,
     TOLD,
     VALIDATION,
 )  # fmt: skip
 from fedshift_wire.params import Params
 from fedshift_wire.seeding import generator
 from strategies.contributions import Declaration, check_contribution
-from strategies.federation import checks, clock, robust
+from strategies.federation import checks, clock, robust, statistics
 from strategies.federation.averaging import shares
 from strategies.federation.changes import SentWeights, out_of_proportion
 from strategies.federation.clock import Clock
@@ -268,10 +275,12 @@ class DomainStrategy(FedAvg):
         if not fed.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
             return []
         nodes = self.roster.online(grid, fed.node_timeout)
+        if fed.retakes:
+            self._result.statistics = self._retake([node for node in nodes if node.index in self._result.nodes])
         self._evaluation = Evaluation(
             fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation,
             batch=fed.eval_batch, divisible=fed.scores_images_alone, share=fed.evaluate.share(server_round, fed.rounds),
-            scores=fed.scores,
+            scores=(*fed.scores, *(BN_SCORE + way for way in fed.bn_ways[1:])),
         )  # fmt: skip
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
@@ -301,7 +310,7 @@ class DomainStrategy(FedAvg):
 
     def _message(
         self, kind: str, node: Node, arrays: ArrayRecord, server_round: int,
-        asked: Mapping[str, list[str] | list[int] | bool],
+        asked: Mapping[str, Any],
     ) -> Message:  # fmt: skip
         ask = Ask(server_round, kind == MessageType.TRAIN)
         told = {TOLD + name: value for name, value in self.tell(node, ask).items()}
@@ -311,6 +320,8 @@ class DomainStrategy(FedAvg):
         })  # fmt: skip
         knowledge = self._encoder.record(self.knowledge_for(node, ask))
         content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
+        if RETAKEN in asked.get(BN_WAYS, ()):
+            content[STATISTICS] = self._encoder.record(self._result.statistics)
         return Message(content, node.node_id, kind)
 
     def _in_order(self, messages: list[Message], work: Mapping[Node, int]) -> Iterable[Message]:
@@ -319,7 +330,9 @@ class DomainStrategy(FedAvg):
 
     def _questions(self, evaluation: Evaluation, parts_of: Questions, server_round: int) -> Iterable[Message]:
         self.roster.listener.asked(server_round, list(parts_of), training=False)
-        more = {VALIDATION: True} if evaluation.validating else {}
+        more: dict[str, Any] = {VALIDATION: True} if evaluation.validating else {}
+        if self.federation.bn_ways != (AVERAGED,):
+            more |= {BN_WAYS: list(self.federation.bn_ways), BN_IMAGES: self.federation.evaluate.bn_images}
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
         messages = [
             self._message(MessageType.EVALUATE, node, self._global, server_round, asked_of(parts_of[node]) | more)
@@ -327,6 +340,32 @@ class DomainStrategy(FedAvg):
         ]
         self._sent = Sent(messages)
         return self._in_order(messages, work)
+
+    def _retake(self, nodes: list[Node]) -> Arrays:
+        """Have BatchNorm's statistics taken anew with the averaged weights, and merge them.
+
+        Raises:
+            FederationError: If no node delivers any that can be used.
+        """
+        fed, server_round = self.federation, self._result.server_round
+        asked = {BN_IMAGES: fed.evaluate.bn_images, TAKE_STATISTICS: True}
+        work = {node: statistics.expected_images(node, fed.evaluate.bn_images) for node in nodes}
+        self.roster.listener.asked(server_round, nodes, training=False)
+        messages = [
+            self._message(MessageType.EVALUATE, node, self._global, server_round, asked) for node in longest_first(work)
+        ]
+        self._sent = Sent(messages)
+        replies = self._grid.send_and_receive(self._in_order(messages, work), timeout=fed.node_timeout)
+        channels = {name: self._global[f"{name}.{statistics.MEAN}"].shape[0] for name in fed.batchnorms}
+        by_id = {node.node_id: node for node in nodes}
+        told, problems = statistics.read_all(by_id, self._answers(replies), channels, fed, self._hear)
+        for node, reason in problems:
+            self._leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=reason == NO_ANSWER)
+        if not told:
+            raise FederationError(
+                f"round {server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"
+            )
+        return statistics.merge(told, fed.batchnorms)
 
     def _score(self, evaluation: Evaluation, replies: Iterable[Message], server_round: int) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.catalog import NETWORKS
 from clients.training.settings import ModelConfig
+from fedshift_wire.errors import ConfigError
 from fedshift_wire.methods import imported
 from fedshift_wire.seeding import torch_seed
 
@@ -106,6 +107,26 @@ def batchnorm_names(model: nn.Module) -> frozenset[str]:
         if isinstance(module, _BatchNorm)
         for name in module.state_dict()
     )
+
+
+def with_group_norm(model: M, groups: int) -> M:
+    """Put GroupNorm in the place of each BatchNorm; it has the same initial scale 1 and shift 0, and no statistics.
+
+    Wu & He, "Group Normalization", ECCV 2018; in federated learning Hsieh et al., ICML 2020.
+
+    Raises:
+        ConfigError: If the channels of a layer cannot be divided so.
+    """
+    for module in list(model.modules()):
+        for name, norm in list(module.named_children()):
+            if isinstance(norm, _BatchNorm):
+                if norm.num_features % groups:
+                    raise ConfigError(
+                        f"model.groups={groups}: {norm.num_features} channels of a layer cannot be divided into so many"
+                    )
+                put = nn.GroupNorm(groups, norm.num_features, norm.eps, norm.affine)
+                setattr(module, name, put)
+    return model
 
 
 def set_training(model: nn.Module, *, freeze_batchnorm: bool) -> None:

@@ -11,7 +11,7 @@ from fedshift_wire.seeding import generator
 
 
 def asked_images(
-    test_set: Callable[[str], ImageSet], config: Mapping[str, Any], seed: int
+    test_set: Callable[[str], ImageSet], config: Mapping[str, Any], seed: int, *, mixed: bool = False
 ) -> Iterator[tuple[str, ImageSet]]:
     """Yield each domain that is asked for, with its test images to score.
 
@@ -22,12 +22,17 @@ def asked_images(
         test_set: Gives the test images of a domain that the node sees.
         config: Holds ``domains`` and, where not all their images are asked for, ``drawn``, ``starts`` and ``stops``.
         seed: The run's seed.
+        mixed: In an order drawn from the seed, the domain and the size alone, not in that of the test set, which may
+            go by class; parts are cut of that order.
     """
     for place, domain in enumerate(config[DOMAINS]):
         test = test_set(domain)
         cut = slice(config[STARTS][place], config[STOPS][place]) if STARTS in config else slice(None)
         drawn = config[DRAWN][place] if DRAWN in config else len(test)
-        if drawn < len(test):
+        if mixed:
+            order = generator(seed, f"test-sample-{domain}").permutation(len(test))
+            yield domain, test.select(order[:drawn][cut])
+        elif drawn < len(test):
             order = generator(seed, f"test-sample-{domain}").permutation(len(test))
             yield domain, test.select(np.sort(order[:drawn])[cut])
         else:

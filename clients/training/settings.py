@@ -9,7 +9,7 @@ from fedshift_wire.bounds import MOST_BATCH, MOST_CORES
 from fedshift_wire.params import BatchSize, Rounds
 
 Precision = Literal["auto", "bf16", "float32"]
-BatchNormMode = Literal["average", "local", "freeze"]
+BatchNormMode = Literal["average", "local", "freeze", "group"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(ge=0)]
 Turn = Annotated[float, Field(ge=0, le=0.5)]
@@ -24,8 +24,14 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     #: In a deployment a node may name its own (``--node-config 'model="cnn2"'``).
     per_node: tuple[str, ...] = ()
     #: average: parameters and running statistics travel and are averaged; local: they never leave the
-    #: node (FedBN); freeze: statistics, scale and shift stay as they were initialised.
+    #: node (FedBN); freeze: statistics, scale and shift stay as they were initialised; group: GroupNorm in its place,
+    #: which has no statistics (Hsieh et al., ICML 2020).
     bn: BatchNormMode = "average"
+    #: Groups of channels of each GroupNorm; 2 as in Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+    groups: int = Field(2, ge=1, le=4096)
+    #: The statistics of BatchNorm of the model that the run keeps: averaged as they are, or taken anew of the nodes'
+    #: training images after each round that is scored (``evaluate.bn``). Training goes on with the averaged ones.
+    bn_keep: Literal["averaged", "retaken"] = "averaged"
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

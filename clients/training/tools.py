@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from clients import losses
 from clients.models.networks import SplitModel
-from clients.training import precision
+from clients.training import precision, statistics
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -20,7 +21,7 @@ from clients.training.stopwatch import Stopwatch
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.seeding import torch_seed
+from fedshift_wire.seeding import generator, torch_seed
 
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
 
@@ -71,6 +72,7 @@ class NodeTools(NumPyClient):
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
         server_round: The round of the current call, from 1.
         steps: Optimiser steps of the last local training.
+        statistics: BatchNorm's statistics that the server sent beside the weights, by state-dict name; set likewise.
         shared_names: Names of the arrays that travel, in the order of the model's state dict.
         watch: Where the time of the calls went, if ``setup.profile``.
     """
@@ -87,12 +89,14 @@ class NodeTools(NumPyClient):
         self.knowledge: Arrays = {}
         self.told: Mapping[str, int | float | str] = {}
         self.memory: Arrays = {}
+        self.statistics: Arrays = {}
         self.server_round = 0
         self.steps = 0
         self.watch = Stopwatch(setup.device, on=setup.profile)
         self._taken, self._buffer = self._bench.room(train_set.x.shape[1:])
         self._private = private
         self.shared_names = [name for name in model.state_dict() if name not in private]
+        self._by_batch = False  # scores take BatchNorm's statistics of each batch
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
 
@@ -160,15 +164,42 @@ class NodeTools(NumPyClient):
             predict: Gives the logits; by default :meth:`predict`.
         """
         self.model.eval()
-        predict = predict or self.predict
+        predict = self._scored_by(predict or self.predict)
         correct = torch.zeros((), dtype=torch.int64, device=self.setup.device)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.setup.device)
         with torch.inference_mode():
-            for x, y in self.plain_batches(images):
+            for x, y in self.plain_batches(images, least=2 if self._by_batch else 1):
                 logits = predict(x)
                 correct += (logits.argmax(dim=1) == y).sum()
                 loss_sum += losses.cross_entropy(logits, y) * len(y)
         return int(correct), float(loss_sum)
+
+    def _scored_by(self, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return how images are classified while scores go by the statistics of each batch, else ``predict`` itself."""
+        if not self._by_batch:
+            return predict
+
+        def with_its_own(x: Tensor) -> Tensor:
+            with statistics.by_batch(self.model):
+                return predict(x)
+
+        return with_its_own
+
+    def take_statistics(self, most: int) -> tuple[dict[str, statistics.Moments], int]:
+        """Sum up what BatchNorm layers are given of the node's training images, not augmented.
+
+        Args:
+            most: How many images are looked at, at most: a sample that is the same in all rounds.
+
+        Returns:
+            By name of the layer, and of how many images.
+        """
+        held = self.train_set
+        if most < len(held):
+            order = generator(self.setup.seed, "bn-sample", self.setup.index).permutation(len(held))
+            held = held.select(np.sort(order[:most]))
+        batches = (x for x, _ in self.plain_batches(held, least=2))
+        return statistics.take(self.model, self.forward, batches), len(held)
 
     @contextmanager
     def kept_weights(self) -> Iterator[None]:
@@ -185,13 +216,21 @@ class NodeTools(NumPyClient):
             for parameter, learns in zip(self.model.parameters(), learn, strict=True):
                 parameter.requires_grad_(learns)
 
-    def plain_batches(self, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented."""
+    def plain_batches(self, images: ImageSet, least: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented.
+
+        Args:
+            images: The images.
+            least: How many images a batch has at least, if there are so many: the last one takes from that before.
+        """
         size = self.setup.images.eval_batch
         pixels, labels = self._bench.images.get(images)
-        for start in range(0, len(images), size):
-            x = pixels[start : start + size].to(self.setup.device)
-            yield self._bench.pipeline.plain(x, self._buffer), labels[start : start + size]
+        starts = list(range(0, len(images), size))
+        if len(starts) > 1:
+            starts[-1] = min(starts[-1], len(images) - least)
+        for start, stop in zip(starts, [*starts[1:], len(images)], strict=True):
+            x = pixels[start:stop].to(self.setup.device)
+            yield self._bench.pipeline.plain(x, self._buffer), labels[start:stop]
 
     def augmented_batches(
         self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,

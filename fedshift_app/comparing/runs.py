@@ -17,18 +17,20 @@ from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import AVERAGED, BN_SCORE
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
+from strategies.federation.schedule import BN_WAYS_TOLD
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one.
 ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.")
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number.
-ASIDE = (*FREE, "seed", "experiment")
+ASIDE = (*FREE, "seed", "experiment", "model.bn_keep")
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
 NODES = "nodes"
 #: The method whose difference to the others is told; it asks for nothing of its own.
 BASELINE = "fedavg"
-MOST_DOMAINS = 500  # of a results file
+MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 
 
 class _Results(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
@@ -66,6 +68,8 @@ class Results(_Results):
     best_test: Chosen
     best_validation: Chosen | None = None
     client_models: Clients | None = None
+    others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
+    scored_with: str = AVERAGED  # the way of evaluate.bn behind domains, final, best_test and best_validation
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
@@ -207,6 +211,7 @@ def _read(place: Path) -> Run:
     except ConfigError as error:
         raise ConfigError(f"{place}: its configuration is not one of this version: {error}") from None
     config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
+    config["evaluate.bn"] = config["evaluate.bn"][0]  # the further ways change no number of the first
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
             f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
@@ -258,11 +263,44 @@ def _clients(run: Run) -> dict[str, float | None]:
     )  # fmt: skip
 
 
+def with_statistics(run: Run, way: str) -> dict[str, float | None] | None:
+    """Return a run's accuracies with BatchNorm's statistics of a way of ``evaluate.bn``; None where there are none."""
+    return run.results.domains if way == run.results.scored_with else run.results.others.get(BN_SCORE + way)
+
+
+def _by_statistics(way: str) -> Score:
+    def take(run: Run) -> dict[str, float | None]:
+        found = with_statistics(run, way)
+        if found is None:
+            raise ConfigError(
+                f"--score {BN_SCORE}{way}: {run.name} was not scored so (evaluate.bn), or its method cannot"
+            )
+        return found
+
+    return take
+
+
+def _all_statistics(run: Run) -> dict[str, float | None]:
+    """Return the average over the domains by way of ``evaluate.bn``; None where one was not asked or lacks a domain."""
+    found: dict[str, float | None] = {}
+    for way in BN_WAYS_TOLD:
+        known = [value for value in (with_statistics(run, way) or {}).values() if value is not None]
+        found[way] = sum(known) / len(known) if len(known) == len(run.results.domains) else None
+    return found
+
+
+#: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is told.
+MEASURES = {"clients": "GATA", "bn": AVERAGED}
 #: The scores of ``--score``.
 SCORES: dict[str, tuple[Score, str]] = {
     "last5": (lambda run: run.results.domains, "mean of the last five rounds"),
     "final": (lambda run: run.results.final, "last round"),
     "best": (lambda run: run.results.best_test.domains, "best round, chosen on test images"),
     "validation": (_validation, "round chosen on validation images"),
+    "bn": (_all_statistics, "AVG by BatchNorm's statistics (evaluate.bn), mean of the last five rounds"),
+    **{
+        f"{BN_SCORE}{way}": (_by_statistics(way), f"BatchNorm's statistics {told}, mean of the last five rounds")
+        for way, told in BN_WAYS_TOLD.items()
+    },
     "clients": (_clients, "client models after local training, mean of the last five rounds"),
 }

@@ -14,11 +14,10 @@ from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired,
 from fedshift_app.config import registry
 from fedshift_app.run.folder import lost_told
 from fedshift_wire.errors import ConfigError
-from strategies.federation.schedule import LAST_ROUNDS
+from fedshift_wire.names import AVERAGED
+from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
 AVG, STD = "AVG", "STD"
-#: The measure of client models whose difference to the baseline is told.
-GATA = "GATA"
 
 
 @dataclass(frozen=True)
@@ -126,12 +125,12 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
     for group, label, run in zip(grouping.group_labels(runs, differences), labels, runs, strict=True):
         members.setdefault((group, label), []).append(run)
     notes: list[str] = []
-    accuracy = score != "clients"
+    accuracy = score not in reading.MEASURES
     rows = [
         _row(label, group, _once_per_seed(label, same, notes), take, accuracy)
         for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
     ]
-    headline = AVG if accuracy else GATA
+    headline = reading.MEASURES.get(score, AVG)
     columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in (AVG, STD)))
     if accuracy:
         columns += (AVG, STD)
@@ -266,6 +265,10 @@ def _comparable(row: Row, beside: papers.Beside) -> dict[str, str]:
 
 def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
     found = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
+    ways = {run.results.scored_with for row in rows for run in row.runs} - {AVERAGED}
+    if accuracy and ways:
+        told = " and ".join(sorted(f"{way} ({BN_WAYS_TOLD.get(way, way)})" for way in ways))
+        found.append(f"all but --score bn=WAY are scored with BatchNorm's statistics {told}")
     rounds = {run.results.averaged_rounds for row in rows for run in row.runs} - {LAST_ROUNDS}
     if rounds:
         found.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")

@@ -22,6 +22,7 @@ from scipy.special import log_ndtr  # type: ignore[import-untyped]
 from fedshift_app.config import registry
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.methods import Method
+from fedshift_wire.names import RETAKEN
 from strategies.federation.schedule import EvaluateConfig
 
 
@@ -82,6 +83,11 @@ def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfi
         raise ConfigError(
             f"privacy.name={privacy.name} needs evaluate.client_models=off, found {evaluate.client_models}: "
             "it scores a node's model as it is before the noise"
+        )
+    if RETAKEN in evaluate.bn:
+        raise ConfigError(
+            f"privacy.name={privacy.name} needs evaluate.bn without retaken: BatchNorm's statistics would leave a node "
+            "without noise"
         )
 
 

@@ -18,6 +18,7 @@ from fedshift_app.run.tracking import TrackerName
 from fedshift_wire.bounds import MOST_NODES, as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.frozen import FrozenDict, Section
+from fedshift_wire.names import AVERAGED, OWN
 from fedshift_wire.params import Params, Rounds, Seconds, Seed
 from fedshift_wire.paths import check_path
 from strategies.federation.schedule import EvaluateConfig
@@ -176,6 +177,7 @@ def check_together(config: RunConfig) -> None:
         if only is not None and size != only:
             any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
             raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
+    _check_batchnorm(config, [name for _, name in asked])
     for domain in config.allocation.training_domains(config.dataset.domains):
         if domain in catalog.get(config.dataset.name).test_only:
             raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")
@@ -190,6 +192,29 @@ def check_together(config: RunConfig) -> None:
         )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_batchnorm(config: RunConfig, networks: list[str]) -> None:
+    """Refuse statistics of BatchNorm where there are none, and a model that is kept but not scored.
+
+    Raises:
+        ConfigError: With the keys.
+    """
+    ways, keep = config.evaluate.bn, config.model.bn_keep
+    if keep != AVERAGED and keep not in ways:
+        raise ConfigError(
+            f"model.bn_keep={keep}: the model that a run keeps is to be scored, add {keep} to evaluate.bn"
+        )
+    if ways == (AVERAGED,):
+        return
+    told = f"evaluate.bn=[{','.join(ways)}]"
+    if config.model.bn in ("freeze", "group"):
+        raise ConfigError(f"{told} scores other statistics of BatchNorm, model.bn={config.model.bn} has none to take")
+    for name in networks:
+        if not NETWORKS[name].batchnorm:
+            raise ConfigError(f"{told}: the network {name} has no BatchNorm; allowed is [{AVERAGED}]")
+    if ways[0] == OWN and config.allocation.held_out:
+        raise ConfigError(f"{told}: its first is own, but nobody has training images of a held-out domain")
 
 
 def explain(error: ValidationError, *section: str) -> str:

@@ -20,6 +20,7 @@ from clients.modules.base import AllModules
 from clients.modules.catalog import MODULES
 from clients.training import precision
 from clients.training.settings import ModelConfig
+from clients.training.statistics import MEAN, VAR, layers
 from clients.training.workbench import Workbench, keep_freed_memory
 from datasets import catalog
 from datasets.base import Source
@@ -185,7 +186,11 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     )  # fmt: skip
     client_class = registry.get(config.method["name"]).client_class()
     model: networks.SplitModel = client_class.build_model(plan, config.node_params())
-    return modules(config).wrap(model, plan)
+    if config.model.bn != "group":
+        return modules(config).wrap(model, plan)
+    # Before the modules are put in, which may cut the encoder up; then they themselves.
+    model = networks.with_group_norm(model, config.model.groups)
+    return networks.with_group_norm(modules(config).wrap(model, plan), config.model.groups)
 
 
 @functools.lru_cache(maxsize=4)
@@ -202,6 +207,28 @@ def open_message(config_record: Any, context: Context) -> tuple[RunConfig, Place
     """
     config = read_config(str(config_record[RUN]))
     return config, place(config, context, str(config_record[ENGINE]))
+
+
+def statistics(arrays: Arrays, client: DomainClient) -> Arrays:
+    """Return BatchNorm's statistics that the server took anew, checked.
+
+    Raises:
+        FedShiftError: If they are not those of the layers of the client's model, or a number is not what it may be.
+    """
+    state = client.model.state_dict()
+    shared = set(client.shared_names)
+    wanted = {f"{name}.{key}" for name in layers(client.model) for key in (MEAN, VAR)} & shared
+    if arrays.keys() != wanted:
+        strange = sorted(arrays.keys() ^ wanted)
+        raise FedShiftError(f"the server's statistics do not match this node's model: {', '.join(strange[:3])}")
+    for name, array in arrays.items():
+        if array.shape != tuple(state[name].shape) or array.dtype != np.float32:
+            raise FedShiftError(f"the server's statistics {name} have shape {array.shape} and type {array.dtype}")
+        if not np.isfinite(largest(array)) or (name.endswith(VAR) and (array < 0).any()):
+            raise FedShiftError(
+                f"the server's statistics {name} hold numbers that are not finite, or negative variances"
+            )
+    return arrays
 
 
 def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[Any]]:

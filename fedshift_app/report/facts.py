@@ -10,10 +10,12 @@ from fedshift_app.config.keys import NONE, as_asked, flat
 from fedshift_app.report import curves, drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
-from fedshift_app.run.console import percent
+from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.folder import lost_told
 from fedshift_app.run.scores import mean
 from fedshift_wire.bounds import MOST_SHOWN, few, plain
+from fedshift_wire.names import AVERAGED, BN_SCORE
+from strategies.federation.schedule import BN_WAYS_TOLD
 
 EVENTS = 30  # that the page names; more are a number
 MOST_EVENT = 700  # characters of one: a node, and its reason of at most ``MOST_TEXT``
@@ -97,6 +99,11 @@ def _columns(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
     if lost := results.get("lost"):
         notes.append(f"The run is degraded: {lost_told(lost)}.")
+    ways = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
+    if ways or scored_with(results) != AVERAGED:
+        told = "".join(f"; bn={way}: the same rounds with those {BN_WAYS_TOLD.get(way, way)}" for way in ways)
+        first = scored_with(results)
+        notes.insert(0, f"BatchNorm's statistics: {first} ({BN_WAYS_TOLD.get(first, first)}){told} (evaluate.bn).")
     if "evaluated" in results:
         notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
     return columns, notes

@@ -3,6 +3,8 @@
     checkpoint/weights-00007.safetensors    the shared weights after round 7
     checkpoint/knowledge-00007.safetensors  what the method shares besides
     checkpoint/state-00007.safetensors      what only the server keeps, if there is any
+    checkpoint/averaged-00007.safetensors   BatchNorm's statistics that training goes on with, where the
+                                            weights have retaken ones (model.bn_keep)
     checkpoint/round-00007.json             written last: sizes and hashes of all, the nodes, what they keep
     checkpoint/nodes/                       what simulated nodes keep to themselves (``keeping``)
 
@@ -13,7 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ FORMAT = 2  # of the JSON file; 1 had no state
 KEEP_STEPS = (1, 2, 4, 8)  # rounds back, see ``kept``
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
-_FILE = re.compile(r"(?:round|weights|knowledge|state)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
+_FILE = re.compile(r"(?:round|weights|knowledge|state|averaged)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
 
 
 class Damaged(ValueError):  # noqa: N818 (a verdict, not a malfunction)
@@ -38,13 +40,14 @@ class Checkpoint:
 
     Attributes:
         server_round: The round, from 1.
-        weights: The shared weights, in the order of the model.
+        weights: The shared weights that the run keeps, in the order of the model.
         knowledge: What the method shares besides.
         state: What only the server keeps; with ``knowledge`` all that a strategy has from earlier rounds.
         memory: By index of the node, the last round in which it kept private arrays.
         nodes: All nodes that have ever answered, in the order of their index.
         seconds: How long the run has taken so far.
         writing: How long its folder has taken of that.
+        averaged: Those of the shared weights that training goes on with in their place.
     """
 
     server_round: int
@@ -55,6 +58,12 @@ class Checkpoint:
     nodes: list[Node]
     seconds: float
     writing: float
+    averaged: Arrays = field(default_factory=dict)
+
+    @property
+    def carried_on(self) -> Arrays:
+        """The shared weights that training goes on with."""
+        return {**self.weights, **self.averaged}
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -69,8 +78,9 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     files = {}
     for kind, arrays in (
         ("weights", checkpoint.weights), ("knowledge", checkpoint.knowledge), ("state", checkpoint.state),
+        ("averaged", checkpoint.averaged),
     ):  # fmt: skip
-        if kind == "state" and not arrays:
+        if kind in ("state", "averaged") and not arrays:
             continue
         data = durable.pack(arrays)
         name = f"{kind}-{number:05d}.safetensors"
@@ -134,6 +144,7 @@ def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)
             weights=_arrays(folder, content["files"]["weights"]),
             knowledge=_arrays(folder, content["files"]["knowledge"]),
             state=_arrays(folder, content["files"]["state"]) if "state" in content["files"] else {},
+            averaged=_arrays(folder, content["files"]["averaged"]) if "averaged" in content["files"] else {},
             memory={int(index): int(kept) for index, kept in content["memory"].items()},
             nodes=[_node(told) for told in content["nodes"]],
             seconds=float(content["seconds"]),

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.scores import mean
 from fedshift_wire.bounds import MOST_NAME, few, plain
 from fedshift_wire.errors import FedShiftError
+from fedshift_wire.names import AVERAGED, BN_SCORE
 from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
@@ -82,13 +83,18 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     return "  ".join(parts)
 
 
+def scored_with(results: Mapping[str, Any]) -> str:
+    """Return with which statistics of BatchNorm a run's accuracies were scored."""
+    return str(results.get("scored_with", AVERAGED))
+
+
 def table(results: dict[str, Any]) -> str:
     """Return the final table: top-1 accuracy in percent per domain, then scores of client models if there are any."""
     columns = {
         f"last {results['averaged_rounds']} rounds": (results["domains"], results["avg"], percent(results["std"])),
         "final": (results["final"], mean(results["final"].values()), ""),
     }
-    for name, domains in few(results.get("others", {})).items():
+    for name, domains in few(results.get("others", {})).items():  # over the same rounds as the first column
         columns[name] = (domains, mean(domains.values()), "")
     notes = []
     for mark, key, on in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
@@ -100,6 +106,10 @@ def table(results: dict[str, Any]) -> str:
     rows = [(name, *(percent(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
     rows.append(("AVG", *(percent(avg) for _, avg, _ in columns.values())))
     rows.append(("STD", *(std for _, _, std in columns.values())))
+    if any(name.startswith(BN_SCORE) for name in results.get("others", {})) or scored_with(results) != AVERAGED:
+        notes.insert(
+            0, f"BatchNorm's statistics: {scored_with(results)}; columns bn=... are the same rounds with others"
+        )
     title = (
         f"{results['method']} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
         f"{results['model']}, bn={results['bn']}, {len(results['nodes'])} nodes, seed {results['seed']}"

@@ -29,6 +29,7 @@ from fedshift_app.run.scores import client_models, mean, mean_client_models
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import plain
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import RETAKEN
 from fedshift_wire.paths import user_path
 from fedshift_wire.records import encode
 from strategies.federation.roster import Node
@@ -215,11 +216,15 @@ class RunFolder:
         """
         started = time.perf_counter()
         self.history.append(result)
-        self._weights = weights
+        arrays, averaged = decode(weights), {}
+        if self.config.model.bn_keep == RETAKEN:
+            averaged = {name: arrays[name] for name in result.statistics}
+            arrays |= result.statistics
+        self._weights = encode(arrays) if averaged else weights
         durable.append_line(self.path / METRICS_FILE, json.dumps(finite(_line(result))))
         checkpoint = Checkpoint(
-            result.server_round, decode(weights), knowledge, state or {}, dict(memory or {}), list(nodes), self.seconds,
-            self.writing,
+            result.server_round, arrays, knowledge, state or {}, dict(memory or {}), list(nodes), self.seconds,
+            self.writing, averaged,
         )  # fmt: skip
         checkpoints.save(self.path / checkpoints.FOLDER, checkpoint)
         self._tracker.add(result)
@@ -233,6 +238,7 @@ class RunFolder:
             "dataset": self.config.dataset.name,
             "model": self.config.model.name,
             "bn": self.config.model.bn,
+            "scored_with": self.config.evaluate.bn[0],
             "evaluated": "personal models" if self.personal else "global model",
             "seed": self.config.seed,
             "engine": self.engine,

@@ -3,6 +3,7 @@
 from flwr.app import ArrayRecord
 
 from clients.modules.catalog import MODULES
+from clients.training.statistics import MEAN, layers
 from datasets import catalog
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
@@ -10,7 +11,7 @@ from fedshift_app.node import setup
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.methods import Method
-from fedshift_wire.names import CE
+from fedshift_wire.names import AVERAGED, CE, OWN, RETAKEN
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy, Observer
 from strategies.federation.rounds import Federation
@@ -38,6 +39,7 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
             f"aggregation.robust={config.aggregation.robust} averages weights, and with the method "
             f"{config.method['name']!r}, as it is configured, none travel"
         )
+    batchnorms = tuple(name for name in layers(model) if f"{name}.{MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
     federation = Federation(
@@ -67,6 +69,9 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         aggregation=config.aggregation,
         terms=_terms(config),
         scores=_scores(config),
+        bn_ways=_ways(config, batchnorms),
+        batchnorms=batchnorms,
+        bn_keep=config.model.bn_keep,
     )
     return encode(shared), federation
 
@@ -84,6 +89,22 @@ def _scores(config: RunConfig) -> tuple[str, ...]:
     adapts = setup.adaptation(config)
     told = [name for method in _methods(config) for name in method.scores]
     return tuple(dict.fromkeys(told if adapts is None else (*told, adapts.before)))
+
+
+def _ways(config: RunConfig, batchnorms: tuple[str, ...]) -> tuple[str, ...]:
+    """Return with which statistics of BatchNorm images are scored: those of ``evaluate.bn`` that there are.
+
+    Raises:
+        ConfigError: If the first one is none.
+    """
+    if batchnorms or RETAKEN not in (*config.evaluate.bn, config.model.bn_keep):
+        return config.evaluate.bn
+    why = f"with {config.method['name']!r} and model.bn={config.model.bn} no statistics of BatchNorm travel"
+    if config.model.bn_keep == RETAKEN:
+        raise ConfigError(f"model.bn_keep=retaken: {why}; allowed is averaged")
+    if config.evaluate.bn[0] == RETAKEN:
+        raise ConfigError(f"evaluate.bn: its first is retaken, but {why}; put {AVERAGED} or {OWN} first")
+    return tuple(way for way in config.evaluate.bn if way != RETAKEN)
 
 
 def _methods(config: RunConfig) -> list[Method]:

@@ -9,6 +9,7 @@ from flwr.app import Message
 
 from fedshift_wire.bounds import Refused
 from fedshift_wire.names import (
+    BN_SCORE,
     CORRECT,
     COUNT,
     DOMAINS,
@@ -21,6 +22,7 @@ from fedshift_wire.names import (
     METRICS,
     NUM_EXAMPLES,
     OTHER_CORRECT,
+    OWN,
     STARTS,
     STOPS,
     VALIDATION_CORRECT,
@@ -176,7 +178,7 @@ class Evaluation:
         self.validation = Tally(domains)
         self._domains, self._scores = domains, scores
         self._everyone = personal or own_tests
-        self._nodes = nodes
+        self._nodes, self._held = nodes, {node.domain for node in nodes}
         self._batch, self._divisible = batch, divisible
         self._failed: set[Node] = set()
         self._asked: dict[Node, list[_Task]] = {}
@@ -225,7 +227,8 @@ class Evaluation:
             domain, answer = task.part.domain, task.answer
             tally.add(domain, answer.correct, answer.count, answer.loss_sum)
             for name, correct, count in answer.others:
-                tally.add_other(name, domain, correct, count)
+                if name != BN_SCORE + OWN or domain in self._held:  # else nobody has images of its own
+                    tally.add_other(name, domain, correct, count)
         return tally
 
     def _missing(self) -> set[str]:

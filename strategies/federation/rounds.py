@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedshift_wire.names import CE
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.names import AVERAGED, CE, RETAKEN
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.schedule import EvaluateConfig
 from strategies.settings import AggregationConfig
@@ -53,6 +54,9 @@ class Federation:
         aggregation: How nodes weigh, where the method does not say, and how robust the average is.
         terms: Names of all loss terms that nodes may report: those of the method, of modules, of any client.
         scores: Names of the other ways in which nodes may score test images.
+        bn_ways: With which statistics of BatchNorm they are scored, of ``evaluate.bn``; the first is the accuracy.
+        batchnorms: Names of the BatchNorm layers whose statistics travel with the weights.
+        bn_keep: Which of them the run keeps: averaged, retaken.
     """
 
     domains: tuple[str, ...]
@@ -80,6 +84,14 @@ class Federation:
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)
     terms: tuple[str, ...] = (CE,)
     scores: tuple[str, ...] = ()
+    bn_ways: tuple[str, ...] = (AVERAGED,)
+    batchnorms: tuple[str, ...] = ()
+    bn_keep: str = AVERAGED
+
+    @property
+    def retakes(self) -> bool:
+        """Whether BatchNorm's statistics are taken anew in rounds that are scored."""
+        return RETAKEN in (*self.bn_ways, self.bn_keep)
 
 
 @dataclass
@@ -102,6 +114,7 @@ class RoundResult:
         profile: Where the time went (``strategies.federation.clock``), in a run that measures it.
         started_anew: Which nodes had lost what they kept to themselves, one line each.
         lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
+        statistics: BatchNorm's statistics that were taken anew, by state-dict name; empty where none were.
     """
 
     server_round: int
@@ -120,3 +133,4 @@ class RoundResult:
     evaluated_share: float = 1.0
     started_anew: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    statistics: Arrays = field(default_factory=dict)

@@ -4,8 +4,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from fedshift_wire.params import Rounds
 
+#: With which statistics of BatchNorm the same weights are scored.
+BnWay = Literal["averaged", "retaken", "own", "batch"]
+BN_WAYS_TOLD = {
+    AVERAGED: "as they were averaged",
+    RETAKEN: "retaken from the nodes' training images",
+    OWN: "of each node's own training images",
+    BATCH: "of each batch of test images",
+}
 LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
 
 
@@ -24,6 +33,21 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: Models right after local training (FedCode, section 7: LTA, ATA, GATA, GASA, CPRR): off; last: in the
     #: last five rounds; every: in every round.
     client_models: Literal["off", "last", "every"] = "off"
+
+    #: averaged: as the weights are, with the averages of the nodes' running statistics; retaken: with statistics of
+    #: training images of all nodes, which take them with the averaged weights; own: each node with those of its own;
+    #: batch: with those of each batch of ``images.eval_batch`` test images. The first is the run's accuracy, the
+    #: others stand beside it. Each further one costs as much as scoring once more, retaken and own a pass over
+    #: ``bn_images`` training images on each node besides.
+    bn: tuple[BnWay, ...] = Field(("averaged",), min_length=1)
+    bn_images: int = Field(1000, ge=2, le=1_000_000)  # the most training images of a node behind statistics
+
+    @field_validator("bn")
+    @classmethod
+    def _different(cls, ways: tuple[BnWay, ...]) -> tuple[BnWay, ...]:
+        if len(set(ways)) != len(ways):
+            raise ValueError(f"expected different ways, found {', '.join(ways)}")
+        return ways
 
     @field_validator("client_models", mode="before")
     @classmethod

@@ -65,7 +65,7 @@ def read_update(
         Refused: If a name, shape, dtype or size is another, or they changed too much (:class:`SentWeights`), or the
             reply lacks a record.
     """
-    record, knowledge = (_array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
+    record, knowledge = (array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
     if record is None or knowledge is None:
         raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
     named = {name: float(value) for name, value in metrics.items() if name.startswith((LOSS, LOCAL))}
@@ -98,7 +98,7 @@ def mean_losses(updates: list[Update]) -> dict[str, float]:
 
 def num_bytes(content: RecordDict) -> int:
     """Return the bytes of the weights and the knowledge in a message."""
-    records = (_array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
+    records = (array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
     return sum(len(array.data) for record in records if record is not None for array in record.values())
 
 
@@ -119,7 +119,8 @@ def _check_like(update: Update, sent: SentWeights, max_value: float) -> None:
     sent.check(arrays, math.sqrt(squares))
 
 
-def _array_record(content: RecordDict, name: str) -> ArrayRecord | None:
+def array_record(content: RecordDict, name: str) -> ArrayRecord | None:
+    """Return a record of arrays; None where there is none of that name."""
     # Not by `array_records`: what that returns is a cycle, which holds all records until Python looks for cycles.
     record = content.get(name)
     return record if isinstance(record, ArrayRecord) else None

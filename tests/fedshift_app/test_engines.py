@@ -77,7 +77,14 @@ def left_behind(mark: str) -> set[int]:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "more", [pytest.param([], id="fedavg"), pytest.param(["method=fedcode", "rounds=2"], id="private-parts")]
+    "more",
+    [
+        pytest.param([], id="fedavg"),
+        pytest.param(["method=fedcode", "rounds=2"], id="private-parts"),
+        pytest.param(
+            ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
+        ),
+    ],
 )
 def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: Path) -> None:
     inline = finished(fedshift("run", "handwritten", "nodes=2", "engine=inline", *TINY, *more, cwd=tmp_path))

@@ -1,0 +1,128 @@
+"""BatchNorm's statistics in other ways than as they were averaged: taken anew of images, or of each batch.
+
+Running statistics are collected while weights change, on one node's images; averaged with the weights they are not
+those of the averaged network. The weights themselves are left alone here.
+
+Source of the question: Wang et al., "Why Batch Normalization Damage Federated Learning on Non-IID Data?", 2023,
+https://arxiv.org/abs/2301.02982; of the ways to answer it, the configuration (``evaluate.bn``).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+MEAN, VAR = "running_mean", "running_var"
+
+
+@dataclass
+class Moments:
+    """What a BatchNorm layer was given, by channel, (C,), float64.
+
+    Attributes:
+        sums: Over images, of each channel's mean over the map.
+        squares: Likewise of its mean square.
+    """
+
+    sums: Tensor
+    squares: Tensor
+
+
+def layers(model: nn.Module) -> dict[str, _BatchNorm]:
+    """Return all BatchNorm layers that have running statistics, by name, in the order of the model."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.running_mean is not None
+    }
+
+
+@contextmanager
+def by_batch(model: nn.Module) -> Iterator[None]:
+    """Let BatchNorm normalise each batch by its own mean and variance; running statistics stay as they are."""
+    norms = list(layers(model).values())
+    before = [(norm.training, norm.track_running_stats) for norm in norms]
+    for norm in norms:
+        norm.training, norm.track_running_stats = True, False
+    try:
+        yield
+    finally:
+        for norm, (training, tracked) in zip(norms, before, strict=True):
+            norm.training, norm.track_running_stats = training, tracked
+
+
+def take(model: nn.Module, forward: Callable[[Tensor], object], batches: Iterable[Tensor]) -> dict[str, Moments]:
+    """Pass images through a network in evaluation mode and sum up what its BatchNorm layers are given.
+
+    Each batch is normalised by its own statistics on its way, so that no layer sees what older ones made of it.
+
+    Args:
+        model: The network.
+        forward: Its forward pass.
+        batches: Images (B, 3, H, W), more than one each.
+
+    Returns:
+        By name of the layer; nothing of a layer that was not used.
+    """
+    found: dict[str, Moments] = {}
+    seen: dict[str, int] = {}
+    images = 0
+
+    def note(name: str, x: Tensor) -> None:
+        values = x.detach().float()
+        var, mean = torch.var_mean(values, [dim for dim in range(values.ndim) if dim != 1], correction=0)
+        mean, number = mean.double(), len(values)
+        if name not in found:
+            found[name] = Moments(torch.zeros_like(mean), torch.zeros_like(mean))
+        found[name].sums += number * mean
+        found[name].squares += number * (var.double() + mean.square())
+        seen[name] = seen.get(name, 0) + number
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda module, given: note(name, given[0])
+
+    model.eval()
+    handles = [norm.register_forward_pre_hook(hook(name)) for name, norm in layers(model).items()]
+    try:
+        with torch.no_grad(), by_batch(model):
+            for x in batches:
+                forward(x)
+                images += len(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, moments in found.items():  # a layer may be used several times in a pass
+        moments.sums *= images / seen[name]
+        moments.squares *= images / seen[name]
+    return found
+
+
+def of_moments(moments: Mapping[str, Moments], images: int) -> dict[str, Tensor]:
+    """Return the statistics of so many images, by state-dict name: means and (biased) variances, float32."""
+    found = {}
+    for name, one in moments.items():
+        mean = one.sums / images
+        found[f"{name}.{MEAN}"] = mean.float()
+        found[f"{name}.{VAR}"] = (one.squares / images - mean.square()).clamp(min=0).float()
+    return found
+
+
+@contextmanager
+def in_place(model: nn.Module, statistics: Mapping[str, Tensor]) -> Iterator[None]:
+    """Put statistics, by state-dict name, into a model; afterwards they are what they were before."""
+    state = model.state_dict()
+    before = {name: state[name].clone() for name in statistics}
+    try:
+        _put(state, statistics)
+        yield
+    finally:
+        _put(state, before)
+
+
+def _put(state: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in statistics.items():
+            state[name].copy_(tensor)

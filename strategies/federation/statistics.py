@@ -1,0 +1,122 @@
+"""BatchNorm's statistics taken anew: what nodes tell of training images, merged into those of the averaged weights.
+
+A node tells, for each layer and channel, the sum over its images of the channel's mean over the map, and of its mean
+square. Sums add up, so the merged mean and variance are those of all images together, however they are divided.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from flwr.app import Message
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import Refused, check_numbers
+from fedshift_wire.names import BN_SQUARES, BN_SUM, KNOWLEDGE, METRICS, NUM_EXAMPLES
+from strategies.federation import checks
+from strategies.federation.changes import out_of_proportion
+from strategies.federation.evaluation import NO_ANSWER, Heard
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation
+from strategies.federation.updates import array_record, decode
+
+MEAN, VAR = "running_mean", "running_var"  # of a layer, in PyTorch's state dict
+ROUNDING = 1e-6  # by which a variance may fall below 0, as a share of the mean square
+
+
+def expected_images(node: Node, most: int) -> int:
+    """Return how many training images a node takes its statistics of."""
+    return min(node.num_examples, most)
+
+
+def read(node: Node, reply: Message, channels: Mapping[str, int], most: int, max_value: float) -> tuple[Arrays, int]:
+    """Return what a node tells, checked.
+
+    Args:
+        node: The node.
+        reply: Its reply.
+        channels: C by the name of the layer.
+        most: How many images it was to look at, at most.
+        max_value: The largest absolute value of a mean, or of the root of a mean square.
+
+    Returns:
+        Means and mean squares by layer, (C,), float64, under the names of their sums on the wire; the number of images.
+
+    Raises:
+        Refused: If a name, shape, type or number is not what it should be.
+    """
+    content = checks.opened(reply, (KNOWLEDGE, METRICS))
+    metrics, images = checks.metrics_of(content), expected_images(node, most)
+    checks.check_numbers_of(metrics, {NUM_EXAMPLES: checks.Range(images, images)})
+    record = array_record(content, KNOWLEDGE)
+    if record is None or NUM_EXAMPLES not in metrics:
+        raise Refused(f"the reply lacks the record {KNOWLEDGE!r} or {NUM_EXAMPLES!r}")
+    told = decode(record)
+    wanted = {key + name: size for name, size in channels.items() for key in (BN_SUM, BN_SQUARES)}
+    if told.keys() != wanted.keys():
+        strange = sorted(told.keys() ^ wanted.keys())
+        raise Refused(f"statistics do not match the model: {', '.join(strange[:3])}")
+    means: Arrays = {}
+    for name, size in wanted.items():
+        if told[name].shape != (size,) or told[name].dtype != np.float64:
+            raise Refused(
+                f"{name} has shape {told[name].shape} and type {told[name].dtype}, expected ({size},) and float64"
+            )
+        means[name] = told[name] / images
+        check_numbers(name, means[name], max_value if name.startswith(BN_SUM) else max_value**2)
+    for name in channels:
+        mean, square = means[BN_SUM + name], means[BN_SQUARES + name]
+        if (square - np.square(mean) < -ROUNDING * square).any() or (square < 0).any():
+            raise Refused(f"{BN_SQUARES}{name} is less than the squares of the means")
+    return means, images
+
+
+def read_all(
+    asked: Mapping[int, Node],
+    replies: Iterable[Message],
+    channels: Mapping[str, int],
+    federation: Federation,
+    hear: Heard,
+) -> tuple[list[tuple[Arrays, int]], list[tuple[Node, str]]]:
+    """Return what nodes tell, in the order of their index, and why the others cannot be used.
+
+    Args:
+        asked: The nodes by their id.
+        replies: One of each at most.
+        channels: C by the name of the layer.
+        federation: The bounds.
+        hear: Is told the numbers of each reply that is used.
+    """
+    told: dict[Node, tuple[Arrays, int]] = {}
+    waiting, problems = dict(asked), []
+    for reply in replies:
+        node = waiting.pop(reply.metadata.src_node_id)
+        try:
+            told[node] = read(node, reply, channels, federation.evaluate.bn_images, federation.max_value)
+            hear(node, checks.metrics_of(reply.content))
+        except Refused as refused:
+            problems.append((node, str(refused)))
+    problems += [(node, NO_ANSWER) for node in waiting.values()]
+    nodes = sorted(told, key=lambda node: node.index)
+    strange = out_of_proportion([told[node][0] for node in nodes], federation.max_update)
+    problems += [(nodes[place], reason) for place, reason in strange.items()]
+    usable = [told[node] for place, node in enumerate(nodes) if place not in strange]
+    return usable, sorted(problems, key=lambda problem: problem[0].index)
+
+
+def merge(told: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Arrays:
+    r"""Return the statistics of all nodes' images together, by state-dict name, float32.
+
+    .. math:: \mu=\frac{\sum_kn_k\mu_k}{\sum_kn_k},\quad\sigma^2=\frac{\sum_kn_km_k}{\sum_kn_k}-\mu^2
+
+    Args:
+        told: Means mu_k and mean squares m_k of each node, in the order of the nodes, and its number of images n_k.
+        layers: Names of the BatchNorm layers.
+    """
+    images = sum(number for _, number in told)
+    found: Arrays = {}
+    for name in layers:
+        mean = sum(number * means[BN_SUM + name] for means, number in told) / images
+        square = sum(number * means[BN_SQUARES + name] for means, number in told) / images
+        found[f"{name}.{MEAN}"] = np.asarray(mean, np.float32)
+        found[f"{name}.{VAR}"] = np.asarray(np.maximum(square - np.square(mean), 0), np.float32)
+    return found

@@ -1,0 +1,265 @@
+"""``evaluate.bn``: the same weights scored with BatchNorm's statistics in several ways, and which of them are kept."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from killing import killing, only, resume, start, told
+from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of, shared
+from torch import nn
+
+from clients.training import statistics
+from clients.training.statistics import MEAN, VAR
+from fedshift_app.comparing import compare
+from fedshift_app.config import registry
+from fedshift_app.config import resolving as configuration
+from fedshift_app.node import setup
+from fedshift_app.report import reading, views
+from fedshift_app.run import checkpoints, starting
+from fedshift_app.run.folder import weights_hash
+from fedshift_wire.errors import ConfigError, FederationError
+from strategies.federation import statistics as federation_statistics
+
+QUICK = "train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
+ALL = "evaluate.bn=[averaged,retaken,own,batch]"
+WAYS = ("bn=retaken", "bn=own", "bn=batch")
+
+
+def kept(run: Run) -> checkpoints.Checkpoint:
+    folder = run.folder / "checkpoint"
+    return checkpoints.load(folder, checkpoints.rounds(folder)[0])
+
+
+def test_further_ways_are_told_beside_the_first_and_change_nothing(run_inline: InlineRun) -> None:
+    plain = run_inline(rounds=2, set=QUICK)
+    run = run_inline(rounds=2, set=f"{QUICK} {ALL}")
+    assert run.results["weights_sha256"] == plain.results["weights_sha256"]
+    for one, other in zip(plain.rounds, run.rounds, strict=True):
+        assert (one["accuracy"], one["test_loss"]) == (other["accuracy"], other["test_loss"])
+        assert "others" not in one
+        assert set(other["others"]) == set(WAYS)
+    assert plain.results["scored_with"] == run.results["scored_with"] == "averaged"
+    for way in WAYS:
+        by_round = [line["others"][way] for line in run.rounds]
+        means = {domain: np.mean([one[domain] for one in by_round]) for domain in by_round[0]}
+        assert run.results["others"][way] == pytest.approx(means)
+    different = [run.results["domains"], *run.results["others"].values()]
+    assert all(one != other for i, one in enumerate(different) for other in different[:i])
+
+
+def test_each_way_can_be_the_first(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=2, set=f"{QUICK} {ALL}")
+    for way in WAYS:
+        name = way.removeprefix("bn=")
+        alone = run_inline(rounds=2, set=f"{QUICK} evaluate.bn=[{name}]")
+        assert alone.results["scored_with"] == name
+        assert alone.results["domains"] == run.results["others"][way]
+        assert alone.results["weights_sha256"] == run.results["weights_sha256"]
+
+
+def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: InlineRun) -> None:
+    """Slow and obvious: one node a domain, PyTorch's own running mean over one batch, its own training mode."""
+    run = run_inline(nodes=4, rounds=1, set=f"{QUICK} {ALL} images.eval_batch=256")
+    record = reading.read(run.folder)
+    assert record.checkpoint is not None
+    order = "test-sample-{}"
+    for node in record.checkpoint.nodes:
+        client = views.client_of(record, record.config, node.domain, node)
+        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the"), {"domains": []})
+        norms = [module for module in client.model.modules() if isinstance(module, nn.BatchNorm2d)]
+        test = client.test_set(node.domain)
+        assert max(len(client.train_set), len(test)) <= 256
+
+        def right(images: Any, model: nn.Module = client.model) -> float:
+            x = torch.cat([x for x, _ in client.plain_batches(images)])  # noqa: B023
+            return 100 * float((model(x)[1].argmax(1) == torch.from_numpy(images.y)).float().mean())
+
+        with torch.no_grad():
+            for norm in norms:
+                norm.train()
+            assert right(test) == pytest.approx(run.results["others"]["bn=batch"][node.domain]), order
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None
+            right(client.train_set)
+            client.model.eval()
+            assert right(test) == pytest.approx(run.results["others"]["bn=own"][node.domain], abs=2.5)
+        for norm in norms:
+            norm.momentum = 0.1
+
+
+def test_of_one_node_retaken_is_its_own() -> None:
+    client = fedavg(model="cnn_bn", train_set=image_set(30))
+    before = [value.clone() for value in client.model.state_dict().values()]
+    told, images = client.tell_statistics(shared(client), {"server-round": 1, "bn-images": 25})
+    means = {name: array / images for name, array in told.items()}
+    retaken = federation_statistics.merge([(means, images)], list(statistics.layers(client.model)))
+    own = statistics.of_moments(*client.take_statistics(25))
+    assert retaken.keys() == own.keys()
+    for name, array in retaken.items():
+        np.testing.assert_allclose(array, own[name], rtol=1e-6, atol=1e-9)
+    assert all(torch.equal(*pair) for pair in zip(before, client.model.state_dict().values(), strict=True))
+
+
+def test_a_domain_that_nobody_holds_has_no_statistics_of_its_own(run_inline: InlineRun) -> None:
+    run = run_inline(nodes=3, rounds=1, set=f"{QUICK} {ALL} allocation.held_out=[sketch]")
+    assert run.results["others"]["bn=own"]["sketch"] is None
+    assert all(run.results["others"][way]["sketch"] is not None for way in ("bn=retaken", "bn=batch"))
+
+
+def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: InlineRun) -> None:
+    run = run_inline(method="fedbn", rounds=1, set=f"{QUICK} {ALL}")
+    assert set(run.results["others"]) == {"bn=own", "bn=batch"}
+    log = (run.folder / "log.jsonl").read_text()
+    assert "averaged, own (at most 1000), batch (of 64 test images); not retaken: with this method no statistics" in log
+    for more in ("evaluate.bn=[retaken]", f"{ALL} model.bn_keep=retaken"):
+        with pytest.raises(ConfigError, match=r"with 'fedbn' and model.bn=local no statistics of BatchNorm travel"):
+            run_inline(method="fedbn", rounds=1, set=f"{QUICK} {more}")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "model.name=cnn evaluate.bn=[averaged,own]",
+            r"evaluate.bn=\[averaged,own\]: the network cnn has no BatchNorm",
+        ),
+        ("model.bn=group evaluate.bn=[batch]", r"model.bn=group has none to take"),
+        ("model.bn=freeze evaluate.bn=[averaged,own]", r"model.bn=freeze has none to take"),
+        ("evaluate.bn=[own,own]", "evaluate.bn: expected different ways, found own, own"),
+        ("evaluate.bn=[]", "evaluate.bn: "),
+        ("evaluate.bn=[mean]", "evaluate.bn.0: "),
+        ("model.bn_keep=retaken", "model.bn_keep=retaken: the model that a run keeps is to be scored, add retaken"),
+        ("evaluate.bn=[own] allocation.held_out=[sketch]", "nobody has training images of a held-out domain"),
+        ("evaluate.bn_images=1", "evaluate.bn_images: "),
+        ("evaluate.bn=[averaged,retaken] privacy.name=local-dp", "BatchNorm's statistics would leave a node without"),
+        ("model.bn=group model.groups=3", "model.groups=3: 32 channels of a layer cannot be divided into so many"),
+    ],
+)
+def test_what_makes_no_sense_is_told(given: str, message: str) -> None:
+    def begin() -> None:
+        told = {"experiment": "handwritten", "set": f"model.name=cnn_bn {given}"}
+        starting.prepare(configuration.resolve(told), "inline")
+
+    with pytest.raises(ConfigError, match=message):
+        begin()
+
+
+# --- what is kept -------------------------------------------------------------------------------------------------
+
+KEEP = "evaluate.bn=[averaged,retaken] model.bn_keep=retaken"
+
+
+def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the_others(run_inline: InlineRun) -> None:
+    plain = run_inline(rounds=2, set=f"{QUICK} evaluate.bn=[averaged,retaken]")
+    run = run_inline(rounds=2, set=f"{QUICK} {KEEP}")
+    assert run.results["domains"] == plain.results["domains"]
+    assert run.results["others"] == plain.results["others"]
+    found, before = kept(run), kept(plain)
+    assert run.results["weights_sha256"] == weights_hash(found.weights) != plain.results["weights_sha256"]
+    assert weights_hash(found.carried_on) == weights_hash(before.weights)
+    changed = {name for name, array in found.weights.items() if not np.array_equal(array, before.weights[name])}
+    assert changed == {f"encoder.{place}.{key}" for place in (1, 5) for key in (MEAN, VAR)}
+    assert not list((plain.folder / "checkpoint").glob("averaged-*"))
+
+
+def test_a_kept_model_scores_as_the_run_said(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=1, set=f"{QUICK} {KEEP}")
+    record = reading.read(run.folder)
+    assert record.checkpoint is not None
+    for node in record.checkpoint.nodes:
+        client = views.client_of(record, record.config, node.domain, node)
+        weights = setup.in_order(record.checkpoint.weights, client, "the checkpoint's")
+        _, count, metrics = client.evaluate(weights, {"domains": [node.domain]})
+        accuracy = 100 * metrics[f"correct/{node.domain}"] / count
+        assert accuracy == pytest.approx(run.rounds[0]["others"]["bn=retaken"][node.domain])
+
+
+def test_a_run_that_keeps_retaken_statistics_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat: dict[str, Any] = {"rounds": 3, "set": f"{QUICK} {KEEP} evaluate.every=2"}
+    whole = start(tmp_path / "whole", **flat)
+    with killing(monkeypatch)("averaged-00003", "before"):
+        start(tmp_path / "runs", **flat)
+    assert checkpoints.rounds(only(tmp_path / "runs") / "checkpoint") == [2, 1]
+    assert told(resume(tmp_path / "runs")) == told(whole)
+
+
+# --- what a node says ---------------------------------------------------------------------------------------------
+
+
+class Liar(ListeningGrid):
+    """The third node tells statistics that no images have."""
+
+    def pass_on(self, asked: Any, reply: Any) -> Any:
+        if asked.content.config_records["config"].get("take-statistics") and asked.metadata.dst_node_id == 1002:
+            del reply.content["knowledge"]
+        return reply
+
+
+class AllLie(ListeningGrid):
+    def pass_on(self, asked: Any, reply: Any) -> Any:
+        if asked.content.config_records["config"].get("take-statistics"):
+            del reply.content["knowledge"]
+        return reply
+
+
+def test_a_node_whose_statistics_are_no_use_is_left_out_of_them_alone(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=1, grid=Liar, set=f"{QUICK} evaluate.bn=[averaged,retaken]")
+    (left_out,) = run.rounds[0]["left_out"]
+    assert left_out.startswith("node 2 (street): could not take BatchNorm's statistics: the reply lacks the record")
+    assert run.rounds[0]["nodes"] == [0, 1, 2, 3]
+    assert None not in run.rounds[0]["others"]["bn=retaken"].values()
+
+
+def test_without_any_statistics_the_run_stops(run_inline: InlineRun) -> None:
+    with pytest.raises(FederationError, match=r"round 1: no node delivered BatchNorm's statistics: node 0 \(scan\)"):
+        run_inline(rounds=1, grid=AllLie, set=f"{QUICK} evaluate.bn=[averaged,retaken]")
+
+
+# --- GroupNorm ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [name for name in registry.METHODS if name != "fedbn"])
+def test_group_norm_leaves_no_batchnorm_in_any_methods_model(method: str) -> None:
+    told = {"experiment": "handwritten", "method": method, "set": "model.name=resnet10 model.bn=group"}
+    model = setup.initial_model(configuration.resolve(told))
+    plain = setup.initial_model(configuration.resolve(told | {"set": "model.name=resnet10"}))
+    assert not [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    assert any(isinstance(module, nn.GroupNorm) for module in model.modules())
+    state, before = model.state_dict(), plain.state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in state.items())
+    assert set(before) - set(state) == {name for name in before if "running" in name or "num_batches" in name}
+
+
+def test_a_run_with_group_norm_learns(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=3, set="model.name=cnn_bn model.bn=group")
+    assert min(run.results["final"].values()) > 25  # of ten classes
+
+
+# --- compare ------------------------------------------------------------------------------------------------------
+
+
+def test_compare_shows_a_way_or_all_of_them(run_inline: InlineRun) -> None:
+    runs = [run_inline(method=method, rounds=1, set=f"{QUICK} {ALL}") for method in ("fedavg", "fedbn")]
+    folders = [run.folder for run in runs]
+    own = json.loads(compare(folders, score="bn=own").json())
+    assert own["title"].endswith(
+        "BatchNorm's statistics of each node's own training images, mean of the last five rounds"
+    )
+    for row, run in zip(own["rows"], runs, strict=True):
+        assert row["by_seed"]["0"]["scan"] == run.results["others"]["bn=own"]["scan"]
+    every = json.loads(compare(folders, score="bn").json())
+    assert every["columns"] == ["averaged", "retaken", "own", "batch"]
+    averages = [np.mean(list(runs[0].results["others"][f"bn={way}"].values())) for way in ("retaken", "own", "batch")]
+    assert list(every["rows"][0]["by_seed"]["0"].values()) == pytest.approx([runs[0].results["avg"], *averages])
+    assert every["rows"][1]["by_seed"]["0"]["retaken"] is None
+    assert "was not scored so (evaluate.bn)" in refusal_of(ConfigError, compare, folders, score="bn=retaken")
+    only_first = run_inline(rounds=1, seed=1, set=QUICK)
+    assert compare([folders[0], only_first.folder]).numbers.rows[0].seeds == (0, 1)  # further ways are no difference
+    other_first = run_inline(rounds=1, seed=2, set=f"{QUICK} evaluate.bn=[own]")
+    assert "evaluate.bn is averaged" in refusal_of(ConfigError, compare, [folders[0], other_first.folder])
