@@ -17,7 +17,7 @@ from fedshift_wire.bounds import shortened
 
 #: So many values are named in a line; of more, the number is told.
 MOST_NAMED = 24
-MOST_VALUE = 60  # characters of a value
+MOST_VALUE = 100  # characters of a value
 #: What decides no number of the last five rounds besides ``ASIDE``: when else the same weights are scored; threads and
 #: images that are scored together, which round the same sums in another order; nodes that a deployment waits for.
 UNTOLD = (
