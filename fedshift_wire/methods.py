@@ -95,6 +95,10 @@ class Method(BaseModel):
         """Return the names of the method's parameters, of both sides."""
         return sorted({name for side in self._params_models() for name in side.model_fields})
 
+    def known_keys(self) -> list[str]:
+        """Return what ``method.KEY`` may be: its parameters, and those that stand for keys of other sections."""
+        return sorted({*self.params(), *self.parameters})
+
     def _params_models(self) -> tuple[type[Params], type[Params]]:
         return self.strategy_class().params_model, self.client_class().params_model
 
@@ -108,7 +112,7 @@ class Method(BaseModel):
         sides, allowed = self._params_models(), self.params()
         for name in given:
             if name not in allowed:
-                known = ", ".join(sorted({*allowed, *self.parameters})) or "none"
+                known = ", ".join(self.known_keys()) or "none"
                 raise ConfigError(f"unknown key method.{shortened(name)} for method {self.name!r}; there are {known}")
         server, node = (
             side.model_validate({k: v for k, v in given.items() if k in side.model_fields}) for side in sides

@@ -118,6 +118,8 @@ def shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{shown(one)}' for key, one in sorted(value.items()))}}}"
     return str(value)
 
 

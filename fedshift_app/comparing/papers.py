@@ -3,10 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedshift_app.comparing.runs import ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
 from fedshift_wire.errors import ConfigError
@@ -15,8 +17,11 @@ from fedshift_wire.yaml_files import read_yaml
 FOLDER = "papers"
 #: What a printed row of plain ``fedavg`` stands for: a method without modules and without an adaptation.
 PLAIN = {"modules": registry.NONE, "adapt.name": registry.NONE}
-#: What a printed label stands for: our method, or its name and settings by dotted key.
-Ours = str | dict[str, Any]
+#: What a printed label stands for: our method, or its name and settings by dotted key. Those of a row's own sections
+#: (``ROW_SECTIONS``) make it that row; others, such as ``rounds``, are what the paper's run of it has besides.
+One = str | dict[str, Any]
+#: The same, or several readings of a label that was lost.
+Ours = One | tuple[One, ...]
 
 
 class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -34,7 +39,7 @@ class PrintedRow(_Section):
     """A printed row: a number, a number with its spread, or None for a dash, by printed column."""
 
     method: str  # the printed label
-    label_certain: bool = True  # False: the label was lost or damaged in the paper's text
+    label_certain: bool = True  # False: it was lost or damaged in the paper's text, and what it stands for is a reading
     values: dict[str, float | Printed | None]
 
     def value(self, column: str) -> float | None:
@@ -53,6 +58,7 @@ class Beside(_Section):
 
     dataset: tuple[str, ...]  # our data sets
     when: dict[str, Any] = {}  # settings of the run by dotted key
+    experiment: str = ""  # of which the table is, unless an experiment says of itself that it is (key ``paper``)
     unseen: bool = False  # a column is the accuracy on the domain that was held out, one run per column
     columns: dict[str, str]  # printed column: ours
 
@@ -97,6 +103,19 @@ class PaperFile(_Section):
 
 
 @dataclass(frozen=True)
+class Standing:
+    """A printed row that stands beside a run.
+
+    Attributes:
+        row: The row.
+        asked: The settings of ours that it stands for by dotted key.
+    """
+
+    row: PrintedRow
+    asked: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Table:
     """A printed table with its paper.
 
@@ -132,21 +151,38 @@ class Table:
         found = " ".join(f"{key}={config.get(key)}" for key in keys)
         raise ConfigError(f"--paper {self.id}: the table is of runs with {asked}, found {found}")
 
-    def row(self, config: Mapping[str, Any]) -> PrintedRow | None:
+    def experiment(self, beside: Beside) -> str:
+        """Return the experiment that has what the paper ran for these columns.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        own = _experiments().get(_squeezed(self.id), beside.experiment)
+        if not own:
+            raise ConfigError(f"conf/{FOLDER}: {self.id} lacks the key experiment, and no experiment names it")
+        return own
+
+    def standing(self, config: Mapping[str, Any]) -> Standing | None:
         """Return the printed row of a run's method and settings; of several the one that states most of them."""
         found = [
-            (len(asked), -i, row)
+            (len(conditions), -i, Standing(row, asked))
             for i, row in enumerate(self.printed.rows)
-            if row.label_certain and (asked := self.stands_for(row)) and _has(config, PLAIN | asked)
+            for asked in self.readings(row)
+            if _has(config, PLAIN | (conditions := _of_rows(asked)))
         ]
-        return max(found)[2] if found else None
+        return max(found, key=lambda one: one[:2])[2] if found else None
 
-    def stands_for(self, row: PrintedRow) -> dict[str, Any]:
-        """Return the settings of ours that a printed row stands for by dotted key, empty if we have no such method."""
-        ours = self.printed.methods.get(row.method, self.paper.methods.get(row.method, {}))
-        if isinstance(ours, str):
-            return {"method.name": ours}
-        return {"method.name" if key == "name" else key: value for key, value in ours.items()}
+    def readings(self, row: PrintedRow) -> tuple[dict[str, Any], ...]:
+        """Return the settings of ours that a printed row stands for by dotted key, none if we have no such method.
+
+        They are one, or several where its label was lost and leaves a choice.
+        """
+        ours = self.printed.methods.get(row.method, self.paper.methods.get(row.method, ()))
+        return tuple(
+            {"method.name": one} if isinstance(one, str)
+            else {"method.name" if key == "name" else key: value for key, value in one.items()}
+            for one in (ours if isinstance(ours, tuple) else (ours,))
+        )  # fmt: skip
 
     def checks(self) -> list[str]:
         """Return the print errors found in this table."""
@@ -192,6 +228,14 @@ def lines() -> list[str]:
     ]
 
 
+@cache
+def _experiments() -> Mapping[str, str]:
+    """Return by printed table, squeezed, the experiment that says of itself that it is that table's."""
+    files = {name: read_yaml(CONF / "experiments" / f"{name}.yaml") for name in names("experiments")}
+    return {_squeezed(str(file["paper"])): name for name, file in files.items() if "paper" in file}
+
+
+@cache
 def _read(name: str) -> PaperFile:
     path = CONF / FOLDER / f"{name}.yaml"
     try:
@@ -200,6 +244,10 @@ def _read(name: str) -> PaperFile:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path}: {where}: {first['msg']}, found {first['input']!r}") from None
+
+
+def _of_rows(asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in asked.items() if key.startswith(ROW_SECTIONS)}
 
 
 def _has(config: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:

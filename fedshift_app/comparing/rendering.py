@@ -96,7 +96,7 @@ def table_json(numbers: Numbers) -> str:
     told = {
         "title": numbers.title, "columns": numbers.columns, "headline": numbers.headline, "paper": numbers.paper,
         "rows": [
-            record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed}
+            record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed} | _altered(row)
             for row in numbers.rows
         ],
         "notes": numbers.notes, "warnings": numbers.warnings,
@@ -145,10 +145,17 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
             "difference seeds": " ".join(map(str, told.seeds)), "p": told.p,
         }  # fmt: skip
     if row.paper is not None:
-        found["paper row"] = row.paper.label
+        found |= {"paper row": row.paper.label, "not the paper's": "; ".join(one.told for one in row.paper.altered)}
         for column in numbers.columns:
             found |= {f"{column} paper": row.paper.values[column], f"{column} less paper": row.paper.difference[column]}
     return found
+
+
+def _altered(row: Row) -> dict[str, Any]:
+    """Return by key the values that are not the paper's beside those that are, as YAML."""
+    if row.paper is None:
+        return {}
+    return {"altered": {one.key: {"ours": one.ours, "paper": one.paper} for one in row.paper.altered}}
 
 
 def _grid(numbers: Numbers) -> tuple[tuple[str, ...], list[_Line]]:
@@ -180,9 +187,12 @@ def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[_Line]:
     printed = [_number(row.paper.values[column], row.paper.spreads[column]) for column in numbers.columns]
     less = [_number(row.paper.difference[column], None, sign="+") for column in numbers.columns]
     empty = [""] * extra
+    label = row.paper.label + ("" if row.paper.certain else " (a reading)")
+    number = len(row.paper.altered)
+    differ = f", {number} {'value differs' if number == 1 else 'values differ'}" if number else ""
     return [
-        _Line((f"  paper: {row.paper.label}", "", "", *printed, *empty), aside=True),
-        _Line(("  less paper", "", "", *less, *empty), aside=True),
+        _Line((f"  paper: {label}", "", "", *printed, *empty), aside=True),
+        _Line((f"  less paper{differ}", "", "", *less, *empty), aside=True),
     ]
 
 

@@ -164,6 +164,19 @@ def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, A
     return _settings({"experiment": experiment, "dataset": dataset, "method": method})
 
 
+@cache
+def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
+    """Return the settings of an experiment by dotted key, and its number of nodes if that is not left open.
+
+    Args:
+        experiment: One of conf/experiments.
+        given: What a printed row asks for beside it, as the run-config key ``set`` would have it.
+    """
+    config = configuration.resolve({"experiment": experiment, "set": given})
+    nodes = config.allocation.num_nodes()
+    return as_asked(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
+
+
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     return as_asked(flat(configuration.resolve(given).model_dump(mode="json")))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedshift_app.comparing import grouping, papers
 from fedshift_app.comparing import runs as reading
+from fedshift_app.comparing.altered import Altered, altered, listed
 from fedshift_app.comparing.papers import PLAIN
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
@@ -29,12 +30,16 @@ class PaperRow:
         values: Printed numbers.
         spreads: Printed spreads.
         difference: Ours less the paper's.
+        altered: The values of our runs that are not the paper's.
+        certain: Whether its label can be read in the paper's text.
     """
 
     label: str
     values: Mapping[str, float | None]
     spreads: Mapping[str, float | None]
     difference: Mapping[str, float | None]
+    altered: tuple[Altered, ...] = ()
+    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -229,19 +234,23 @@ def _with_best(row: Row, rows: Sequence[Row], columns: Sequence[str]) -> Row:
 def _beside(row: Row, table: papers.Table, columns: Sequence[str]) -> Row:
     """Put the printed row beside ours."""
     beside = table.beside(row.runs[0].config)
-    printed = table.row(row.runs[0].config)
+    standing = table.standing(row.runs[0].config)
     stands = _comparable(row, beside)
     if not stands:
         raise ConfigError(
             f"--paper {table.id}: its columns stand for {', '.join(beside.columns.values())}; the runs have "
             f"{', '.join(row.values)}; --score clients has the measures of client models"
         )
-    if printed is None:
+    if standing is None:
         return row
+    printed = standing.row
     values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
     spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
     difference = {column: _less(row.values.get(column), values[column]) for column in columns}
-    return replace(row, paper=PaperRow(printed.method, values, spreads, difference))
+    others = altered([run.config for run in row.runs], table, beside, standing)
+    return replace(
+        row, paper=PaperRow(printed.method, values, spreads, difference, others, printed.label_certain)
+    )  # fmt: skip
 
 
 def _less(ours: Spread | None, printed: float | None) -> float | None:
@@ -327,6 +336,7 @@ def _paper_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
             found.append(f"{who}: {', '.join(sorted(names))}")
     if beside.unseen:
         found.append("the paper's columns are unseen domains: only a run's held-out domain stands beside one")
+    found += _altered_notes(rows, table)
     without = [row.label for row in rows if row.paper is None]
     if without:
         found.append(f"the paper prints no row of {', '.join(without)}")
@@ -335,3 +345,29 @@ def _paper_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
     if others:
         found.append(f"printed too: {', '.join(others)}")
     return found + [f"print error: {check}" for check in table.checks()]
+
+
+def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
+    """Return what a reader must know of the rows that stand beside a printed one: which values are not the paper's."""
+    pairs = [(row, row.paper) for row in rows if row.paper is not None]
+    experiments = dict.fromkeys(table.experiment(table.beside(row.runs[0].config)) for row, _ in pairs)
+    if not pairs:
+        return []
+    found = [f"the paper's values are those of conf/experiments/{' and '.join(experiments)}"]
+    shared = [one for one in pairs[0][1].altered if len(pairs) > 1 and all(one in paper.altered for _, paper in pairs)]
+    if shared:
+        found.append(f"not the paper's, in every row beside a printed one: {listed(shared)}")
+    faithful = []
+    for row, paper in pairs:
+        own = [one for one in paper.altered if one not in shared]
+        if own:
+            found.append(f"not the paper's, {_named(row)} beside {paper.label}: {listed(own)}")
+        else:
+            faithful.append(f"{_named(row)} beside {paper.label}")
+    if faithful:
+        found.append(f"{'nothing else differs' if shared else 'all as in the paper'}: {', '.join(faithful)}")
+    lost = [paper.label for _, paper in pairs if not paper.certain]
+    if lost:
+        found.append(f"the label of {', '.join(lost)} is lost in the paper's text, and this is a reading: "
+                     f"{table.printed.about}")  # fmt: skip
+    return found

@@ -227,9 +227,9 @@ def _lacking(asked: Asked, methods: Sequence[str], notes: list[str]) -> Mapping[
         section, _, param = key.partition(".")
         if section != "method" or param in ("", "name"):
             continue
-        without = [m for m in methods if param.replace("-", "_") not in registry.get(m).params()]
+        without = [m for m in methods if param.replace("-", "_") not in registry.get(m).known_keys()]
         if len(without) == len(methods):
-            known = "; ".join(f"{m} has {', '.join(registry.get(m).params()) or 'none'}" for m in methods)
+            known = "; ".join(f"{m} has {', '.join(registry.get(m).known_keys()) or 'none'}" for m in methods)
             raise ConfigError(f"{key}: no method of the grid has this parameter: {known}")
         if without:
             notes.append(f"{key} is left out for {', '.join(without)}: no such parameter")

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from fedshift_app import cli
 from fedshift_app.comparing import compare, keep
+from fedshift_app.comparing.altered import MOST_NAMED, MOST_VALUE, Altered, listed
 from fedshift_app.comparing.seeds import paired, spread
 from fedshift_app.config.resolving import resolve
+from fedshift_wire.bounds import shortened
 from fedshift_wire.errors import ConfigError
 
 MakeRun = Callable[..., Path]
@@ -322,6 +324,119 @@ def test_a_papers_row_stands_beside_ours(make_run: MakeRun) -> None:
     assert any(note.startswith(budget) for note in found.numbers.notes)
     assert any(note.startswith("print error: Table 2 FDSE") for note in found.numbers.notes)
     assert "81.24" in found.text() and "less paper" in found.markdown()
+
+
+def as_many(number: int) -> list[dict[str, Any]]:
+    """Return as many nodes as a results file tells of."""
+    return [{"domain": "mnist", "class_counts": [1]}] * number
+
+
+FIVE = DIGITS | {"mnistm": 50.0}
+FOUR = {"photo": 60.0, "art_painting": 50.0, "cartoon": 70.0, "sketch": 75.0}
+CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by_domain": FIVE}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "method", "flat", "paper", "told"),
+    [
+        ("f2dc-digits", "f2dc", {}, "f2dc.table2", []),
+        ("f2dc-digits", "f2dc", {"set": "method.sigma=5"}, "f2dc.table2", ["sigma=5.0 (paper 0.1)"]),
+        ("f2dc-digits", "f2dc", {"rounds": 20}, "f2dc.table2", ["rounds=20 (paper 100)"]),
+        ("f2dc-digits", "fedavg", {"set": "aggregation.weights=equal train.lr=0.1"}, "f2dc.table2",
+         ["aggregation.weights=equal (paper method)", "train.lr=0.1 (paper 0.01)"]),
+        ("f2dc-digits", "fedprox", {"set": "model.name=cnn allocation.share=0.02 images.flip=false"}, "f2dc.table2",
+         ["model.name=cnn (paper resnet10)", "allocation.share=0.02 (paper 0.01)", "images.flip=false (paper true)"]),
+        ("f2dc-digits", "moon", {"set": "train.threads=2 federation.node_timeout=9 dataset.data_dir=/mine"},
+         "f2dc.table2", []),
+        ("f2dc-pacs", "fedavg", {"set": "modules=[f2dc] modules.f2dc.sigma=5"}, "f2dc.table3",
+         ["modules.f2dc.sigma=5.0 (paper 0.1)"]),
+        ("f2dc-pacs", "f2dc", {"set": "method.sigma=0.3"}, "f2dc.table5", []),
+        ("f2dc-pacs", "f2dc", {"set": "method.sigma=0.3 method.tau=0.1"}, "f2dc.table5", ["tau=0.1 (paper 0.06)"]),
+        ("fedcode-digit5", "fedcode", {"set": "method.alpha=5 method.use_sain=false"}, "fedcode.table3",
+         ["alpha=5.0 (paper 20.0)", "use_sain=false (paper true)"]),
+        ("fedcode-digit5", "fedcode", {"set": "method.use_fdr=false"}, "fedcode.table5", []),
+        ("i2pfl-out-digits", "i2pfl", {"set": "allocation.held_out=[usps]"}, "i2pfl.tableiiidigits", []),
+        ("i2pfl-out-digits", "i2pfl", {"set": "allocation.held_out=[usps,syn]"}, "i2pfl.tableiiidigits",
+         ["allocation.held_out=[usps,syn] (paper [mnist])"]),
+        ("fedicon-digit5-covariate", "fedicon", {"set": "method.lie=false", "rounds": 100}, "fedicon.table8", []),
+    ],
+)  # fmt: skip
+def test_each_value_that_is_not_the_papers_is_named(
+    make_run: MakeRun, experiment: str, method: str, flat: dict[str, Any], paper: str, told: list[str]
+) -> None:
+    config = resolve({"experiment": experiment, "method": method} | flat)
+    nodes = as_many(config.allocation.num_nodes() or 0)
+    numbers = FOUR if config.dataset.name == "pacs" else FIVE
+    run = make_run(method, 0, numbers, experiment=experiment, flat=flat, nodes=nodes, client_models=CLIENTS)
+    found = compare([run], paper=paper, score="clients" if "fedcode" in experiment else "last5")
+    (row,) = found.numbers.rows
+    assert row.paper is not None and [one.told for one in row.paper.altered] == told
+    named = f"{row.label} beside {row.paper.label}"
+    expected = f"not the paper's, {named}: {', '.join(told)}" if told else f"all as in the paper: {named}"
+    assert expected in found.numbers.notes
+    assert f"the paper's values are those of conf/experiments/{experiment}" in found.numbers.notes
+
+
+def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
+    flat = {"set": "method.sigma=5", "rounds": 20}
+    run = make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", flat=flat, nodes=as_many(20))
+    found = compare([run], paper="f2dc.table2")
+    told = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
+    assert f"- not the paper's, f2dc beside F2DC: {told}" in found.text()
+    assert f"- not the paper's, f2dc beside F2DC: {told}" in found.markdown()
+    assert f"<li>not the paper&#x27;s, f2dc beside F2DC: {told}</li>" in found.html()
+    for text in (found.text(), found.markdown(), found.html()):
+        assert "  less paper, 2 values differ" in text
+    (line,) = csv.DictReader(io.StringIO(found.csv()))
+    assert line["not the paper's"] == told.replace(", ", "; ")
+    (row,) = json.loads(found.json())["rows"]
+    assert row["altered"] == {
+        "method.sigma": {"ours": ["5.0"], "paper": "0.1"}, "rounds": {"ours": ["20"], "paper": "100"}
+    }  # fmt: skip
+    as_printed = compare(
+        [make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", nodes=as_many(20))], paper="f2dc.table2"
+    )
+    assert "  less paper  " in as_printed.text() and "less paper," not in as_printed.text()
+
+
+def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
+    domains = {"mnist": 96.0, "usps": 90.0, "mnistm": 50.0}
+    runs = [make_run(m, 0, domains, experiment="digits-small", nodes=as_many(6)) for m in ("fedavg", "fedprox", "f2dc")]
+    notes = compare(runs, paper="f2dc.table2").numbers.notes
+    shared = [note for note in notes if note.startswith("not the paper's, in every row beside a printed one: ")]
+    assert len(shared) == 1
+    for told in (
+        "rounds=10 (paper 100)", "nodes=6 (paper 20)", "train.epochs=5 (paper 10)",
+        "allocation.counts={mnist:2,mnistm:2,usps:2} (paper {mnist:3,svhn:6,syn:5,usps:6})",
+        "allocation.share={mnist:0.01,mnistm:0.03,usps:0.05} (paper 0.01)",
+        "dataset.domains=[mnist,usps,mnistm] (paper [mnist,usps,svhn,syn])",
+    ):  # fmt: skip
+        assert told in shared[0]
+    assert "dataset.size" not in shared[0]  # null is the data set's own, 32
+    assert (
+        "not the paper's, f2dc beside F2DC: lambda1=0.1 (paper 0.8), noise=gumbel_pair (paper logistic_pair)" in notes
+    )
+    assert "nothing else differs: fedavg beside FedAvg, fedprox beside FedProx" in notes
+
+
+def test_a_lost_label_is_told_as_a_reading(make_run: MakeRun) -> None:
+    flat = {"set": "method.use_apa=false"}
+    run = make_run("i2pfl", 0, DIGITS, experiment="i2pfl-digits", flat=flat, nodes=as_many(20))
+    found = compare([run], paper="i2pfl.tableivdigits")
+    (row,) = found.numbers.rows
+    assert row.paper is not None and row.paper.values["AVG"] == 86.11 and row.paper.altered == ()
+    assert "  paper: w/o APA (a reading)" in found.text()
+    assert any(note.startswith("the label of w/o APA is lost in the paper's text, and this is a reading: ")
+               for note in found.numbers.notes)  # fmt: skip
+
+
+@given(st.integers(0, 300), st.text(max_size=400))
+def test_a_line_of_altered_values_is_bounded_and_counts_the_rest(number: int, value: str) -> None:
+    values = [Altered(f"train.key{i}", (shortened(value, MOST_VALUE),), "0") for i in range(number)]
+    told = listed(values)
+    assert len(told) <= MOST_NAMED * (MOST_VALUE + 40) + 40
+    assert told.count("(paper 0)") - value.count("(paper 0)") * min(number, MOST_NAMED) <= MOST_NAMED
+    assert told.endswith(f" and {number - MOST_NAMED} more, which --json names") == (number > MOST_NAMED)
 
 
 def test_domains_that_only_one_side_has_are_told_and_averages_left_out(make_run: MakeRun) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from typing import Any
 
 import pytest
 import yaml
@@ -9,7 +11,10 @@ from support import ROOT
 
 from datasets import catalog
 from fedshift_app.comparing import papers
-from fedshift_app.comparing.papers import Table
+from fedshift_app.comparing.altered import altered
+from fedshift_app.comparing.papers import Beside, PrintedRow, Table
+from fedshift_app.comparing.runs import NODES, ROW_SECTIONS
+from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.resolving import resolve
@@ -21,6 +26,25 @@ TABLES = papers.all_tables()
 ADDED = ("methods", "beside", "budget")
 #: What our columns may be besides domains.
 MEASURES = re.compile(r"AVG|STD|LTA|GASA|GATA|CPRR|(ATA|all on) \w+|all on AVG")
+
+
+def resolved(experiment: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return all settings of a run by dotted key, and its number of nodes."""
+    given = shlex.join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    config = resolve({"experiment": experiment, "set": given})
+    return as_asked(flat(config.model_dump(mode="json"))) | {NODES: config.allocation.num_nodes()}
+
+
+def row_of(table: Table, config: dict[str, Any]) -> PrintedRow | None:
+    """Return the printed row that stands beside a run."""
+    standing = table.standing(config)
+    return None if standing is None else standing.row
+
+
+def one_reading(table: Table, row: PrintedRow) -> dict[str, Any]:
+    """Return what a row of a certain label stands for."""
+    (ours,) = table.readings(row)
+    return ours
 
 
 @pytest.mark.parametrize("name", names("papers"))
@@ -51,12 +75,10 @@ def test_what_a_table_stands_for_exists(table: Table) -> None:
     assert table.printed.methods.keys() <= labels
     for row in table.printed.rows:
         assert set(row.values) == set(table.printed.columns)
-        ours = table.stands_for(row)
-        if ours:
-            given = " ".join(f"{key}={json.dumps(value)}" for key, value in ours.items() if key != "method.name")
-            config = resolve({"method": ours["method.name"], "rounds": 30, "set": given})
-            settings = as_asked(flat(config.model_dump(mode="json")))
-            assert {key: settings[key] for key in ours} == ours
+        for ours in table.readings(row):
+            settings = resolved("handwritten", ours | {"rounds": 30})
+            makes_it = {key: value for key, value in ours.items() if key.startswith(ROW_SECTIONS)}
+            assert {key: settings[key] for key in makes_it} == makes_it
     for beside in table.printed.beside:
         domains = {domain for name in beside.dataset for domain in catalog.get(name).domains}
         assert beside.columns.keys() <= set(table.printed.columns)
@@ -76,36 +98,97 @@ def test_the_tables_of_experiments_are_here() -> None:
 def test_a_row_is_chosen_by_its_settings() -> None:
     table = papers.get("f2dc.table5")
     plain = {"method.name": "f2dc", "modules": "none", "adapt.name": "none"}
-    found = table.row(plain | {"method.sigma": 0.3})
+    found = row_of(table, plain | {"method.sigma": 0.3})
     assert found is not None and found.value("AVG") == 75.34
-    assert table.row(plain | {"method.sigma": 0.2}) is None
-    carried = papers.get("f2dc.table1b").row({"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"})
+    assert row_of(table, plain | {"method.sigma": 0.2}) is None
+    carried = row_of(papers.get("f2dc.table1b"), {"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"})
     assert carried is None  # FedAvg with modules is not FedAvg
-    carried = papers.get("f2dc.table3").row({"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"})
+    carried = row_of(papers.get("f2dc.table3"), {"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"})
     assert carried is not None and carried.method == "FedAvg+DFD+DFC"
 
 
 def test_a_method_with_a_part_switched_off_stands_beside_no_row_of_the_whole() -> None:
     table = papers.get("fedicon.table1")
-    whole = {"modules": "none", "adapt.name": "none", **table.stands_for(table.printed.rows[-1])}
-    found = table.row(whole)
+    whole = {"modules": "none", "adapt.name": "none", **one_reading(table, table.printed.rows[-1])}
+    found = row_of(table, whole)
     assert found is not None and found.method == "FedICON"
-    assert table.row(whole | {"method.tta": False}) is None
+    assert row_of(table, whole | {"method.tta": False}) is None
 
 
 def test_fedproto_shares_weights_where_the_paper_has_one_global_model() -> None:
     ours = {"method.name": "fedproto", "modules": "none", "adapt.name": "none"}
     for id_ in ("i2pfl.tableiidigits", "fedseproto.table1digits"):
-        assert papers.get(id_).row(ours | {"method.share_weights": False}) is None
-        assert papers.get(id_).row(ours | {"method.share_weights": True}) is not None
-    assert papers.get("fedseproto.table3").row(ours | {"method.share_weights": False}) is not None
+        assert row_of(papers.get(id_), ours | {"method.share_weights": False}) is None
+        assert row_of(papers.get(id_), ours | {"method.share_weights": True}) is not None
+    assert row_of(papers.get("fedseproto.table3"), ours | {"method.share_weights": False}) is not None
 
 
-def test_a_row_whose_label_was_lost_stands_beside_nothing() -> None:
-    table = papers.get("i2pfl.tableivdigits")
-    lost = [row for row in table.printed.rows if not row.label_certain]
-    assert [row.method for row in lost] == ["w/o APA", "w/o GPCL"]
-    assert all(not table.stands_for(row) for row in lost)
+BESIDE = [(table, beside) for table in TABLES for beside in table.printed.beside]
+
+
+@pytest.mark.parametrize(("table", "beside"), BESIDE, ids=[f"{t.id}-{b.dataset[0]}" for t, b in BESIDE])
+def test_what_a_row_stands_for_in_the_papers_own_experiment_stands_beside_it_with_nothing_altered(
+    table: Table, beside: Beside
+) -> None:
+    experiment = table.experiment(beside)
+    for row in table.printed.rows:
+        for ours in table.readings(row):
+            config = resolved(experiment, beside.when | ours)
+            standing = table.standing(config)
+            assert table.beside(config) == beside
+            assert standing is not None and (standing.row.method, standing.asked) == (row.method, ours)
+            assert altered([config], table, beside, standing) == ()
+
+
+def test_a_table_is_named_by_one_experiment_at_most() -> None:
+    named = [read_yaml(CONF / "experiments" / f"{name}.yaml").get("paper") for name in names("experiments")]
+    tables = [papers.get(table).id for table in named if table is not None]
+    assert len(set(tables)) == len(tables) > 0
+
+
+def test_a_table_of_no_experiment_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"conf/papers: f2dc.table5 lacks the key experiment"):
+        papers.get("f2dc.table5").experiment(Beside(dataset=("pacs",), columns={}))
+
+
+def test_no_row_that_names_a_method_of_ours_stands_for_nothing() -> None:
+    lacking = [
+        (table.id, row.method)
+        for table in TABLES for row in table.printed.rows
+        if set(registry.METHODS) & set(re.split(r"[^\w-]+", row.method.casefold())) and not table.readings(row)
+    ]  # fmt: skip
+    assert lacking == []
+
+
+@pytest.mark.parametrize("part", ["digits", "office10", "pacs"])
+def test_the_rows_of_one_loss_stand_beside_i2pfl_with_the_other_switched_off(part: str) -> None:
+    table = papers.get(f"i2pfl.tableiv{part}")
+    assert [row.method for row in table.printed.rows if not row.label_certain] == ["w/o APA", "w/o GPCL"]
+    config = resolved("i2pfl-digits", {"method.name": "i2pfl"})
+    for use_gpcl, use_apa, label in ((True, False, "w/o APA"), (False, True, "w/o GPCL"), (True, True, "I2PFL")):
+        row = row_of(table, config | {"method.use_gpcl": use_gpcl, "method.use_apa": use_apa})
+        assert row is not None and row.method == label
+
+
+@pytest.mark.parametrize("part", ["top", "bottom"])
+@pytest.mark.parametrize(
+    ("dfd", "dfc", "aggregation", "place"),
+    [
+        (True, False, "daa", 2), (True, False, "fedavg", 3), (False, True, "daa", 3),  # rows 3 and 4
+        (False, False, "daa", 1), (True, True, "fedavg", 4), (True, True, "daa", 5), (False, True, "fedavg", None),
+    ],
+)  # fmt: skip
+def test_the_rows_of_f2dcs_ablation(part: str, dfd: bool, dfc: bool, aggregation: str, place: int | None) -> None:
+    table = papers.get(f"f2dc.table6{part}")
+    asked = {"method.use_dfd_loss": dfd, "method.use_dfc_loss": dfc, "method.aggregation": aggregation}
+    config = resolved("f2dc-pacs", {"method.name": "f2dc"} | asked)
+    assert row_of(table, config) == (None if place is None else table.printed.rows[place])
+
+
+@pytest.mark.parametrize(("dp", "average"), [("add", 87.15), ("shrink_add", 87.15), ("off", 87.33)])
+def test_noise_on_prototypes_stands_beside_the_row_with_dp(dp: str, average: float) -> None:
+    row = row_of(papers.get("i2pfl.tablevidigits"), resolved("i2pfl-digits", {"method.name": "i2pfl", "method.dp": dp}))
+    assert row is not None and row.value("Avg") == average
 
 
 def test_print_errors_belong_to_their_table() -> None:
@@ -116,5 +199,5 @@ def test_print_errors_belong_to_their_table() -> None:
 
 def test_a_printed_spread_is_kept() -> None:
     table = papers.get("fedicon.table1")
-    row = table.row({"modules": "none", "adapt.name": "none", **table.stands_for(table.printed.rows[-1])})
+    row = row_of(table, {"modules": "none", "adapt.name": "none", **one_reading(table, table.printed.rows[-1])})
     assert row is not None and (row.value("MNIST"), row.spread("MNIST")) == (89.67, 1.48)

@@ -102,6 +102,19 @@ def test_seeds_are_outermost_so_that_all_methods_soon_have_one() -> None:
     assert labels(*asked, "order=method-first") == ["fedavg seed=0", "fedavg seed=1", "fedbn seed=0", "fedbn seed=1"]
 
 
+def test_a_recipes_parameters_are_parameters_of_the_method() -> None:
+    points, notes = gridded("method=fedavg,f2dc,fedicon", "method.sigma=0.1,5", "method.tta=true,false")
+    assert [point.label for point in points] == [
+        "fedavg", "f2dc method.sigma=0.1", "f2dc method.sigma=5", "fedicon method.tta=true", "fedicon method.tta=false"
+    ]  # fmt: skip
+    assert [point.config.modules[0]["sigma"] for point in points[1:3]] == [0.1, 5.0]
+    assert [point.config.adapt["name"] for point in points[3:]] == ["fedicon", "none"]
+    assert notes[:2] == [
+        "method.sigma is left out for fedavg, fedicon: no such parameter",
+        "method.tta is left out for fedavg, f2dc: no such parameter",
+    ]
+
+
 def test_a_parameter_that_a_method_lacks_is_left_out_and_equal_runs_are_one() -> None:
     points, notes = gridded("method=fedavg,i2pfl,fedproto", "seed=0,1", "method.tau=0.02,0.07")
     assert [point.label for point in points if "seed=0" in point.label] == [

@@ -1,0 +1,113 @@
+"""Which values of a run that stands beside a printed row are not the paper's.
+
+The paper's are those of its own experiment file, resolved for that row with nothing set by hand.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import catalog
+from fedshift_app.comparing.grouping import parameter, shown
+from fedshift_app.comparing.papers import Beside, Standing, Table
+from fedshift_app.comparing.runs import ASIDE, NODES, ROW_SECTIONS, paper_settings
+from fedshift_wire.bounds import shortened
+
+#: So many values are named in a line; of more, the number is told.
+MOST_NAMED = 24
+MOST_VALUE = 100  # characters of a value
+#: What decides no number of the last five rounds besides ``ASIDE``: when else the same weights are scored; threads and
+#: images that are scored together, which round the same sums in another order; nodes that a deployment waits for.
+UNTOLD = (
+    *ASIDE, "evaluate.every", "evaluate.fraction", "evaluate.client_models", "images.eval_batch", "train.threads",
+    "federation.min_nodes",
+)  # fmt: skip
+#: Settings that are told as a whole: which domains they name is the value.
+WHOLE = ("allocation.counts", "allocation.share")
+#: What is told first.
+ORDER = (*ROW_SECTIONS, "rounds", NODES, "train.", "model.", "allocation.", "dataset.", "images.")
+HELD_OUT = "allocation.held_out"
+SIZE = "dataset.size"  # null: the data set's own
+_NOTHING = object()  # where one side has no such setting
+
+
+@dataclass(frozen=True)
+class Altered:
+    """A value that is not the paper's.
+
+    Attributes:
+        key: The setting's dotted key.
+        ours: The values of the runs, one unless seeds differ in it; as YAML.
+        paper: The paper's, as YAML.
+    """
+
+    key: str
+    ours: tuple[str, ...]
+    paper: str
+
+    @property
+    def told(self) -> str:
+        """The value with the paper's beside it."""
+        return f"{parameter(self.key)}={' and '.join(self.ours)} (paper {self.paper})"
+
+
+def altered(
+    configs: Sequence[Mapping[str, Any]], table: Table, beside: Beside, standing: Standing
+) -> tuple[Altered, ...]:
+    """Return the values of a row's runs that are not the paper's: the method's own first, then what it trained on.
+
+    Args:
+        configs: The settings of each run by dotted key, with its number of nodes.
+        table: The table.
+        beside: Which of its columns stand beside the runs.
+        standing: Which of its rows does.
+
+    Raises:
+        ConfigError: If the table belongs to no experiment.
+    """
+    asked = dict(beside.when) | dict(standing.asked)
+    given = shlex.join(f"{key}={json.dumps(value)}" for key, value in asked.items())
+    paper = _as_told(paper_settings(table.experiment(beside), given))
+    ours = [_as_told(config) for config in configs]
+    if beside.unseen and all(len(one.get(HELD_OUT, ())) == 1 for one in ours):
+        paper.pop(HELD_OUT, None)  # each of the paper's columns is a run of its own
+        ours = [{key: value for key, value in one.items() if key != HELD_OUT} for one in ours]
+    if NODES not in paper:
+        ours = [{key: value for key, value in one.items() if key != NODES} for one in ours]
+    found = []
+    for key in dict.fromkeys(key for settings in (paper, *ours) for key in settings):
+        theirs, values = paper.get(key, _NOTHING), [one.get(key, _NOTHING) for one in ours]
+        if any(value != theirs for value in values):
+            found.append(Altered(key, tuple(dict.fromkeys(map(_told, values))), _told(theirs)))
+    return tuple(sorted(found, key=lambda one: _rank(one.key)))
+
+
+def listed(values: Sequence[Altered]) -> str:
+    """Return values in one line of bounded length; those that do not fit are counted."""
+    more = len(values) - MOST_NAMED
+    told = ", ".join(one.told for one in values[:MOST_NAMED])
+    return told + (f" and {more} more, which --json names" if more > 0 else "")
+
+
+def _as_told(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide numbers, those of ``WHOLE`` as one value each, the size as it is."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        whole = next((section for section in WHOLE if key.startswith(f"{section}.")), None)
+        if whole is not None:
+            found.setdefault(whole, {})[key.removeprefix(f"{whole}.")] = value
+        elif key not in UNTOLD:
+            found[key] = value
+    if found[SIZE] is None:
+        found[SIZE] = catalog.get(settings["dataset.name"]).size
+    return found
+
+
+def _told(value: Any) -> str:
+    return "none" if value is _NOTHING else shortened(shown(value), MOST_VALUE)
+
+
+def _rank(key: str) -> int:
+    return next((i for i, first in enumerate(ORDER) if key.startswith(first)), len(ORDER))
