@@ -188,8 +188,20 @@ def check_together(config: RunConfig) -> None:
             "shift.label_mix=own needs allocation.test_fraction=0, found "
             f"{config.allocation.test_fraction:g}: a test set cut from a node's images follows its labels already"
         )
+    if config.allocation.test_on == "domain":
+        _check_whole_domains(config)
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_whole_domains(config: RunConfig) -> None:
+    """Refuse what goes by test splits where whole domains are the test."""
+    if config.shift.name == "corruption" or config.shift.label_mix == "own":
+        found = "name=corruption" if config.shift.name == "corruption" else "label_mix=own"
+        raise ConfigError(f"shift.{found} needs allocation.test_on=split, found domain: it alters test splits")
+    for domain in config.dataset.domains:
+        if domain in catalog.get(config.dataset.name).test_only:
+            raise ConfigError(f"allocation.test_on=domain: {domain!r} is a test set only; allowed is split")
 
 
 def explain(error: ValidationError, *section: str) -> str:
