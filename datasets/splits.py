@@ -27,8 +27,13 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     #: Each node's share of its domain's training images (see ``pool``), drawn without replacement: one
     #: number, one per domain, or "equal" to divide all of them among the domain's nodes.
     share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = "equal"
+    #: How a share of images becomes a whole number: nearest, or down as ``int`` does (the code of FPL and F2DC).
+    rounding: Literal["nearest", "down"] = "nearest"
     #: Each node draws its share from the whole domain: no image twice on a node, but on several nodes.
     with_replacement: bool = False
+    #: The nodes of a domain draw one after the other, and the last takes what is left where that is less than its
+    #: share (the code of FPL and F2DC): of four nodes at 30 % it gets 10 %.
+    last_takes_rest: bool = False
     #: Images are swapped until every node holds each class at least once (FPL's and F2DC's code).
     class_coverage: bool = False
     #: Label skew: each class of a domain is spread over its nodes by Dirichlet(label_skew); None: off.
@@ -38,6 +43,9 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     test_fraction: float = Field(0.0, ge=0, lt=1)
     #: Part of a node's training images that is set aside to choose a round by, the classes in proportion.
     validation_fraction: float = Field(0.0, ge=0, lt=1)
+    #: Which images of a domain are its test: its test split, or in simulation all of them, those that nodes train on
+    #: too (the lists that the code of I2PFL's first author tests PACS on).
+    test_on: Literal["split", "domain"] = "split"
     #: Domains that no node holds; they are evaluated all the same (leave-one-domain-out).
     held_out: tuple[str, ...] = Field(())
 
@@ -76,6 +84,21 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             raise ValueError("with_replacement and label_skew exclude each other: skewed parts are disjoint")
         return self
 
+    @model_validator(mode="after")
+    def _rest_needs_a_share(self) -> "Allocation":
+        if self.last_takes_rest and self.share == "equal":
+            raise ValueError("last_takes_rest needs a number under share; equal leaves no rest")
+        for key in ("with_replacement", "label_skew"):
+            if self.last_takes_rest and getattr(self, key):
+                raise ValueError(f"last_takes_rest and {key} exclude each other: nodes draw one after the other")
+        return self
+
+    @model_validator(mode="after")
+    def _one_kind_of_test(self) -> "Allocation":
+        if self.test_on == "domain" and self.test_fraction > 0:
+            raise ValueError("test_on=domain and test_fraction exclude each other: a node's own test set is the test")
+        return self
+
     def check(self, domains: tuple[str, ...]) -> None:
         """Check the allocation against the domains of the run.
 
@@ -104,10 +127,17 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             if domain in self.held_out and count > 0:
                 raise ConfigError(f"allocation: {domain!r} is held out, but counts gives it {count} nodes")
             share = self.share_of(domain)
-            if share is not None and not self.with_replacement and share * count > 1 + 1e-9:
+            if share is None or self.with_replacement:
+                continue
+            if self.last_takes_rest and share * (count - 1) >= 1 - 1e-9:
+                raise ConfigError(
+                    f"allocation: {count - 1} nodes of {domain!r} with {100 * share:g} % of its training images each "
+                    f"leave nothing for the last of {count}; allowed are fewer nodes, or a smaller share"
+                )
+            if not self.last_takes_rest and share * count > 1 + 1e-9:
                 raise ConfigError(
                     f"allocation: {count} nodes of {domain!r} ask for {100 * share:g} % of its training images each, "
-                    f"{100 * share * count:g} % together; allowed is 100 %, or with_replacement"
+                    f"{100 * share * count:g} % together; allowed is 100 %, with_replacement or last_takes_rest"
                 )
 
     @property
@@ -125,6 +155,10 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """The splits of a domain, one after the other, whose images its nodes divide."""
         return SPLITS if self.test_fraction > 0 else ("train",)
 
+    def reads(self, domain: str) -> tuple[Split, ...]:
+        """Return the splits of a domain that a run reads: of one that no node holds, those that are its test."""
+        return ("test",) if domain in self.held_out and self.test_on == "split" else SPLITS
+
     def training_domains(self, domains: tuple[str, ...]) -> tuple[str, ...]:
         """Return the domains that nodes may hold, in the order of ``domains``."""
         return tuple(domain for domain in domains if domain not in self.held_out)
@@ -133,6 +167,10 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """Return a node's share of this domain, or None where nodes divide it equally."""
         share = self.share.get(domain) if isinstance(self.share, dict) else self.share
         return None if share is None or isinstance(share, str) else share
+
+    def size_of(self, share: float, num_examples: int) -> int:
+        """Return how many images a share of ``num_examples`` is."""
+        return int(share * num_examples) if self.rounding == "down" else round(share * num_examples)
 
     def num_nodes(self) -> int | None:
         """Return the number of nodes that the allocation needs, or None where any number will do."""
@@ -271,30 +309,36 @@ def _holdings(
     share = allocation.share_of(domain)
     if share is not None and allocation.with_replacement:
         draws = [generator(seed, f"own-share-{domain}", part).permutation(len(labels)) for part in range(nodes)]
-        size = round(share * len(labels))
+        size = allocation.size_of(share, len(labels))
         if not allocation.class_coverage:
             return [order[:size] for order in draws]
         return [dividing.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in draws]
     order = generator(seed, f"share-{domain}").permutation(len(labels))
-    size = len(labels) if share is None else nodes * _size(domain, share, nodes, len(labels))
-    chosen, spare = order[:size], order[size:]
+    sizes = _sizes(allocation, domain, nodes, len(labels))
+    chosen, spare = order[: sum(sizes)], order[sum(sizes) :]
     if allocation.label_skew is None:
-        parts = np.array_split(chosen, nodes)
+        parts = np.split(chosen, np.cumsum(sizes)[:-1])
     else:
         rng = generator(seed, f"label-skew-{domain}")
         parts = dividing.skew_labels(chosen, labels, nodes, allocation.label_skew, rng)
     return dividing.cover_classes(parts, spare, labels, num_classes, domain) if allocation.class_coverage else parts
 
 
-def _size(domain: str, share: float, nodes: int, num_examples: int) -> int:
+def _sizes(allocation: Allocation, domain: str, nodes: int, num_examples: int) -> list[int]:
     """Return how many of a domain's images each of its nodes gets, all of them different."""
-    size = round(share * num_examples)
+    share = allocation.share_of(domain)
+    if share is None:
+        each, more = divmod(num_examples, nodes)
+        return [each + 1] * more + [each] * (nodes - more)
+    size = allocation.size_of(share, num_examples)
+    if allocation.last_takes_rest:
+        return [max(0, min(size, num_examples - place * size)) for place in range(nodes)]
     if share * nodes > 1 + 1e-9:
         raise DataError(
             f"{nodes} nodes of {domain!r} ask for {size} training images each, {size * nodes} together; "
-            f"it has {num_examples}; allowed is less, or allocation.with_replacement"
+            f"it has {num_examples}; allowed is less, allocation.with_replacement or allocation.last_takes_rest"
         )
-    return min(size, num_examples // nodes)  # rounding up must not ask for more than all
+    return [min(size, num_examples // nodes)] * nodes  # rounding up must not ask for more than all
 
 
 def _cut(

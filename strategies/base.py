@@ -186,7 +186,7 @@ class DomainStrategy(FedAvg):
         Raises:
             FederationError: If they are not as many as the updates, finite, from 0 up and 1 in sum.
         """
-        found = by_rule(self.federation.aggregation, updates)
+        found = by_rule(self.federation.aggregation, updates, self.roster.num_domains)
         if found is not None:
             return check_weights(found, len(updates), f"aggregation.weights={self.federation.aggregation.weights}")
         return check_weights(self.weights(updates), len(updates), f"the method {self.federation.method!r}")

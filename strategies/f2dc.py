@@ -4,12 +4,15 @@ Paper: "Domain-Skewed Federated Learning with Feature Decoupling and Calibration
 Guansong Pang, CVPR 2026; https://arxiv.org/abs/2603.14238 (equations 10, 11).
 Reference code: mala-lab/F2DC, versions up to commit c59e322 and commit 6b0a8ed; none implements these equations.
 
-Symbols: n_k^c images of class c on node k, n_k and n^c their sums, N all, Q domains, B_k^c = n_k^c / n^c,
-G^c = 1 / Q, d_k domain discrepancy, p_k weight.
+Symbols: n_k^c images of class c on node k, n_k and n^c their sums, N all, C classes, Q domains, B_k^c = n_k / N as
+printed (or exact, n_k^c / n^c), G^c = 1 / Q, d_k domain discrepancy, p_k weight.
 
-Deviations: (1) B_k^c is exact; the paper's approximation n_k / N is ``aggregation.balance=approximate``;
-(2) a class that nobody holds is left out of the sum (A8); (3) with partial participation n, N and Q are those of
-the round (A9).
+Q is the number of domains, not of clients: section 4.3 says so twice ("Q denotes the number of domains", "for PACS,
+Q = 4", where ten clients train), and the code has no Q at all. Here it is the number of domains that the nodes of the
+federation hold, whether or not one of them answers in a round.
+
+Deviations: (1) B_k^c = n_k^c / n^c, which the paper's n_k / N approximates, is ``aggregation.balance=exact``; a class
+that nobody holds is then left out of the sum (A8); (2) with partial participation n and N are those of the round (A9).
 """
 
 import numpy as np
@@ -19,13 +22,13 @@ FloatArray = NDArray[np.float64]
 
 
 def discrepancy(held: FloatArray, domains: int) -> FloatArray:
-    r"""Measure how far each node is from holding an equal share of every domain (Eq. 10).
+    r"""Measure how far each node is from holding an equal share of every domain (Eq. 10) with the exact shares.
 
     .. math:: \mathbf d_k=\sqrt{\tfrac12\sum_{c:\,n^c>0}\Big(\frac{n_k^c}{n^c}-\frac1Q\Big)^2}
 
     Args:
         held: n_k^c, (K, C).
-        domains: Q.
+        domains: Q, at least 1.
 
     Returns:
         d, (K,).
@@ -34,6 +37,22 @@ def discrepancy(held: FloatArray, domains: int) -> FloatArray:
     share = held / np.where(total > 0, total, 1)  # K x C
     squared = np.square(share - 1 / domains) * (total > 0)
     return np.asarray(np.sqrt(squared.sum(axis=1) / 2))
+
+
+def approximate_discrepancy(sizes: FloatArray, classes: int, domains: int) -> FloatArray:
+    r"""Measure the same as Eq. 10 prints it: every class has the share n_k / N, so the sum has C equal terms.
+
+    .. math:: \mathbf d_k=\sqrt{\tfrac12\sum_{c=1}^C\Big(\frac{n_k}N-\frac1Q\Big)^2}
+
+    Args:
+        sizes: n_k, (K,).
+        classes: C.
+        domains: Q, at least 1.
+
+    Returns:
+        d, (K,).
+    """
+    return np.asarray(np.sqrt(classes / 2) * np.abs(sizes / sizes.sum() - 1 / domains))
 
 
 def domain_aware(sizes: FloatArray, d: FloatArray, alpha: float, beta: float) -> FloatArray:

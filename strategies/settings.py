@@ -16,7 +16,7 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     weights: Literal["method", "samples", "equal", "domain-aware"] = "method"
     alpha: float = Field(1.0, ge=0)  # weight of the share of images; useful range 0.8 to 1.2
     beta: float = Field(0.4, ge=0)  # weight of the discrepancy; useful range 0.3 to 0.5
-    balance: Literal["exact", "approximate"] = "exact"  # B_k^c = n_k^c / n^c, or n_k / N (A7)
+    balance: Literal["approximate", "exact"] = "approximate"  # B_k^c = n_k / N as printed, or n_k^c / n^c (A7)
     #: none: the weighted average; else a rule that one node cannot spoil, for the shared weights of any method that
     #: keeps the default merge. All but clip weigh each node alike.
     robust: Literal["none", "clip", "trimmed_mean", "median", "krum"] = "none"

@@ -13,8 +13,14 @@ from strategies.settings import AggregationConfig
 EXACT = 1e-6  # by which the sum of weights may miss 1: that of float32 numbers does
 
 
-def by_rule(config: AggregationConfig, updates: list[Update]) -> list[float] | None:
-    """Return one weight per update, summing to 1; None where the method has a rule of its own."""
+def by_rule(config: AggregationConfig, updates: list[Update], domains: int) -> list[float] | None:
+    """Return one weight per update, summing to 1; None where the method has a rule of its own.
+
+    Args:
+        config: The rule.
+        updates: Those of a round.
+        domains: How many domains the nodes of the federation hold, those that did not answer included; at least 1.
+    """
     if config.weights == "method":
         return None
     if config.weights == "equal":
@@ -23,12 +29,11 @@ def by_rule(config: AggregationConfig, updates: list[Update]) -> list[float] | N
         return shares([update.num_examples for update in updates])
     sizes = np.array([update.num_examples for update in updates], dtype=np.float64)
     held = np.array([update.node.class_counts for update in updates], dtype=np.float64)  # K x C
-    if config.balance == "approximate":
-        held = np.where(held.sum(axis=0) > 0, sizes[:, None], 0.0)  # n_k / N for every class that somebody holds
-    domains = len({update.node.domain for update in updates})
-    weights: list[float] = f2dc.domain_aware(
-        sizes, f2dc.discrepancy(held, domains), config.alpha, config.beta
-    ).tolist()  # fmt: skip
+    if config.balance == "exact":
+        discrepancy = f2dc.discrepancy(held, domains)
+    else:
+        discrepancy = f2dc.approximate_discrepancy(sizes, held.shape[1], domains)
+    weights: list[float] = f2dc.domain_aware(sizes, discrepancy, config.alpha, config.beta).tolist()
     return weights
 
 

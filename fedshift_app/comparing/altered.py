@@ -22,12 +22,13 @@ MOST_VALUE = 100  # characters of a value
 #: images that are scored together, which round the same sums in another order; nodes that a deployment waits for.
 UNTOLD = (
     *ASIDE, "evaluate.every", "evaluate.fraction", "evaluate.client_models", "images.eval_batch", "train.threads",
-    "federation.min_nodes",
+    "federation.min_nodes", "evaluate.bn_images",
 )  # fmt: skip
 #: Settings that are told as a whole: which domains they name is the value.
 WHOLE = ("allocation.counts", "allocation.share")
 #: What is told first.
 ORDER = (*ROW_SECTIONS, "rounds", NODES, "train.", "model.", "allocation.", "dataset.", "images.")
+WAYS = "evaluate.bn"
 HELD_OUT = "allocation.held_out"
 SIZE = "dataset.size"  # null: the data set's own
 _NOTHING = object()  # where one side has no such setting
@@ -98,6 +99,8 @@ def _as_told(settings: Mapping[str, Any]) -> dict[str, Any]:
         whole = next((section for section in WHOLE if key.startswith(f"{section}.")), None)
         if whole is not None:
             found.setdefault(whole, {})[key.removeprefix(f"{whole}.")] = value
+        elif key == WAYS and not isinstance(value, str):
+            found[key] = value[0]  # the further ways change no number of the first
         elif key not in UNTOLD:
             found[key] = value
     if found[SIZE] is None:

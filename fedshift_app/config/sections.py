@@ -190,6 +190,8 @@ def check_together(config: RunConfig) -> None:
             "shift.label_mix=own needs allocation.test_fraction=0, found "
             f"{config.allocation.test_fraction:g}: a test set cut from a node's images follows its labels already"
         )
+    if config.allocation.test_on == "domain":
+        _check_whole_domains(config)
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
 
@@ -215,6 +217,16 @@ def _check_batchnorm(config: RunConfig, networks: list[str]) -> None:
             raise ConfigError(f"{told}: the network {name} has no BatchNorm; allowed is [{AVERAGED}]")
     if ways[0] == OWN and config.allocation.held_out:
         raise ConfigError(f"{told}: its first is own, but nobody has training images of a held-out domain")
+
+
+def _check_whole_domains(config: RunConfig) -> None:
+    """Refuse what goes by test splits where whole domains are the test."""
+    if config.shift.name == "corruption" or config.shift.label_mix == "own":
+        found = "name=corruption" if config.shift.name == "corruption" else "label_mix=own"
+        raise ConfigError(f"shift.{found} needs allocation.test_on=split, found domain: it alters test splits")
+    for domain in config.dataset.domains:
+        if domain in catalog.get(config.dataset.name).test_only:
+            raise ConfigError(f"allocation.test_on=domain: {domain!r} is a test set only; allowed is split")
 
 
 def explain(error: ValidationError, *section: str) -> str:

@@ -3,7 +3,6 @@
 import numpy as np
 
 from datasets import catalog
-from datasets.base import SPLITS
 from datasets.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 
@@ -15,11 +14,10 @@ def check_data(config: RunConfig, nodes: int) -> None:
         DataError: With the file or folder.
     """
     labels = {}
-    cfg, trained = config.dataset, config.allocation.training_domains(config.dataset.domains)
+    cfg = config.dataset
     for domain in cfg.domains:
-        for split in SPLITS:
-            if split == "test" or domain in trained:
-                labels[domain, split] = catalog.load(cfg.name, domain, split, cfg.source(), cfg.size).y
+        for split in config.allocation.reads(domain):
+            labels[domain, split] = catalog.load(cfg.name, domain, split, cfg.source(), cfg.size).y
     dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
     classes = len(catalog.get(cfg.name).classes)
     for domain in dict.fromkeys(dealt):

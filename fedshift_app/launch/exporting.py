@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets import catalog, files
+from datasets import files
 from datasets.base import ImageSet
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import runner
@@ -82,9 +82,8 @@ def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[Imag
     own = own_images(config, where)
     if own.test is not None:
         return own.train, own.test
+    test = test_images(uncorrupted(config), where, domain)  # the real node corrupts them itself
     if config.shift.label_mix == "own":
-        return own.train, test_images(uncorrupted(config), where, domain)  # the real node corrupts them itself
-    cfg = config.dataset
-    test = catalog.load(cfg.name, domain, "test", cfg.source(), cfg.size)
+        return own.train, test
     parts = np.array_split(np.arange(len(test)), dealt.count(domain))
     return own.train, test.select(parts[dealt[:index].count(domain)])

@@ -73,9 +73,10 @@ def own_images(config: RunConfig, where: Place) -> Own:
 def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
     """Return the test images of a domain that this node can see, shifted if the configuration says so.
 
-    They are the domain's test split; where nodes have test sets of their own (``allocation.test_fraction``),
-    those of the domain's nodes together. With ``shift.label_mix=own`` a simulated node gets its own draw from the
-    test split of any domain; a real node's test images are its own already.
+    They are the domain's test split; with ``allocation.test_on=domain`` all images of the domain; where nodes have
+    test sets of their own (``allocation.test_fraction``), those of the domain's nodes together. With
+    ``shift.label_mix=own`` a simulated node gets its own draw from the test split of any domain; a real node's test
+    images are its own already.
 
     Raises:
         DataError: If they are missing or broken, or lack a class that the node is to be scored on.
@@ -87,6 +88,8 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
     if shift.name == "corruption" and shift.severity > 0:
         cfg = config.dataset
         whole = _corrupted(cfg.name, domain, where.source, where.shared, cfg.size, shift, config.seed)
+    elif where.shared and config.allocation.test_on == "domain":
+        whole = _both_splits(config.dataset, where.source, domain)
     else:
         whole = _split(config, where, "test", domain)
     if where.shared and shift.label_mix == "own":
@@ -137,10 +140,10 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
     Raises:
         DataError: If they are missing or broken.
     """
-    cfg, trained = config.dataset, config.allocation.training_domains(config.dataset.domains)
+    cfg = config.dataset
     found: dict[str, dict[str, str]] = {}
     for domain in cfg.domains:
-        for split in SPLITS if domain in trained else SPLITS[1:]:
+        for split in config.allocation.reads(domain):
             mark = catalog.content(cfg.name, domain, split, cfg.source(), cfg.size)
             if mark is not None:
                 found.setdefault(domain, {})[split] = mark
@@ -216,6 +219,13 @@ def _read(name: str, domain: str, split: Split, source: Source, shared: bool, si
     if shared or source.data_dir is None:
         return catalog.load(name, domain, split, source, size)
     return catalog.load_own(name, domain, split, source.data_dir, size)
+
+
+@functools.lru_cache(maxsize=8)
+def _both_splits(dataset: DatasetConfig, source: Source, domain: str) -> ImageSet:
+    """Return all images of a domain: its training, then its test split."""
+    train, test = (catalog.load(dataset.name, domain, split, source, dataset.size) for split in SPLITS)
+    return ImageSet(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]))
 
 
 @functools.lru_cache(maxsize=32)

@@ -129,6 +129,11 @@ class Roster:
         seated = (node for node in self._nodes.values() if node.index != UNSEATED)
         return sorted(seated, key=lambda node: node.index)
 
+    @property
+    def num_domains(self) -> int:
+        """How many domains those nodes hold."""
+        return len({node.domain for node in self.nodes})
+
     def gather(self, grid: Grid, at_least: int, timeout: float) -> None:
         """Wait until ``at_least`` nodes, or as many as the nodes say there are, can take part.
 

@@ -173,6 +173,15 @@ def test_four_nodes_at_30_percent() -> None:
     assert [len(parts.train) for parts in dealt.parts] == [943] * 4
 
 
+@pytest.mark.parametrize("cover", [False, True])
+def test_the_node_that_takes_the_rest_can_hold_every_class(cover: bool) -> None:
+    dealt = deal([400, 30, 12, 4], 4, 1, share=0.3, rounding="down", last_takes_rest=True, class_coverage=cover)
+    assert [len(parts.train) for parts in dealt.parts] == [133, 133, 133, 47]
+    assert np.array_equal(np.sort(dealt.everything()), np.arange(446))  # swapped, and nothing is held twice
+    covered = [len(np.unique(dealt.labels[parts.train])) == 4 for parts in dealt.parts]
+    assert all(covered) == cover
+
+
 # --- label skew ------------------------------------------------------------------------------------------
 
 

@@ -132,12 +132,70 @@ def test_shares_are_those_of_earlier_releases() -> None:
         assert [zlib.crc32(share.astype("<i8").tobytes()) for share in shares] == checksums
 
 
+@settings(deadline=None)
+@given(
+    nodes=st.integers(1, 6), share=st.floats(0.05, 1.0), num_examples=st.integers(10, 400), seed=st.integers(0, 2**31)
+)
+def test_sizes_are_those_of_the_authors_loop(nodes: int, share: float, num_examples: int, seed: int) -> None:
+    """FPL's and F2DC's code, slowly: ``left`` is shuffled, the node takes the first int(share * all) of it."""
+    assume(share * (nodes - 1) < 1 - 1e-6)
+    left, sizes = list(range(num_examples)), []
+    for _ in range(nodes):
+        taken = left[: int(share * num_examples)]
+        left = left[int(share * num_examples) :]
+        sizes.append(len(taken))
+    assume(sizes[-1] > 0)
+    allocation = Allocation(counts={"a": nodes}, share=share, rounding="down", last_takes_rest=True)
+    allocation.check(DOMAINS)
+    parts = shares_by_domain(allocation, ("a",) * nodes, num_examples, seed)["a"]
+    assert [len(part) for part in parts] == sizes
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == len(together)
+    assert together.max() < num_examples
+
+
+def test_four_nodes_at_30_percent_and_the_last_takes_the_rest() -> None:
+    """PACS sketch in I2PFL's allocation: 3,144 training images, three nodes with 943 of them, one with 315."""
+    allocation = Allocation(counts={"a": 4}, share=0.3, rounding="down", last_takes_rest=True)
+    parts = shares_by_domain(allocation, ("a",) * 4, 3144, 0)["a"]
+    assert [len(part) for part in parts] == [943, 943, 943, 315]
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(3144))
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "down"])
+def test_who_takes_the_rest_changes_nothing_where_there_is_enough(rounding: Any) -> None:
+    plain = Allocation(counts={"a": 3}, share=0.3, rounding=rounding)
+    rest = plain.model_copy(update={"last_takes_rest": True})
+    one, other = (shares_by_domain(allocation, ("a",) * 3, 1336, 5)["a"] for allocation in (plain, rest))
+    assert [part.tolist() for part in one] == [part.tolist() for part in other]
+
+
+@pytest.mark.parametrize(
+    ("share", "num_examples", "nearest", "down"),
+    [(0.3, 1336, 401, 400), (0.3, 1876, 563, 562), (0.2, 899, 180, 179), (0.01, 7291, 73, 72), (0.3, 1640, 492, 492)],
+)
+@pytest.mark.parametrize("replacement", [False, True])
+def test_rounding(share: float, num_examples: int, nearest: int, down: int, replacement: bool) -> None:
+    """Photo, cartoon, Caltech, USPS: we round, the authors' int() does not."""
+    for rounding, size in (("nearest", nearest), ("down", down)):
+        allocation = Allocation(
+            counts={"a": 2},
+            share=share,
+            rounding=rounding,
+            with_replacement=replacement,  # type: ignore[arg-type]
+        )
+        parts = shares_by_domain(allocation, ("a", "a"), num_examples, 0)["a"]
+        assert [len(part) for part in parts] == [size] * 2
+
+
 def test_too_few_images_are_told_with_the_numbers() -> None:
     allocation = Allocation(share=0.5)  # any number of nodes: only the deal shows that a domain is asked for 150 %
     dealt = allocation.deal(("a", "b"), 6, 0)
     with pytest.raises(DataError) as caught:
         node_share(allocation, dealt, 0, 40, 0)
-    for part in ("3 nodes of 'a'", "20 training images each", "60 together", "it has 40", "with_replacement"):
+    for part in (
+        "3 nodes of 'a'", "20 training images each", "60 together", "it has 40", "with_replacement", "last_takes_rest",
+    ):  # fmt: skip
         assert part in str(caught.value)
 
 
@@ -283,6 +341,12 @@ def test_with_replacement_allows_more_than_all() -> None:
     [
         ({"with_replacement": True}, "needs a number under share"),
         ({"with_replacement": True, "share": 0.3, "label_skew": 1.0}, "exclude each other"),
+        ({"last_takes_rest": True}, "last_takes_rest needs a number under share"),
+        ({"last_takes_rest": True, "share": 0.3, "with_replacement": True}, "last_takes_rest and with_replacement"),
+        ({"last_takes_rest": True, "share": 0.3, "label_skew": 1.0}, "last_takes_rest and label_skew exclude"),
+        ({"rounding": "up"}, "'nearest' or 'down'"),
+        ({"test_on": "train"}, "'split' or 'domain'"),
+        ({"test_on": "domain", "test_fraction": 0.2}, "test_on=domain and test_fraction exclude each other"),
         ({"label_skew": 0}, "greater than 0"),
         ({"label_skew": -1}, "greater than 0"),
         ({"label_skew": float("nan")}, "finite number"),
@@ -301,8 +365,19 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> Non
 @pytest.mark.parametrize("share", [0.4, {"b": 0.4}])
 def test_more_than_all_of_a_domain(share: float | dict[str, float]) -> None:
     message = refusal(Allocation(counts={"b": 3}, share=share))
-    for part in ("3 nodes of 'b'", "40 %", "120 %", "allowed is 100 %", "with_replacement"):
+    for part in ("3 nodes of 'b'", "40 %", "120 %", "allowed is 100 %", "with_replacement or last_takes_rest"):
         assert part in message
+
+
+def test_nothing_is_left_for_the_last() -> None:
+    Allocation(counts={"b": 4}, share=0.3, last_takes_rest=True).check(DOMAINS)
+    for nodes, share in ((5, 0.3), (2, 1.0), (3, 0.5)):
+        message = refusal(Allocation(counts={"b": nodes}, share=share, last_takes_rest=True))
+        assert f"{nodes - 1} nodes of 'b' with {100 * share:g} %" in message
+        assert f"nothing for the last of {nodes}" in message
+    free = Allocation(share=0.3, last_takes_rest=True)  # any number of nodes: only the deal shows it
+    with pytest.raises(DataError, match="node 4 gets no image: domain 'a' has 100 for 5 nodes"):
+        node_share(free, ("a",) * 5, 4, 100, 0)
 
 
 def test_all_of_a_domain_is_allowed() -> None:

@@ -1,6 +1,7 @@
 """Rules of weights, for any method; F2DC's (Eqs 10 and 11) against loops, and against what they give on PACS."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from support import federation, refusal_of
 from fedshift_wire.errors import FederationError
 from fedshift_wire.params import Params
 from strategies.base import DomainStrategy
-from strategies.f2dc import discrepancy, domain_aware
-from strategies.federation.roster import Node
+from strategies.f2dc import approximate_discrepancy, discrepancy, domain_aware
+from strategies.federation.roster import Node, Roster
 from strategies.federation.updates import Update
 from strategies.settings import AggregationConfig
 from strategies.weighting import check_weights
@@ -24,10 +25,14 @@ from strategies.weighting import check_weights
 Counts = NDArray[np.float64]
 
 
-def weights(given: list[Update], **params: Any) -> list[float]:
-    """Return the weights of a method without a rule of its own, by the run's."""
+def weights(given: list[Update], *, domains: int | None = None, **params: Any) -> list[float]:
+    """Return the weights of a method without a rule of its own, by the run's.
+
+    The nodes of the federation hold the domains of ``given``, or as many as ``domains`` says.
+    """
     config = AggregationConfig(**{"weights": "domain-aware"} | params)
     strategy = DomainStrategy(federation(domains=tuple("abcd"), aggregation=config), Params(), lambda *told: None)
+    strategy.roster = SimpleNamespace(num_domains=domains or len({u.node.domain for u in given}))  # type: ignore[assignment]
     return strategy.node_weights(given)
 
 
@@ -50,9 +55,10 @@ def slow_discrepancy(counts: list[list[int]], domains: int, *, approximate: bool
         squares = 0.0
         for c in range(len(row)):
             of_class = sum(other[c] for other in counts)
-            if of_class > 0:
-                share = sum(row) / total if approximate else row[c] / of_class
-                squares += (share - 1 / domains) ** 2
+            if approximate:
+                squares += (sum(row) / total - 1 / domains) ** 2
+            elif of_class > 0:
+                squares += (row[c] / of_class - 1 / domains) ** 2
         found.append(math.sqrt(squares / 2))
     return found
 
@@ -76,6 +82,8 @@ def test_discrepancy_by_hand() -> None:
     # Node 0: (3/4 - 1/2)^2 + (0 - 1/2)^2 = 5/16, halved 5/32. Node 1: 1/16 + 1/4, the same.
     d = discrepancy(np.array([[3.0, 0, 0], [1, 2, 0]]), 2)
     np.testing.assert_allclose(d, [math.sqrt(5 / 32)] * 2)
+    # As printed, sizes 3 and 3 of 6 are a half each: no discrepancy, whatever the classes.
+    np.testing.assert_array_equal(approximate_discrepancy(np.array([3.0, 3.0]), 3, 2), [0.0, 0.0])
 
 
 def test_weights_by_hand() -> None:
@@ -120,33 +128,53 @@ def test_weights_on_pacs_are_nearly_uniform(balance: str) -> None:
     alpha=st.floats(0, 3),
     beta=st.floats(0, 3),
     approximate=st.booleans(),
+    absent=st.integers(0, 3),
 )
 @settings(deadline=None, max_examples=100)
 def test_weights_against_loops(
-    counts: list[list[int]], letters: list[str], alpha: float, beta: float, approximate: bool
+    counts: list[list[int]], letters: list[str], alpha: float, beta: float, approximate: bool, absent: int
 ) -> None:
     counts = [row if sum(row) else [1, 0, 0] for row in counts]  # a node without images does not take part
     given = updates(*zip(letters, counts, strict=False))
-    domains = len(set(letters[: len(counts)]))
-    found = weights(given, alpha=alpha, beta=beta, balance="approximate" if approximate else "exact")
+    domains = len(set(letters[: len(counts)])) + absent  # of nodes that did not answer
+    balance = "approximate" if approximate else "exact"
+    found = weights(given, domains=domains, alpha=alpha, beta=beta, balance=balance)
     np.testing.assert_allclose(found, slow_weights(counts, domains, alpha, beta, approximate=approximate), rtol=1e-9)
 
 
 def test_approximation_is_exact_where_nodes_have_the_classes_in_equal_parts() -> None:
     given = updates(("a", [2, 4, 6]), ("a", [1, 2, 3]), ("b", [5, 10, 15]))
-    np.testing.assert_allclose(weights(given), weights(given, balance="approximate"), rtol=1e-12)
+    exact, printed = (weights(given, balance=balance) for balance in ("exact", "approximate"))
+    np.testing.assert_allclose(exact, printed, rtol=1e-12)
 
 
 def test_approximation_has_the_papers_closed_form() -> None:
     # sqrt(C / 2) |n_k / N - 1 / Q|, with sizes 12 and 4 of 16, C = 3, Q = 2: |3/4 - 1/2| and |1/4 - 1/2|.
-    d = discrepancy(np.array([[12.0] * 3, [4.0] * 3]), 2)
+    d = approximate_discrepancy(np.array([12.0, 4.0]), 3, 2)
     np.testing.assert_allclose(d, [math.sqrt(1.5) / 4] * 2)
+    np.testing.assert_allclose(d, discrepancy(np.array([[12.0] * 3, [4.0] * 3]), 2))
 
 
-def test_domains_are_those_of_the_round() -> None:
-    # The run knows four domains; two take part, so G = 1/2 and equal halves have no discrepancy.
-    both = updates(("a", [4, 4, 4]), ("b", [2, 2, 2]))
-    np.testing.assert_allclose(weights(both), slow_weights([[4] * 3, [2] * 3], 2, 1.0, 0.4))
+def test_the_default_is_as_the_paper_prints_it() -> None:
+    # Eq. 10: B_k^c = n_k / N, whoever holds which class, and a class that nobody holds counts too.
+    counts = [[9, 1, 2, 0], [1, 1, 1, 0], [0, 6, 3, 0]]
+    given = updates(*zip("aab", counts, strict=True))
+    printed = slow_weights(counts, 2, 1.0, 0.4, approximate=True)
+    np.testing.assert_allclose(weights(given), printed, rtol=1e-12)
+    assert not np.allclose(weights(given, balance="exact"), printed, rtol=1e-4)
+
+
+@pytest.mark.parametrize("balance", ["exact", "approximate"])
+def test_domains_are_the_federations_and_not_those_of_the_round(balance: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Section 4.3: Q is the number of domains, 4 for PACS. Nodes hold four, those of two answer: G = 1/4.
+    told = federation(domains=tuple("abcde"), aggregation=AggregationConfig(weights="domain-aware", balance=balance))  # type: ignore[arg-type]
+    server = DomainStrategy(told, Params(), lambda *told: None)
+    nodes = [update(domain, [1, 1, 1], index).node for index, domain in enumerate("abcda")]
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: nodes))  # e is held out: nobody holds it
+    wanted = slow_weights([[4] * 3, [2] * 3], 4, 1.0, 0.4, approximate=balance == "approximate")
+    given = updates(("a", [4, 4, 4]), ("b", [2, 2, 2]))
+    np.testing.assert_allclose(server.node_weights(given), wanted, rtol=1e-12)
+    assert not np.allclose(wanted, slow_weights([[4] * 3, [2] * 3], 2, 1.0, 0.4), rtol=1e-4)
 
 
 @pytest.mark.parametrize("balance", ["exact", "approximate"])
@@ -172,7 +200,7 @@ def test_samples_weighs_by_images_to_the_bit() -> None:
     assert weights(given, weights="samples") == [12 / 24, 3 / 24, 9 / 24]
 
 
-@pytest.mark.parametrize("params", [{"alpha": 2.0}, {"beta": 2.0}, {"balance": "approximate"}])
+@pytest.mark.parametrize("params", [{"alpha": 2.0}, {"beta": 2.0}, {"balance": "exact"}])
 def test_switches_change_the_weights(params: dict[str, Any]) -> None:
     given = updates(*UNEVEN)
     assert not np.allclose(weights(given, **params), weights(given), rtol=1e-4)

@@ -15,6 +15,7 @@ from datasets.base import ImageSet, Source
 from fedshift_app import cli
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.launch.checking import check_data
 from fedshift_app.launch.exporting import export
 from fedshift_app.node import holdings
 from fedshift_app.node.holdings import Own, Place, own_images
@@ -88,6 +89,8 @@ def test_corruption_touches_test_images_only_and_is_the_same_for_every_node() ->
         ("shift.name=attribute allocation.held_out=[scan]", "needs dataset cifar10, found handwritten"),
         ("shift.name=corruption allocation.test_fraction=0.2", "needs allocation.test_fraction=0"),
         ("shift.label_mix=own allocation.test_fraction=0.2", "needs allocation.test_fraction=0, found 0.2"),
+        ("shift.name=corruption allocation.test_on=domain", "shift.name=corruption needs allocation.test_on=split"),
+        ("shift.label_mix=own allocation.test_on=domain", "shift.label_mix=own needs allocation.test_on=split"),
         ("shift.label_mix=other", "shift.label_mix: .*'none' or 'own', found 'other'"),
         ("dataset.size=64", "model.name=cnn needs dataset.size=32, found 64"),
     ],
@@ -109,6 +112,52 @@ def test_runs_with_shift_and_own_tests_go_through(run_inline: InlineRun) -> None
     assert corrupted["final"] != clean["final"]
     own = run_inline(rounds=1, set="train.epochs=1 allocation.test_fraction=0.2").results
     assert None not in own["final"].values()
+
+
+def test_whole_domains_are_the_test_where_that_is_asked_for() -> None:
+    """The test lists of PACS in the code of I2PFL's first author hold all images of a domain."""
+    cfg = config("allocation.test_on=domain")
+    for index in (0, 1):  # the same for a node of the domain and for another
+        assert names(holdings.test_images(cfg, place(cfg, index), "scan")) == whole("scan")
+    assert holdings.num_test(cfg, place(cfg, 0)) == 450
+    plain = config("")
+    assert names(own_images(cfg, place(cfg, 0)).train) == names(own_images(plain, place(plain, 0)).train)
+    held_out = config("allocation.test_on=domain allocation.held_out=[street]")
+    assert holdings.unheld_tests(held_out, place(held_out, 0)) == {"street": len(whole("street"))}
+
+
+def test_an_export_divides_whole_domains_among_their_nodes(tmp_path: Path) -> None:
+    cfg = config("allocation.test_on=domain")
+    folders = export(cfg, 8, tmp_path / "nodes")
+    parts = []
+    for folder in folders:
+        if folder.domain == "scan":
+            with np.load(folder.path / "scan_test.npz") as file:
+                parts += [x.tobytes() for x in file["x"]]
+    assert parts == whole("scan")
+
+
+def test_a_run_that_is_tested_on_whole_domains_trains_as_any_other(run_inline: InlineRun) -> None:
+    split, domain = (
+        run_inline(rounds=1, set=f"{FEW} allocation.test_on={name}").results for name in ("split", "domain")
+    )
+    assert domain["weights_sha256"] == split["weights_sha256"]
+    assert domain["final"] != split["final"]
+
+
+def test_whole_domains_of_a_held_out_domain_are_read_and_told(pacs: Path) -> None:
+    text = "allocation.counts=any allocation.held_out=[sketch] dataset.size=32"
+    for test_on, splits in (("split", {"test"}), ("domain", {"train", "test"})):
+        cfg = config(f"{text} allocation.test_on={test_on}", experiment="f2dc-pacs", **{"data-dir": str(pacs)})
+        check_data(cfg, 3)
+        assert set(holdings.fingerprints(cfg)["sketch"]) == splits
+
+
+def test_a_test_set_has_no_other_images() -> None:
+    with pytest.raises(
+        ConfigError, match=r"allocation.test_on=domain: 'cifar10.1' is a test set only; allowed is split"
+    ):
+        config("allocation.test_on=domain shift.label_mix=none", experiment="fedicon-cifar10-attribute")
 
 
 SKEWED = "shift.label_mix=own allocation.label_skew=0.3"
