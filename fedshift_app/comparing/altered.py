@@ -12,7 +12,7 @@ from typing import Any
 from datasets import catalog
 from fedshift_app.comparing.grouping import parameter, shown
 from fedshift_app.comparing.papers import Beside, Standing, Table
-from fedshift_app.comparing.runs import ASIDE, NODES, ROW_SECTIONS, paper_settings
+from fedshift_app.comparing.runs import ASIDE, NODES, ROW_SECTIONS, WAYS, paper_settings
 from fedshift_wire.bounds import shortened
 
 #: So many values are named in a line; of more, the number is told.
@@ -28,7 +28,6 @@ UNTOLD = (
 WHOLE = ("allocation.counts", "allocation.share")
 #: What is told first.
 ORDER = (*ROW_SECTIONS, "rounds", NODES, "train.", "model.", "allocation.", "dataset.", "images.")
-WAYS = "evaluate.bn"
 HELD_OUT = "allocation.held_out"
 SIZE = "dataset.size"  # null: the data set's own
 _NOTHING = object()  # where one side has no such setting

@@ -28,6 +28,8 @@ ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.")
 ASIDE = (*FREE, "seed", "experiment", "model.bn_keep")
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
 NODES = "nodes"
+#: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
+WAYS = "evaluate.bn"
 #: The method whose difference to the others is told; it asks for nothing of its own.
 BASELINE = "fedavg"
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
@@ -224,7 +226,7 @@ def _read(place: Path) -> Run:
     except ConfigError as error:
         raise ConfigError(f"{place}: its configuration is not one of this version: {error}") from None
     config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
-    config["evaluate.bn"] = config["evaluate.bn"][0]  # the further ways change no number of the first
+    config[WAYS] = config[WAYS][0]  # the further ways change no number of the first
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
             f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "

@@ -15,7 +15,7 @@ from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired,
 from fedshift_app.config import registry
 from fedshift_app.run.folder import lost_told
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import AVERAGED
+from fedshift_wire.names import AVERAGED, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
 AVG, STD = "AVG", "STD"
@@ -116,6 +116,9 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
     table = papers.get(paper) if paper else None
     take, called = reading.score(score)
     runs, unfinished = reading.read(paths)
+    if score.startswith(BN_SCORE):  # what the numbers are scored with, whichever was the first way of a run
+        way = score.removeprefix(BN_SCORE)
+        runs = [replace(run, config={**run.config, reading.WAYS: way}) for run in runs]
     differences = grouping.differing(runs)
     if differences and not allow_different:
         raise ConfigError(

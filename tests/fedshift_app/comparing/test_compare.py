@@ -416,7 +416,8 @@ def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
     assert (
         "not the paper's, f2dc beside F2DC: lambda1=0.1 (paper 0.8), noise=gumbel_pair (paper logistic_pair)" in notes
     )
-    assert "nothing else differs: fedavg beside FedAvg, fedprox beside FedProx" in notes
+    assert "not the paper's, fedprox beside FedProx: mu=0.01 (paper 0.0001)" in notes
+    assert "nothing else differs: fedavg beside FedAvg" in notes
 
 
 def test_a_lost_label_is_told_as_a_reading(make_run: MakeRun) -> None:
