@@ -1,5 +1,7 @@
-"""A closer look at a run, for figures of the papers: one node's model on all domains, the model at earlier rounds,
-and what F2DC's modules make of a map. Simulated runs only: elsewhere the nodes are other machines.
+"""A closer look at a run, for figures of the papers.
+
+One node's model on all domains, the model at earlier rounds, and what F2DC's modules make of a map; of simulated runs
+only: elsewhere the nodes are other machines.
 """
 
 from dataclasses import dataclass, replace
@@ -66,13 +68,17 @@ class Decoupled:
     peaks: tuple[float, ...]
 
 
-def chosen_node(record: Record, asked: int | None) -> Node:
+def chosen_node(record: Record, asked: int | None) -> Node | None:
     """Return the node that was asked for, by default the first of the first domain that any holds.
+
+    None before the first full round: it is not known which nodes there are.
 
     Raises:
         ConfigError: If there is none with this index.
     """
     nodes = record.nodes
+    if not nodes:
+        return None
     if asked is None:
         return min(nodes, key=lambda node: (record.config.dataset.domains.index(node.domain), node.index))
     found = [node for node in nodes if node.index == asked]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.report import drawing, facts, figures, page, papers, reading, views
+from fedshift_app.report import closer, drawing, facts, figures, page, papers, reading, views
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import finite
 from fedshift_wire.errors import ConfigError
@@ -28,11 +28,14 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
         ConfigError: If the folder is not that of a run or cannot be written to, or the run has no such node.
     """
     record = reading.read(folder)
+    chosen = closer.chosen_node(record, node)
     sight = views.look(record, data_dir, limit)
     numbers: dict[str, Any] = {"round": record.checkpoint.server_round if record.checkpoint else None}
     with drawing.style():
         seen = figures.sections(record, sight, numbers)
-        papers.add(seen, record, sight, views.with_data(record.config, data_dir), node, numbers)
+        if chosen is not None:
+            config = views.with_data(record.config, data_dir)
+            papers.add(seen, record, sight, config, chosen, node is not None, numbers)
         content = facts.content(record) | {"seen": seen}
     content["contents"] = [
         ("accuracy", "Accuracy"), ("training", "Training"), *((part.id, part.name) for part in content["seen"]),

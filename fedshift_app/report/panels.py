@@ -40,10 +40,10 @@ def one_node(
     _class_legend(axes, seen, classes)
     _bare(axes)
     legend_above(figure, axes)
-    title = f"t-SNE of the features of {who} on {len(seen.y)} test images of {', '.join(domains)}, coloured by class."
+    title = f"Features of {who} by t-SNE: {len(seen.y)} test images of {', '.join(domains)}, coloured by class."
     caption = (
-        f"{who}, which has images of {home} alone, right after one more local round, on all domains (FedCode, figures "
-        f"1a and 4): colour is the class, marker the domain.{_wheel(classes)}"
+        f"{who.capitalize()}, which has images of {home} alone, right after one more local round, on all domains "
+        f"(FedCode, figures 1a and 4): colour is the class, marker the domain.{_wheel(classes)}"
     )
     return finish(figure, "tsne-node", title, caption)
 
@@ -69,7 +69,7 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
     if len(classes) <= CLASSES:
         legend_above(figure, panels[0])
     told = ", ".join(map(str, placed))
-    title = f"t-SNE of the features of {len(seen.y)} test images of {domain} after the rounds {told}."
+    title = f"Features over the rounds {told} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
     caption = (
         f"The global model's features of the same {len(seen.y)} test images of {domain} after the rounds whose "
         f"checkpoints are kept (FedSeProto, figure 2), coloured by class.{_wheel(classes)}"
@@ -94,6 +94,7 @@ def variance_by_class(variance: Floats, classes: Sequence[str]) -> Drawing:
     axes.set_ylabel("variance")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y")
+    axes.set_axisbelow(True)
     worst = classes[int(np.nanargmax(variance))]
     title = f"Variance of each class's prototypes over domains: on average {mean:.3f}, largest for {worst}."
     caption = (
@@ -145,9 +146,9 @@ def decoupling(found: Sequence[Decoupled], shown: str, classes: Sequence[str], w
     )
     title = f"Grad-CAM of F2DC's maps for the class {shown} in each domain; highest values, in those of f~: {told}."
     caption = (
-        f"One test image of the class {shown} of each domain under the modules of {who} (F2DC, figure 2): what speaks "
-        "for the class in the fused map f~ = f+ + f* that is classified, in the robust f+, in the related f- and in its "
-        "correction f*. Each map is drawn on its own scale; the numbers are its highest value, f~'s being 1."
+        f"One test image of the class {shown} of each domain under the modules of {who} (F2DC, figure 2): what "
+        "speaks for the class in the fused map f~ = f+ + f* that is classified, in the robust f+, in the domain-related "
+        "f- and in its correction f*. Each map is drawn on its own scale; the numbers are its highest value, f~'s being 1."
     )
     return finish(figure, "decoupling", title, caption)
 

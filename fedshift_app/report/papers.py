@@ -13,6 +13,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.report import analysis, closer, panels
 from fedshift_app.report.analysis import Floats
 from fedshift_app.report.closer import Seen
+from fedshift_app.report.drawing import Drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
 from fedshift_app.report.views import Sight
@@ -27,8 +28,9 @@ DECOUPLING = "F2DC, figure 2 (Grad-CAM of f+, f-, f*)"
 
 
 def add(
-    parts: list[Section], record: Record, sight: Sight, config: RunConfig, node: int | None, numbers: dict[str, Any]
-) -> None:
+    parts: list[Section], record: Record, sight: Sight, config: RunConfig, node: Node, named: bool,
+    numbers: dict[str, Any],
+) -> None:  # fmt: skip
     """Add the figures to the parts of the page that they belong to; nothing where no test image can be seen.
 
     Args:
@@ -36,19 +38,14 @@ def add(
         record: The run.
         sight: What could be seen of it.
         config: Its configuration, with the place of the images on this machine.
-        node: Whose model is looked at; None for the first that holds a domain.
+        node: Whose model is looked at.
+        named: Whether that was asked for.
         numbers: Takes the numbers behind the figures, for ``report.json``.
-
-    Raises:
-        ConfigError: If the run has no such node.
     """
-    if record.checkpoint is None:
-        return
-    chosen = closer.chosen_node(record, node)
     if sight.nothing:
         return
     section = {part.id: part for part in parts}
-    look = _Look(record, sight, config, chosen, node is not None, numbers)
+    look = _Look(record, sight, config, node, named, numbers)
     threads = torch.get_num_threads()
     try:
         for part, name, draw in (
@@ -61,7 +58,7 @@ def add(
         torch.set_num_threads(threads)
 
 
-def _draw(section: Section, name: str, draw: "Callable[[], panels.Drawing]") -> None:
+def _draw(section: Section, name: str, draw: Callable[[], Drawing]) -> None:
     try:
         section.figures.append(draw())
     except FedShiftError as why:
@@ -85,21 +82,21 @@ class _Look:
     def who(self) -> str:
         return f"node {self.node.index}"
 
-    def one_node(self) -> panels.Drawing:
+    def one_node(self) -> Drawing:
         """FedCode, figures 1a and 4."""
         seen = closer.after_local_training(self.record, self.config, self.node, named=self.named)
         placed = analysis.tsne(_usable(seen).features, self.config.seed)
         domains = self.config.dataset.domains
-        return panels.one_node(placed, seen, domains, self.classes, self.who.capitalize(), self.node.domain)
+        return panels.one_node(placed, seen, domains, self.classes, self.who, self.node.domain)
 
-    def rounds(self) -> panels.Drawing:
+    def rounds(self) -> Drawing:
         """FedSeProto, figure 2: the images of the first domain."""
         kept = {n: _of_domain(seen, 0) for n, seen in self._kept.items()}
         placed = {n: analysis.tsne(_usable(seen).features, self.config.seed) for n, seen in kept.items()}
         domain = self.config.dataset.domains[0]
         return panels.rounds(placed, next(iter(kept.values())), domain, self.classes)
 
-    def variance(self) -> panels.Drawing:
+    def variance(self) -> Drawing:
         """I2PFL, figures 1 and 3: by class, of all test images that were scored."""
         views = list(self.sight.views.values())
         if len({view.features.shape[1] for view in views}) > 1:
@@ -108,7 +105,7 @@ class _Look:
         self.numbers["prototype_variance"] = {"by_class": found.tolist(), "mean": float(np.nanmean(found))}
         return panels.variance_by_class(found, self.classes)
 
-    def variance_by_round(self) -> panels.Drawing:
+    def variance_by_round(self) -> Drawing:
         """I2PFL, figures 1 and 3: over the rounds that are kept."""
         places = range(len(self.config.dataset.domains))
         parts = {n: [_of_domain(seen, place) for place in places] for n, seen in self._kept.items()}
@@ -117,7 +114,7 @@ class _Look:
         self.numbers["prototype_variance_by_round"] = {str(n): mean for n, mean in means.items()}
         return panels.variance_by_round(means, found)
 
-    def decoupling(self) -> panels.Drawing:
+    def decoupling(self) -> Drawing:
         """F2DC, figure 2."""
         shown, found = closer.decoupled(self.record, self.config, self.node)
         return panels.decoupling(found, self.classes[shown], self.classes, self.who)
