@@ -114,7 +114,8 @@ class _TimedGrid(InlineGrid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Answer each message at once."""
-        self.times, replies = [], []
+        self.times = []
+        replies: list[Message] = []
         for message in messages:
             started = time.perf_counter()
             replies += super().send_and_receive([message], timeout=timeout)

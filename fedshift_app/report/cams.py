@@ -83,7 +83,8 @@ def under(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
     light = LEAST_LIGHT + (1 - LEAST_LIGHT) * heat[..., None]
     strength = 0.55 * heat[..., None]
     mixed = (1 - strength) * light * image + strength * HEAT
-    return np.clip(mixed.round(), 0, 255).astype(np.uint8)
+    whole: NDArray[np.uint8] = np.clip(mixed.round(), 0, 255).astype(np.uint8)
+    return whole
 
 
 def shown(image: NDArray[np.uint8]) -> Image.Image:

@@ -35,7 +35,8 @@ def one_node(
     for i, domain in enumerate(domains):
         there = seen.domain_of == i
         colours = [class_colour(int(k), len(classes)) for k in seen.y[there]]
-        axes.scatter(*placed[there].T, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
+        x, up = placed[there].T
+        axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
         axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
     _class_legend(axes, seen, classes)
     _bare(axes)
@@ -61,7 +62,8 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
     figure, panels = canvas(0.6 + 1.75 * lines, lines, COLUMNS)
     colours = [class_colour(int(k), len(classes)) for k in seen.y]
     for axes, (server_round, points) in zip(panels, placed.items(), strict=False):
-        axes.scatter(*points.T, s=8, c=colours, linewidths=0, alpha=0.85)
+        x, up = points.T
+        axes.scatter(x, up, s=8, c=colours, linewidths=0, alpha=0.85)
         axes.set_title(f"round {server_round}", loc="left")
     for axes in panels:
         _bare(axes)
@@ -147,8 +149,9 @@ def decoupling(found: Sequence[Decoupled], shown: str, classes: Sequence[str], w
     title = f"Grad-CAM of F2DC's maps for the class {shown} in each domain; highest values, in those of f~: {told}."
     caption = (
         f"One test image of the class {shown} of each domain under the modules of {who} (F2DC, figure 2): what "
-        "speaks for the class in the fused map f~ = f+ + f* that is classified, in the robust f+, in the domain-related "
-        "f- and in its correction f*. Each map is drawn on its own scale; the numbers are its highest value, f~'s being 1."
+        "speaks for the class in the fused map f~ = f+ + f* that is classified, in the robust f+, in the "
+        "domain-related f- and in its correction f*. Each map is drawn on its own scale; the numbers are its highest "
+        "value, f~'s being 1."
     )
     return finish(figure, "decoupling", title, caption)
 
