@@ -1,29 +1,5 @@
-"""On what a figure was measured."""
+"""On what a figure was measured: as ``fedshift costs`` says it."""
 
-import os
-import platform
-from pathlib import Path
+from fedshift_app.costs.machine import AMX, AVX512, NONE, bfloat16, describe
 
-import torch
-
-from clients.training import precision
-
-#: What decides how fast bfloat16 is, from the fastest.
-AMX, AVX512, NONE = "AMX", "AVX512-BF16 without AMX", "no bfloat16"
-
-
-def bfloat16() -> str:
-    """Return what the processor has for bfloat16."""
-    if not precision.has_bf16(torch.device("cpu")):
-        return NONE
-    return AMX if torch.cpu._is_amx_tile_supported() else AVX512
-
-
-def describe() -> str:
-    """Return processor, cores, what it has for bfloat16, accelerators, and torch's version."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    parts = [(models or [platform.processor()])[0], f"{os.cpu_count()} cores", bfloat16()]
-    parts += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return ", ".join([*parts, f"torch {torch.__version__}"])
+__all__ = ["AMX", "AVX512", "NONE", "bfloat16", "describe"]

@@ -25,6 +25,7 @@ import torch
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.costs import measuring
 from fedshift_app.launch import runner
 from fedshift_app.node import setup
 
@@ -82,9 +83,8 @@ def parameters(method: str, flat: dict[str, Any]) -> dict[str, int]:
     model = setup.initial_model(config)
     client_class = registry.get(method).client_class()
     kept = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
-    counts = {name: p.numel() for name, p in model.named_parameters()}
-    private = sum(count for name, count in counts.items() if name in kept)
-    return {"shared": sum(counts.values()) - private, "private": private}
+    found = measuring.parameters(model, model.state_dict().keys() - kept)
+    return {"shared": found.sent, "private": found.all - found.sent}
 
 
 def summary(method: str, runs: list[dict[str, Any]], fedavg: list[dict[str, Any]]) -> dict[str, Any]:

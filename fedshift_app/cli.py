@@ -131,11 +131,12 @@ def status(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=path)],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all]")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all] [node=K]")] = None,
 ) -> None:
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
 
-    Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all.
+    Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all;
+    node, whose model is looked at more closely.
     """
     from fedshift_app.report import command
 
@@ -257,6 +258,27 @@ def compare(
     if keep is not None:
         files = comparing.keep(runs, keep)
         typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), _WHOLE)}", err=markdown or as_json)
+
+
+@app.command()
+def costs(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="METHOD... [EXPERIMENT] [KEY=VALUE ...]", help="Keys of `fedshift run`, and nodes=N."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what methods cost in an experiment: FLOPs, seconds, bytes, parameters (as F2DC, Table 4).
+
+    A few real rounds are played in this process; seconds are those of this machine.
+    """
+    from fedshift_app.costs import command
+
+    if markdown and as_json:
+        raise ConfigError("give --markdown or --json, not both")
+    found = command.run(arguments or [])
+    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
 
 
 @app.command()

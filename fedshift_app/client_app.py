@@ -101,7 +101,7 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
 
 def _train(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
-    called = _called(msg, context)
+    called = open_client(msg, context)
     client = called.client
     config = msg.content.config_records[CONFIG]
     parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
@@ -120,7 +120,7 @@ def _train(msg: Message, context: Context) -> RecordDict:
 
 def _evaluate(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
-    called = _called(msg, context)
+    called = open_client(msg, context)
     client = called.client
     config = msg.content.config_records[CONFIG]
     parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
@@ -175,7 +175,7 @@ def _read_config(msg: Message) -> RunConfig:
 
 
 @dataclass(frozen=True)
-class _Called:
+class Called:
     """A client that is ready for a message.
 
     Attributes:
@@ -189,7 +189,12 @@ class _Called:
     told: dict[str, int]
 
 
-def _called(msg: Message, context: Context) -> _Called:
+def open_client(msg: Message, context: Context) -> Called:
+    """Return the client that answers a message about weights.
+
+    Raises:
+        FedShiftError: If the node lacks what it needs, or its memory cannot be read.
+    """
     record = msg.content.config_records[CONFIG]
     config, where = setup.open_message(record, context)
     client = setup.make_client(config, where, int(str(record[NODE_INDEX])))
@@ -205,9 +210,9 @@ def _called(msg: Message, context: Context) -> _Called:
             log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
     if kept_in >= shelf.expected:
         client.memory = memory
-        return _Called(client, shelf, {})
+        return Called(client, shelf, {})
     log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, shelf.expected)
-    return _Called(client, shelf, {STARTED_ANEW: 1})
+    return Called(client, shelf, {STARTED_ANEW: 1})
 
 
 def told(record: ConfigRecord) -> dict[str, int | float | str]:

@@ -127,3 +127,22 @@ def global_prototypes(knowledge: Arrays, width: int | None = None) -> tuple[Floa
     if len(labels) == 0 or (width is not None and prototypes.shape[1] != width):
         return None
     return prototypes.astype(np.float64), labels.astype(np.int64)
+
+
+def variance_over_domains(means: Floats, there: NDArray[np.bool_]) -> Floats:
+    r"""Return how far the prototypes of a class lie apart, (C,); NaN for a class of fewer than two domains.
+
+    .. math:: \frac1Q\sum_q\Bigl\|\hat p_q^k-\frac1Q\sum_r\hat p_r^k\Bigr\|_2^2,\quad \hat p=p/\|p\|
+
+    Of unit length, so that networks whose features are longer do not look worse: 0 where all domains agree, below 1.
+
+    Args:
+        means: Prototypes by domain and class, (Q, C, D).
+        there: Which there are, (Q, C).
+    """
+    norms = np.linalg.norm(means, axis=2, keepdims=True)
+    unit = np.divide(means, norms, out=np.zeros_like(means), where=norms > 0) * there[..., None]
+    count = there.sum(axis=0)  # C
+    centre = unit.sum(axis=0) / np.maximum(count, 1)[:, None]  # C x D
+    apart = np.square(unit - centre).sum(axis=2) * there  # Q x C
+    return np.where(count > 1, apart.sum(axis=0) / np.maximum(count, 1), np.nan)

@@ -68,17 +68,27 @@ def heat_maps(client: DomainClient, images: ImageSet, predicted: NDArray[np.int6
 
 def pair(image: NDArray[np.uint8], heat: Floats) -> str:
     """Return a PNG as a ``data:`` URI: an image (H, W, 3), and beside it the same under its heat (H, W)."""
-    light = LEAST_LIGHT + (1 - LEAST_LIGHT) * heat[..., None]
-    strength = 0.55 * heat[..., None]
-    mixed = (1 - strength) * light * image + strength * HEAT
-    both = [Image.fromarray(image), Image.fromarray(np.clip(mixed.round(), 0, 255).astype(np.uint8))]
-    side = max(image.shape[:2])
-    scale = SHOWN_SIDE / side
-    size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
-    resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
-    sheet = Image.new("RGBA", (2 * size[0] + GAP, size[1]), (0, 0, 0, 0))
+    both = [shown(image), shown(under(image, heat))]
+    width, height = both[0].size
+    sheet = Image.new("RGBA", (2 * width + GAP, height), (0, 0, 0, 0))
     for i, part in enumerate(both):
-        sheet.paste(part.resize(size, resample), (i * (size[0] + GAP), 0))
+        sheet.paste(part, (i * (width + GAP), 0))
     data = io.BytesIO()
     sheet.save(data, format="PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+def under(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
+    """Return an image (H, W, 3) under its heat (H, W), 0 to 1."""
+    light = LEAST_LIGHT + (1 - LEAST_LIGHT) * heat[..., None]
+    strength = 0.55 * heat[..., None]
+    mixed = (1 - strength) * light * image + strength * HEAT
+    whole: NDArray[np.uint8] = np.clip(mixed.round(), 0, 255).astype(np.uint8)
+    return whole
+
+
+def shown(image: NDArray[np.uint8]) -> Image.Image:
+    """Return an image (H, W, 3) in the size in which the page has it."""
+    scale = SHOWN_SIDE / max(image.shape[:2])
+    size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
+    return Image.fromarray(image).resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)

@@ -11,7 +11,7 @@ from fedshift_wire.paths import user_path
 
 log = logging.getLogger("fedshift")
 
-KEYS = ("data-dir", "images")
+KEYS = ("data-dir", "images", "node")
 ALL = "all"
 MAX_IMAGES = 2000  # of each domain, unless the key ``images`` says otherwise
 
@@ -33,13 +33,14 @@ def run(folder: Path, arguments: list[str]) -> Path:
     given = dict(_pair(argument) for argument in arguments)
     data_dir = user_path(given["data-dir"], "data-dir") if "data-dir" in given else None
     limit = _limit(given.get("images", str(MAX_IMAGES)))
+    node = _whole("node", given["node"]) if "node" in given else None
     console.set_up()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # libraries' remarks to their developers
             from fedshift_app.report import making  # matplotlib, torch, scikit-learn: only where there is a report
 
-            return making.make(folder, data_dir, limit)
+            return making.make(folder, data_dir, limit, node)
     except FedShiftError:
         raise
     except Exception as error:  # a run is finished, whatever happens to a figure of it
@@ -54,6 +55,13 @@ def _pair(argument: str) -> tuple[str, str]:
     if key not in KEYS:
         raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(KEYS)}")
     return key, value
+
+
+def _whole(key: str, value: str) -> int:
+    number = int(value) if value.isdecimal() and len(value) < 20 else -1
+    if not 0 <= number <= LARGEST_COUNT:
+        raise ConfigError(f"{key}: expected a whole number, found {as_found(value)}")
+    return number
 
 
 def _limit(value: str) -> int | None:

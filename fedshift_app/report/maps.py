@@ -80,7 +80,7 @@ def tsne(
             axes.scatter([], [], s=22, color=shown_as, marker=domain_marker(i), label=domains[i])
         if by == "class" and len(classes) <= CLASSES:
             for k in sorted(set(y.tolist())):
-                axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=_short(classes[k]))
+                axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
@@ -148,7 +148,7 @@ def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str,
     if len(columns) <= 2 * NAMED:
         texts = [[str(value) if value else "" for value in row] for row in table]
     heat_map(axes, analysis.row_shares(table).tolist(), texts)
-    axes.set_yticks(range(len(rows)), [_short(name) for name in rows])
+    axes.set_yticks(range(len(rows)), [short(name) for name in rows])
     if len(columns) <= LABELLED:
         turned = 90 if len(columns) > 8 else 0
         axes.set_xticks(range(len(columns)), columns, rotation=turned)
@@ -166,11 +166,12 @@ def _label(axes: Axes, groups: Sequence[str]) -> None:
         return
     ends = [*starts[1:], len(groups)]
     middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
-    names = [_short(groups[start]) for start in starts]
+    names = [short(groups[start]) for start in starts]
     size = 10 if len(names) <= 20 else 6
     axes.set_xticks(middles, names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=size)
     axes.set_yticks(middles, names, fontsize=size)
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
+    """Return a name as figures have room for it."""
     return name if len(name) <= SHORT else name[: SHORT - 1] + "…"

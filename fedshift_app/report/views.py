@@ -186,7 +186,7 @@ def _who(record: Record, domain: str) -> Node:
     return next((n for n in held if n.index in record.checkpoint.memory), held[0])
 
 
-def client_of(record: Record, config: RunConfig, domain: str, chosen: Node) -> DomainClient:
+def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, trains: bool = False) -> DomainClient:
     """Return the client of a node as the last checkpoint would make it anew, private parts and knowledge included.
 
     Args:
@@ -194,6 +194,7 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node) -> D
         config: Its configuration, with the place of the images on this machine.
         domain: In a deployment, the domain whose images the client is to read: those of the node are not here.
         chosen: The node.
+        trains: It is to train the next local round, and is sent what that needs; else it scores.
 
     Raises:
         FedShiftError: If the images cannot be read here.
@@ -209,7 +210,7 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node) -> D
     _, federation = starting.prepare(config, record.engine)
     strategy = starting.strategy_of(config, federation, lambda *_: None)
     starting.restore(strategy, record.checkpoint)
-    ask = Ask(record.checkpoint.server_round, trains=False)
+    ask = Ask(record.checkpoint.server_round + trains, trains)
     client.knowledge, client.told = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
     if not record.deployed:
         base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER

@@ -1,0 +1,70 @@
+"""``fedshift costs METHOD... [EXPERIMENT] [KEY=VALUE ...]``."""
+
+from collections.abc import Sequence
+
+from fedshift_app.config import files, registry
+from fedshift_app.config.arguments import LAUNCH_KEYS
+from fedshift_app.costs.table import Table
+from fedshift_app.launch.checking import check_data
+from fedshift_app.run import console
+from fedshift_app.sweep import grid
+from fedshift_wire.bounds import as_found
+from fedshift_wire.errors import ConfigError, FedShiftError
+
+#: Keys of ``fedshift run`` and of a sweep that say nothing about what a round costs.
+REFUSED = (
+    *(key for key in LAUNCH_KEYS if key != "nodes"), *grid.Options.model_fields, "method", "output-dir", "resume",
+    "round", "profile", "tracking", "evaluate-every", "evaluate-fraction",
+)  # fmt: skip
+
+
+def run(arguments: Sequence[str]) -> Table:
+    """Measure methods in an experiment, one after another.
+
+    Keys may hold several values, with commas, as those of a sweep; ``method.KEY`` is left out for a method without it.
+
+    Raises:
+        ConfigError: If an argument is wrong.
+        FedShiftError: If a configuration or the images are, or a method cannot train; the message names the method.
+    """
+    points, notes = grid.points(grid.read(_as_sweep(arguments)), check_data)
+    from fedshift_app.costs import machine, measuring  # torch: only where there is something to measure
+
+    console.set_up()
+    costs = []
+    for point in points:
+        try:
+            costs += measuring.measure(point.label, point.config, point.nodes)
+        except FedShiftError as error:
+            raise type(error)(f"{point.label}: {error}") from None
+    return Table(points[0].config, points[0].nodes, costs, machine.describe(), notes)
+
+
+def _as_sweep(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments as those of a sweep over the methods."""
+    experiments: list[str] = []
+    methods: list[str] = []
+    keys: list[str] = []
+    for argument in arguments:
+        key, sep, _ = argument.partition("=")
+        if sep and key in REFUSED:
+            raise ConfigError(
+                f"{as_found(key)}: costs plays a few rounds in this process and scores and writes nothing; it takes "
+                "METHOD... [EXPERIMENT], nodes=N and the keys of a run's configuration"
+            )
+        if sep:
+            keys.append(argument)
+        elif argument in registry.METHODS:
+            methods.append(argument)
+        elif argument.endswith((".yaml", ".yml")) or argument in files.names("experiments"):
+            experiments.append(argument)
+        else:
+            raise ConfigError(
+                f"{as_found(argument)} is no method and no experiment; `fedshift methods` and `fedshift experiments` "
+                "list them"
+            )
+    if not methods:
+        raise ConfigError("costs: name one or more methods; `fedshift methods` lists them")
+    if len(experiments) > 1:
+        raise ConfigError(f"costs: one experiment at a time, found {' and '.join(map(as_found, experiments))}")
+    return [*experiments, f"method={','.join(methods)}", *keys]

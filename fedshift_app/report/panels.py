@@ -1,0 +1,172 @@
+"""Figures of the papers that show several pictures side by side, or one class after another."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from fedshift_app.report import cams
+from fedshift_app.report.analysis import Floats
+from fedshift_app.report.closer import MAPS, Decoupled, Seen
+from fedshift_app.report.drawing import (
+    CLASSES,
+    GRID,
+    TEXT,
+    Drawing,
+    canvas,
+    class_colour,
+    domain_marker,
+    finish,
+    legend_above,
+    shown_rounds,
+)  # fmt: skip
+from fedshift_app.report.maps import short
+
+COLUMNS = 3  # of the rounds' panels
+NAMED_CLASSES = 20  # up to so many each has its name below its bar
+HEADS = ("image", "f~ fused", "f+ robust", "f- related", "f* corrected")
+
+
+def one_node(
+    placed: Floats, seen: Seen, domains: Sequence[str], classes: Sequence[str], who: str, home: str
+) -> Drawing:
+    """Draw the plane of t-SNE of one node's features, coloured by class; the marker is the domain's."""
+    figure, (axes,) = canvas(4.4)
+    for i, domain in enumerate(domains):
+        there = seen.domain_of == i
+        colours = [class_colour(int(k), len(classes)) for k in seen.y[there]]
+        x, up = placed[there].T
+        axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
+        axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
+    _class_legend(axes, seen, classes)
+    _bare(axes)
+    legend_above(figure, axes)
+    title = f"Features of {who} by t-SNE: {len(seen.y)} test images of {', '.join(domains)}, coloured by class."
+    caption = (
+        f"{who.capitalize()}, which has images of {home} alone, right after one more local round, on all domains "
+        f"(FedCode, figures 1a and 4): colour is the class, marker the domain.{_wheel(classes)}"
+    )
+    return finish(figure, "tsne-node", title, caption)
+
+
+def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Sequence[str]) -> Drawing:
+    """Draw the same images' features at several rounds, each in a plane of its own, coloured by class.
+
+    Args:
+        placed: By round, (N, 2).
+        seen: Of one of the rounds, the images of ``domain`` alone; classes are the same in all.
+        domain: Whose images they are.
+        classes: Names of all classes.
+    """
+    lines = -(-len(placed) // COLUMNS)
+    figure, panels = canvas(0.6 + 1.75 * lines, lines, COLUMNS)
+    colours = [class_colour(int(k), len(classes)) for k in seen.y]
+    for axes, (server_round, points) in zip(panels, placed.items(), strict=False):
+        x, up = points.T
+        axes.scatter(x, up, s=8, c=colours, linewidths=0, alpha=0.85)
+        axes.set_title(f"round {server_round}", loc="left")
+    for axes in panels:
+        _bare(axes)
+    _class_legend(panels[0], seen, classes)
+    if len(classes) <= CLASSES:
+        legend_above(figure, panels[0])
+    told = ", ".join(map(str, placed))
+    title = f"Features over the rounds {told} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
+    caption = (
+        f"The global model's features of the same {len(seen.y)} test images of {domain} after the rounds whose "
+        f"checkpoints are kept (FedSeProto, figure 2), coloured by class.{_wheel(classes)}"
+    )
+    return finish(figure, "tsne-rounds", title, caption)
+
+
+def variance_by_class(variance: Floats, classes: Sequence[str]) -> Drawing:
+    """Draw the variance of each class's prototypes over domains, (C,), and the mean; NaN has no bar."""
+    figure, (axes,) = canvas(2.8)
+    places = np.arange(len(classes))
+    mean = float(np.nanmean(variance))
+    colours = [class_colour(k, len(classes)) for k in range(len(classes))]
+    axes.bar(places, np.nan_to_num(variance), color=colours, width=0.7)
+    axes.axhline(mean, color=TEXT, linestyle="--", linewidth=1.2)
+    axes.text(1.0, mean, f" {mean:.3f}", va="center", transform=axes.get_yaxis_transform())
+    if len(classes) <= NAMED_CLASSES:
+        names = [short(name) for name in classes]
+        axes.set_xticks(places, names, rotation=90 if max(map(len, names)) > 2 else 0)
+    else:
+        axes.set_xticks([])
+    axes.set_ylabel("variance")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+    axes.set_axisbelow(True)
+    worst = classes[int(np.nanargmax(variance))]
+    title = f"Variance of each class's prototypes over domains: on average {mean:.3f}, largest for {worst}."
+    caption = (
+        "Variance over domains of each class's prototypes (I2PFL, figures 1 and 3): here the mean features of each "
+        f"domain's test images, scaled to length 1; 0: all domains agree. Dashed: the mean, {mean:.3f}."
+    )
+    return finish(figure, "variance-class", title, caption)
+
+
+def variance_by_round(means: Mapping[int, float], classes: Mapping[int, Floats]) -> Drawing:
+    """Draw the mean variance of prototypes over domains after several rounds, and of the classes from least to most."""
+    figure, (axes,) = canvas(2.4)
+    at = list(means)
+    least, most = ([float(pick(found)) for found in classes.values()] for pick in (np.nanmin, np.nanmax))
+    axes.fill_between(at, least, most, color=GRID, alpha=0.3, linewidth=0)
+    axes.plot(at, list(means.values()), color=TEXT, marker="o")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("variance")
+    axes.grid(axis="y")
+    shown_rounds(axes, at[-1])
+    told = ", ".join(f"round {n} {value:.3f}" for n, value in means.items())
+    title = f"Mean variance of the prototypes over domains: {told}."
+    caption = (
+        f"The same variance by the global model after the rounds whose checkpoints are kept ({told}): the mean over "
+        "the classes, the band from the least to the largest of them."
+    )
+    return finish(figure, "variance-round", title, caption)
+
+
+def decoupling(found: Sequence[Decoupled], shown: str, classes: Sequence[str], who: str) -> Drawing:
+    """Draw an image of each domain and Grad-CAM of its maps f~, f+, f- and f*."""
+    figure, panels = canvas(0.25 + 1.02 * len(found), len(found), len(HEADS))
+    for row, example in enumerate(found):
+        cells = panels[row * len(HEADS) : (row + 1) * len(HEADS)]
+        pictures = [example.image, *(cams.under(example.image, heat) for heat in example.heats)]
+        for axes, picture in zip(cells, pictures, strict=True):
+            axes.imshow(cams.shown(picture), interpolation="nearest")
+            _bare(axes)
+        taken = classes[example.predicted]
+        cells[0].set_ylabel(short(example.domain), fontsize=9)
+        cells[0].set_xlabel("recognised" if taken == shown else f"as {short(taken)}", fontsize=8)
+        for axes, peak in zip(cells[1:], example.peaks, strict=True):
+            axes.set_xlabel(f"{peak:.2f}", fontsize=8)
+    for axes, head in zip(panels, HEADS, strict=False):
+        axes.set_title(head, loc="center", fontsize=9)
+    told = "; ".join(
+        f"{example.domain} " + ", ".join(f"{name} {peak:.2f}" for name, peak in zip(MAPS, example.peaks, strict=True))
+        for example in found
+    )
+    title = f"Grad-CAM of F2DC's maps for the class {shown} in each domain; highest values, in those of f~: {told}."
+    caption = (
+        f"One test image of the class {shown} of each domain under the modules of {who} (F2DC, figure 2): what "
+        "speaks for the class in the fused map f~ = f+ + f* that is classified, in the robust f+, in the "
+        "domain-related f- and in its correction f*. Each map is drawn on its own scale; the numbers are its highest "
+        "value, f~'s being 1."
+    )
+    return finish(figure, "decoupling", title, caption)
+
+
+def _class_legend(axes: Axes, seen: Seen, classes: Sequence[str]) -> None:
+    if len(classes) <= CLASSES:
+        for k in sorted(set(seen.y.tolist())):
+            axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
+
+
+def _wheel(classes: Sequence[str]) -> str:
+    return " The colour wheel stands for the classes." if len(classes) > CLASSES else ""
+
+
+def _bare(axes: Axes) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,158 @@
+"""Figures of the papers that need a closer look at a run; one that the run does not allow is named with the reason."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from datasets import catalog
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.report import analysis, closer, panels
+from fedshift_app.report.analysis import Floats
+from fedshift_app.report.closer import Seen
+from fedshift_app.report.drawing import Drawing
+from fedshift_app.report.page import Section
+from fedshift_app.report.reading import Record
+from fedshift_app.report.views import Sight
+from fedshift_wire.errors import FedShiftError
+from strategies.federation.roster import Node
+
+ONE_NODE = "FedCode, figures 1a and 4 (one node's model on all domains)"
+ROUNDS = "FedSeProto, figure 2 (t-SNE at several rounds)"
+VARIANCE = "I2PFL, figures 1 and 3 (variance of prototypes over domains)"
+VARIANCE_ROUNDS = "I2PFL, figures 1 and 3, over the rounds"
+DECOUPLING = "F2DC, figure 2 (Grad-CAM of f+, f-, f*)"
+
+
+def add(
+    parts: list[Section], record: Record, sight: Sight, config: RunConfig, node: Node, named: bool,
+    numbers: dict[str, Any],
+) -> None:  # fmt: skip
+    """Add the figures to the parts of the page that they belong to; nothing where no test image can be seen.
+
+    Args:
+        parts: The parts that stand on test images or weights.
+        record: The run.
+        sight: What could be seen of it.
+        config: Its configuration, with the place of the images on this machine.
+        node: Whose model is looked at.
+        named: Whether that was asked for.
+        numbers: Takes the numbers behind the figures, for ``report.json``.
+    """
+    if sight.nothing:
+        return
+    section = {part.id: part for part in parts}
+    look = _Look(record, sight, config, node, named, numbers)
+    threads = torch.get_num_threads()
+    try:
+        for part, name, draw in (
+            ("features", ONE_NODE, look.one_node), ("features", ROUNDS, look.rounds),
+            ("prototypes", VARIANCE, look.variance), ("prototypes", VARIANCE_ROUNDS, look.variance_by_round),
+            ("attention", DECOUPLING, look.decoupling),
+        ):  # fmt: skip
+            _draw(section[part], name, draw)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _draw(section: Section, name: str, draw: Callable[[], Drawing]) -> None:
+    try:
+        section.figures.append(draw())
+    except FedShiftError as why:
+        section.notes.append(f"{name}: not drawn: {why}.")
+
+
+@dataclass(frozen=True)
+class _Look:
+    record: Record
+    sight: Sight
+    config: RunConfig
+    node: Node
+    named: bool
+    numbers: dict[str, Any]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return catalog.get(self.config.dataset.name).classes
+
+    @property
+    def who(self) -> str:
+        return f"node {self.node.index}"
+
+    def one_node(self) -> Drawing:
+        """FedCode, figures 1a and 4."""
+        seen = closer.after_local_training(self.record, self.config, self.node, named=self.named)
+        placed = analysis.tsne(_usable(seen).features, self.config.seed)
+        domains = self.config.dataset.domains
+        return panels.one_node(placed, seen, domains, self.classes, self.who, self.node.domain)
+
+    def rounds(self) -> Drawing:
+        """FedSeProto, figure 2: the images of the first domain."""
+        kept = {n: _of_domain(seen, 0) for n, seen in self._kept.items()}
+        placed = {n: analysis.tsne(_usable(seen).features, self.config.seed) for n, seen in kept.items()}
+        domain = self.config.dataset.domains[0]
+        return panels.rounds(placed, next(iter(kept.values())), domain, self.classes)
+
+    def variance(self) -> Drawing:
+        """I2PFL, figures 1 and 3: by class, of all test images that were scored."""
+        views = list(self.sight.views.values())
+        if len({view.features.shape[1] for view in views}) > 1:
+            raise FedShiftError("the features of the networks differ in width")
+        found = self._variance([(view.features, view.y) for view in views])
+        self.numbers["prototype_variance"] = {"by_class": found.tolist(), "mean": float(np.nanmean(found))}
+        return panels.variance_by_class(found, self.classes)
+
+    def variance_by_round(self) -> Drawing:
+        """I2PFL, figures 1 and 3: over the rounds that are kept."""
+        places = range(len(self.config.dataset.domains))
+        parts = {n: [_of_domain(seen, place) for place in places] for n, seen in self._kept.items()}
+        found = {n: self._variance([(part.features, part.y) for part in each]) for n, each in parts.items()}
+        means = {n: float(np.nanmean(each)) for n, each in found.items()}
+        self.numbers["prototype_variance_by_round"] = {str(n): mean for n, mean in means.items()}
+        return panels.variance_by_round(means, found)
+
+    def decoupling(self) -> Drawing:
+        """F2DC, figure 2."""
+        shown, found = closer.decoupled(self.record, self.config, self.node)
+        return panels.decoupling(found, self.classes[shown], self.classes, self.who)
+
+    @cached_property
+    def _kept(self) -> dict[int, Seen]:
+        return closer.at_kept_rounds(self.record, self.config, self.node)
+
+    def _variance(self, parts: list[tuple[Floats, analysis.Ints]]) -> Floats:
+        """Return the variance of each class's prototypes over the parts, which are those of domains.
+
+        Raises:
+            FedShiftError: If no class has images in two domains, or features are not finite.
+        """
+        if not all(np.isfinite(features).all() for features, _ in parts):
+            raise FedShiftError("features are not finite")
+        means, there = zip(
+            *(analysis.class_means(features, y, len(self.classes)) for features, y in parts), strict=True
+        )
+        found = analysis.variance_over_domains(np.stack(means), np.stack(there))
+        if np.isnan(found).all():
+            raise FedShiftError("no class has test images in two domains")
+        return found
+
+
+def _usable(seen: Seen) -> Seen:
+    """Return what was seen, if it can be put into a plane.
+
+    Raises:
+        FedShiftError: If features are not finite, or images too few.
+    """
+    if not np.isfinite(seen.features).all():
+        raise FedShiftError("features are not finite")
+    if len(seen.y) < analysis.TSNE_LEAST:
+        raise FedShiftError(f"{len(seen.y)} images are too few")
+    return seen
+
+
+def _of_domain(seen: Seen, place: int) -> Seen:
+    there = seen.domain_of == place
+    return Seen(seen.features[there], seen.y[there], seen.domain_of[there])
