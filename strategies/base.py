@@ -279,6 +279,7 @@ class DomainStrategy(FedAvg):
             self._result.statistics = self._retake([node for node in nodes if node.index in self._result.nodes])
         self._evaluation = Evaluation(
             fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation,
+            everywhere=fed.everywhere,
             batch=fed.eval_batch, divisible=fed.scores_images_alone, share=fed.evaluate.share(server_round, fed.rounds),
             scores=(*fed.scores, *(BN_SCORE + way for way in fed.bn_ways[1:])),
         )  # fmt: skip
@@ -381,6 +382,7 @@ class DomainStrategy(FedAvg):
         tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
         self._result.others = tally.others()
+        self._result.spread = evaluation.spread() if self.federation.everywhere else {}
         self._result.evaluated_share = evaluation.share
         if self.federation.validation:
             self._result.validation = evaluation.validation.accuracy()

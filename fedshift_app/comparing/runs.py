@@ -71,6 +71,7 @@ class Results(_Results):
     best_validation: Chosen | None = None
     client_models: Clients | None = None
     others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
+    spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
     scored_with: str = AVERAGED  # the way of evaluate.bn behind domains, final, best_test and best_validation
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
     nodes: tuple[dict[str, Any], ...]

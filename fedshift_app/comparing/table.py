@@ -13,7 +13,7 @@ from fedshift_app.comparing.papers import PLAIN
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
 from fedshift_app.config import registry
-from fedshift_app.run.folder import lost_told
+from fedshift_app.run.folder import ON_ALL, lost_told
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
@@ -197,8 +197,13 @@ def _row(label: str, group: str, runs: list[Run], take: reading.Score, accuracy:
     by_seed = {run.results.seed: _with_average(take(run)) if accuracy else take(run) for run in runs}
     columns = dict.fromkeys(column for values in by_seed.values() for column in values)
     values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
-    scored = "/".join(dict.fromkeys(run.results.evaluated.split()[0] for run in runs))
+    scored = "/".join(dict.fromkeys(_scored(run) for run in runs))
     return Row(label, group, scored, tuple(runs), by_seed, values)
+
+
+def _scored(run: Run) -> str:
+    kind = run.results.evaluated.split()[0]
+    return f"{kind} on all" if run.results.evaluated == ON_ALL else kind
 
 
 def _with_average(domains: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -313,6 +318,15 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
     ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
         found.append("scored personal: each node's own model, on its own domain; that is not the global model's task")
+    for row in rows:
+        spreads = [run.results.spread_over_nodes for run in row.runs if run.results.spread_over_nodes]
+        if spreads:
+            known = {name: [value for one in spreads if (value := one.get(name)) is not None] for name in spreads[0]}
+            each = ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in known.items() if values)
+            found.append(
+                f"{_named(row)}, scored personal on all: each node's own model on every domain, mean over nodes; "
+                f"standard deviation over nodes {each}"
+            )
     return found
 
 

@@ -192,6 +192,11 @@ def check_together(config: RunConfig) -> None:
         )
     if config.allocation.test_on == "domain":
         _check_whole_domains(config)
+    if config.shift.label_mix == "own" and config.evaluate.personal_on == "all_domains":
+        raise ConfigError(
+            "evaluate.personal_on=all_domains scores every node on the same test sets; shift.label_mix=own draws each "
+            "node its own"
+        )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
 

@@ -86,6 +86,8 @@ def _columns(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     ]
     others = results.get("others", {})
     columns += [_column(name, by, mean(by.values())) for name, by in few(others).items()]
+    if spread := results.get("spread_over_nodes"):
+        columns.append(_column("std over nodes", spread, mean(spread.values())))
     notes = []
     if len(others) > MOST_SHOWN:
         notes.append(f"{len(others) - MOST_SHOWN} more ways to score are in results.json.")

@@ -97,6 +97,8 @@ def table(results: dict[str, Any]) -> str:
     for name, domains in few(results.get("others", {})).items():  # over the same rounds as the first column
         columns[name] = (domains, mean(domains.values()), "")
     notes = []
+    if spread := results.get("spread_over_nodes"):
+        columns["std over nodes"] = (spread, mean(spread.values()), "")
     for mark, key, on in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
         if best := results.get(key):
             columns[f"best round ({best['round']}){mark}"] = (best["domains"], best["avg"], "")

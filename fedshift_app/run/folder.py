@@ -43,6 +43,8 @@ STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 COMMAND = "FEDSHIFT_COMMAND"
 #: Environment variable: the commit of the checkout that ``fedshift run`` belongs to, see ``commit``.
 COMMIT = "FEDSHIFT_COMMIT"
+#: What ``results.json`` calls the models that are scored with ``evaluate.personal_on=all_domains``.
+ON_ALL = "personal models, each on all domains"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
 PROFILE_FILE = "profile.json"  # only of a run that measures its time
@@ -230,6 +232,13 @@ class RunFolder:
         self._tracker.add(result)
         self.writing += time.perf_counter() - started
 
+    @property
+    def _evaluated(self) -> str:
+        """Return which models the run's accuracies are of."""
+        if not self.personal:
+            return "global model"
+        return ON_ALL if any(result.spread for result in self.history) else "personal models"
+
     def finish(self, nodes: list[Node]) -> dict[str, Any]:
         """Write and return the summary, ``results.json``, by which the run counts as finished."""
         results = summary(self.history) | {
@@ -239,7 +248,7 @@ class RunFolder:
             "model": self.config.model.name,
             "bn": self.config.model.bn,
             "scored_with": self.config.evaluate.bn[0],
-            "evaluated": "personal models" if self.personal else "global model",
+            "evaluated": self._evaluated,
             "seed": self.config.seed,
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
@@ -280,6 +289,8 @@ def _line(result: RoundResult) -> dict[str, Any]:
         line["validation"] = result.validation
     if result.others:
         line["others"] = result.others
+    if result.spread:
+        line["spread_over_nodes"] = result.spread
     if result.profile:
         line["profile"] = result.profile
     if result.started_anew:
@@ -348,6 +359,9 @@ def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
                 domain: mean(others[name][domain] for others in scored if name in others) for domain in by_domain
             } for name, by_domain in scored[-1].items()
         }  # fmt: skip
+    spreads = [result.spread for result in _fully_scored(history)][-LAST_ROUNDS:]
+    if spreads[-1]:
+        found["spread_over_nodes"] = {domain: mean(one.get(domain) for one in spreads) for domain in spreads[-1]}
     clients = [result.clients for result in history if result.clients is not None]
     if clients:
         found["client_models"] = mean_client_models(clients)

@@ -42,13 +42,14 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     batchnorms = tuple(name for name in layers(model) if f"{name}.{MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
+    personal = setup.is_personal(config, model)
     federation = Federation(
         domains=config.dataset.domains,
         num_classes=len(catalog.get(config.dataset.name).classes),
         feature_dim=model.feature_dim,
         seed=config.seed,
         participation=config.federation.participation,
-        personal=setup.is_personal(config, model),
+        personal=personal,
         # Simulated nodes say themselves how many they are.
         min_nodes=config.federation.min_nodes if deployed else 1,
         node_timeout=config.federation.node_timeout,
@@ -72,6 +73,7 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         bn_ways=_ways(config, batchnorms),
         batchnorms=batchnorms,
         bn_keep=config.model.bn_keep,
+        everywhere=personal and not deployed and config.evaluate.personal_on == "all_domains",
     )
     return encode(shared), federation
 

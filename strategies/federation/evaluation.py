@@ -1,6 +1,7 @@
 """Who evaluates which domain, and what comes of the answers."""
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,6 +156,7 @@ class Evaluation:
         *,
         personal: bool,
         own_tests: bool = False,
+        everywhere: bool = False,
         validation: bool = False,
         batch: int = 64,
         divisible: bool = True,
@@ -168,6 +170,7 @@ class Evaluation:
             nodes: The nodes that are connected, in the order of their index.
             personal: Each node has a model of its own.
             own_tests: Each node has a test set of its own for every domain.
+            everywhere: Each node that sees all test sets scores each of them with its own model.
             validation: Validation parts are scored as well.
             batch: Images per batch on the nodes.
             divisible: The scores of some images do not depend on which others are scored with them.
@@ -177,7 +180,7 @@ class Evaluation:
         self.validating = validation
         self.validation = Tally(domains)
         self._domains, self._scores = domains, scores
-        self._everyone = personal or own_tests
+        self._everyone, self._everywhere = personal or own_tests, everywhere
         self._nodes, self._held = nodes, {node.domain for node in nodes}
         self._batch, self._divisible = batch, divisible
         self._failed: set[Node] = set()
@@ -231,6 +234,15 @@ class Evaluation:
                     tally.add_other(name, domain, correct, count)
         return tally
 
+    def spread(self) -> dict[str, float | None]:
+        """Return by domain the sample standard deviation of the nodes' accuracies; None of fewer than two."""
+        found: dict[str, float | None] = {}
+        for domain in self._domains:
+            answers = [task.answer for task in self._tasks if task.part.domain == domain and task.answer is not None]
+            each = [100 * answer.correct / answer.count for answer in answers if answer.count]
+            found[domain] = statistics.stdev(each) if len(each) > 1 else None
+        return found
+
     def _missing(self) -> set[str]:
         return {task.part.domain for task in self._tasks if task.divided and task.answer is None}
 
@@ -264,7 +276,7 @@ class Evaluation:
         if not nodes:
             return []
         if self._everyone or not all(node.shared_test for node in nodes):
-            drawn = [self._draw(node.tests_of(domain), share) for node in nodes]
+            drawn = [self._draw(self._tests(node, domain), share) for node in nodes]
             return [_Task(Part(domain, n, 0, n), [node], False) for n, node in zip(drawn, nodes, strict=True)]
         number = self._draw(nodes[0].tests_of(domain), share)
         cuts = divide(number, self._batch, len(nodes) if self._divisible else 1)
@@ -278,7 +290,13 @@ class Evaluation:
         self._scored, self._images = self._scored + number, self._images + images
         return number
 
+    def _tests(self, node: Node, domain: str) -> int:
+        """Return how many test images of a domain a node can score; whoever sees all sees as many as their own node."""
+        return node.tests_of(domain) or max(other.tests_of(domain) for other in self._nodes if other.shared_test)
+
     def _candidates(self, place: int, domain: str) -> list[Node]:
+        if self._everywhere and any(node.shared_test and node.tests_of(domain) for node in self._nodes):
+            return [node for node in self._nodes if node.shared_test]
         own = [node for node in self._nodes if node.domain == domain and node.num_test > 0]
         if own or any(node.domain == domain for node in self._nodes):
             return own

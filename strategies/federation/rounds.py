@@ -57,6 +57,7 @@ class Federation:
         bn_ways: With which statistics of BatchNorm they are scored, of ``evaluate.bn``; the first is the accuracy.
         batchnorms: Names of the BatchNorm layers whose statistics travel with the weights.
         bn_keep: Which of them the run keeps: averaged, retaken.
+        everywhere: Each node's own model is scored on all domains (``evaluate.personal_on``).
     """
 
     domains: tuple[str, ...]
@@ -87,6 +88,7 @@ class Federation:
     bn_ways: tuple[str, ...] = (AVERAGED,)
     batchnorms: tuple[str, ...] = ()
     bn_keep: str = AVERAGED
+    everywhere: bool = False
 
     @property
     def retakes(self) -> bool:
@@ -114,6 +116,8 @@ class RoundResult:
         profile: Where the time went (``strategies.federation.clock``), in a run that measures it.
         started_anew: Which nodes had lost what they kept to themselves, one line each.
         lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
+        spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where
+            each is scored on all domains.
         statistics: BatchNorm's statistics that were taken anew, by state-dict name; empty where none were.
     """
 
@@ -133,4 +137,5 @@ class RoundResult:
     evaluated_share: float = 1.0
     started_anew: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    spread: dict[str, float | None] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)

@@ -34,6 +34,10 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: last five rounds; every: in every round.
     client_models: Literal["off", "last", "every"] = "off"
 
+    #: Where each node has a model of its own, which nodes score a domain: own_domain: those that hold it; all_domains:
+    #: all of them, in simulation, where each sees every test set. Accuracy is then the mean over nodes, and how far
+    #: they are apart is told. n nodes make n passes over each test set.
+    personal_on: Literal["own_domain", "all_domains"] = "own_domain"
     #: averaged: as the weights are, with the averages of the nodes' running statistics; retaken: with statistics of
     #: training images of all nodes, which take them with the averaged weights; own: each node with those of its own;
     #: batch: with those of each batch of ``images.eval_batch`` test images. The first is the run's accuracy, the

@@ -1,0 +1,73 @@
+"""``evaluate.personal_on=all_domains``: each node's own model on every domain, as F2DC with modules on the nodes needs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from killing import SHORT, killing, resume, start, told
+from support import InlineRun, refusal_of
+
+from fedshift_app.comparing import compare
+from fedshift_app.config import resolving as configuration
+from fedshift_app.node import setup
+from fedshift_app.report import reading, views
+from fedshift_wire.errors import ConfigError
+
+ON_ALL = "evaluate.personal_on=all_domains"
+
+
+def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) -> None:
+    given: dict[str, Any] = {"method": "fedbn", "nodes": 4, "rounds": 2, "set": "model.name=cnn_bn train.epochs=1"}
+    own, every = run_inline(**given), run_inline(**given | {"set": f"{given['set']} {ON_ALL}"})
+    assert every.results["weights_sha256"] == own.results["weights_sha256"]
+    assert own.results["evaluated"] == "personal models"
+    assert "spread_over_nodes" not in own.results
+    assert every.results["evaluated"] == "personal models, each on all domains"
+    record = reading.read(every.folder)
+    assert record.checkpoint is not None
+    for domain in record.config.dataset.domains:  # slow: each node's client, scored as a whole
+        each = []
+        for node in record.checkpoint.nodes:
+            client = views.client_of(record, record.config, domain, node)
+            weights = setup.in_order(record.checkpoint.weights, client, "the checkpoint's")
+            client.evaluate(weights, {"domains": []})
+            test = client.test_set(domain)
+            each.append(100 * client.score_test(test).correct / len(test))
+        assert every.rounds[-1]["accuracy"][domain] == pytest.approx(np.mean(each))
+        assert every.rounds[-1]["spread_over_nodes"][domain] == pytest.approx(np.std(each, ddof=1))
+    shown = compare([every.folder]).text(1000)
+    assert "personal on all" in shown
+    assert "standard deviation over nodes scan " in shown
+
+
+def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
+    run = run_inline(
+        method="f2dc", rounds=1, nodes=4,
+        set="train.epochs=1 method.local_modules=local method.eval_modules=client_mean",
+    )  # fmt: skip
+    assert run.results["evaluated"] == "personal models, each on all domains"
+    config = yaml.safe_load((run.folder / "config.yaml").read_text())["resolved"]
+    assert config["evaluate"]["personal_on"] == "all_domains"
+    asked = {
+        "experiment": "handwritten",
+        "method": "f2dc",
+        "set": "method.local_modules=local method.eval_modules=none",
+    }
+    assert configuration.resolve(asked).evaluate.personal_on == "own_domain"
+
+
+def test_a_resumed_run_has_the_same_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flat: dict[str, Any] = {"method": "fedbn", "rounds": 3, "set": f"{SHORT} model.name=cnn_bn {ON_ALL}"}
+    whole = start(tmp_path / "whole", **flat)
+    with killing(monkeypatch)("weights-00003", "before"):
+        start(tmp_path / "runs", **flat)
+    again = resume(tmp_path / "runs")
+    assert told(again) == told(whole)
+    assert again.results["spread_over_nodes"] == whole.results["spread_over_nodes"]
+
+
+def test_drawn_test_sets_are_no_common_ground() -> None:
+    asked = {"experiment": "handwritten", "set": f"shift.label_mix=own {ON_ALL}"}
+    assert "draws each node its own" in refusal_of(ConfigError, configuration.resolve, asked)
