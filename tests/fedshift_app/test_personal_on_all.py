@@ -1,4 +1,4 @@
-"""``evaluate.personal_on=all_domains``: each node's own model on every domain, as F2DC with modules on the nodes needs."""
+"""``evaluate.personal_on=all_domains``: each node's own model on every domain, as F2DC with local modules needs."""
 
 from pathlib import Path
 from typing import Any
