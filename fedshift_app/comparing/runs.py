@@ -22,8 +22,9 @@ from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.schedule import BN_WAYS_TOLD
 
-#: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one.
-ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.")
+#: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
+#: and so is one whose personal models are scored elsewhere.
+ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "evaluate.personal_on")
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number.
 ASIDE = (*FREE, "seed", "experiment", "model.bn_keep")
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.

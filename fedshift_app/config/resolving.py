@@ -253,7 +253,8 @@ def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
         return dict(layers)
     params, asked = recipes.spread(known, method)
     _, sections = _without_sections(known.defaults)
-    merged = recipes.patched({key: sections[key] for key in OF_RECIPES if key in sections}, asked)
+    kept = {key: layers.get(key) or {} for key in asked if key not in OF_RECIPES}  # of which a parameter is a part
+    merged = recipes.patched(kept | {key: sections[key] for key in OF_RECIPES if key in sections}, asked)
     if merged.get("adapt", {}).get("name") == registry.NONE:
         merged["adapt"] = {"name": registry.NONE}
     return dict(layers) | {"method": params} | merged
