@@ -312,6 +312,7 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of a report what takes long: the figures of images."""
     monkeypatch.setattr(making.views, "look", lambda record, data_dir, limit: None)
     monkeypatch.setattr(making.figures, "sections", lambda record, sight, numbers: [])
+    monkeypatch.setattr(making.papers, "add", lambda *given: None)
 
 
 @pytest.mark.long
