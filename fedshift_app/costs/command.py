@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> Table:
         ConfigError: If an argument is wrong.
         FedShiftError: If a configuration or the images are, or a method cannot train; the message names the method.
     """
-    points, notes = grid.points(grid.read(_as_sweep(arguments)), check_data)
+    points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
     from fedshift_app.costs import machine, measuring  # torch: only where there is something to measure
 
     console.set_up()
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> Table:
     return Table(points[0].config, points[0].nodes, costs, machine.describe(), notes)
 
 
-def _as_sweep(arguments: Sequence[str]) -> list[str]:
+def as_sweep(arguments: Sequence[str]) -> list[str]:
     """Return the arguments as those of a sweep over the methods."""
     experiments: list[str] = []
     methods: list[str] = []

@@ -19,6 +19,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.costs.command import as_sweep
 from fedshift_app.launch import runner
 from fedshift_app.sweep import grid
 
@@ -82,6 +83,9 @@ def runs_of(command: str) -> list[dict[str, Any]]:
         return [settings(config, runner.num_nodes(config, launch.get("nodes")))]
     if name == "sweep":
         points, _ = grid.points(grid.read(given["arguments"]), lambda config, nodes: None)
+        return [settings(point.config, point.nodes) for point in points]
+    if name == "costs":
+        points, _ = grid.points(grid.read(as_sweep(given["arguments"])), lambda config, nodes: None)
         return [settings(point.config, point.nodes) for point in points]
     assert name in ("compare", "report", "experiments"), f"{name}: say here how its words are checked"
     return []
