@@ -27,6 +27,8 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     #: Each node's share of its domain's training images (see ``pool``), drawn without replacement: one
     #: number, one per domain, or "equal" to divide all of them among the domain's nodes.
     share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = "equal"
+    #: Whose share that is: each node's; or that of all nodes of the domain together, who divide it equally.
+    share_per: Literal["node", "domain"] = "node"
     #: Each node draws its share from the whole domain: no image twice on a node, but on several nodes.
     with_replacement: bool = False
     #: Images are swapped until every node holds each class at least once (FPL's and F2DC's code).
@@ -69,6 +71,15 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return share
 
     @model_validator(mode="after")
+    def _divided_share_is_a_number(self) -> "Allocation":
+        if self.share_per == "domain" and (self.share == "equal" or self.with_replacement):
+            raise ValueError(
+                "share_per=domain needs a number under share, which the nodes of a domain divide, and with_replacement="
+                f"false; found share={as_found(self.share)}, with_replacement={str(self.with_replacement).lower()}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _replacement_needs_a_share(self) -> "Allocation":
         if self.with_replacement and self.share == "equal":
             raise ValueError("with_replacement needs a number under share; equal divides every image once")
@@ -104,7 +115,8 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             if domain in self.held_out and count > 0:
                 raise ConfigError(f"allocation: {domain!r} is held out, but counts gives it {count} nodes")
             share = self.share_of(domain)
-            if share is not None and not self.with_replacement and share * count > 1 + 1e-9:
+            each = share is not None and self.share_per == "node" and not self.with_replacement
+            if share is not None and each and share * count > 1 + 1e-9:
                 raise ConfigError(
                     f"allocation: {count} nodes of {domain!r} ask for {100 * share:g} % of its training images each, "
                     f"{100 * share * count:g} % together; allowed is 100 %, or with_replacement"
@@ -130,7 +142,7 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return tuple(domain for domain in domains if domain not in self.held_out)
 
     def share_of(self, domain: str) -> float | None:
-        """Return a node's share of this domain, or None where nodes divide it equally."""
+        """Return the share of this domain (``share_per`` says whose), or None where nodes divide all of it equally."""
         share = self.share.get(domain) if isinstance(self.share, dict) else self.share
         return None if share is None or isinstance(share, str) else share
 
@@ -276,7 +288,10 @@ def _holdings(
             return [order[:size] for order in draws]
         return [dividing.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in draws]
     order = generator(seed, f"share-{domain}").permutation(len(labels))
-    size = len(labels) if share is None else nodes * _size(domain, share, nodes, len(labels))
+    if share is None or allocation.share_per == "domain":
+        size = round((share or 1.0) * len(labels))
+    else:
+        size = nodes * _size(domain, share, nodes, len(labels))
     chosen, spare = order[:size], order[size:]
     if allocation.label_skew is None:
         parts = np.array_split(chosen, nodes)

@@ -17,6 +17,7 @@ from support import (
     D,
     Float,
     as64,
+    barred_images,
     batch,
     check_accepted,
     fedavg,
@@ -530,6 +531,24 @@ def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precisi
     check_accepted(made, FedSeProtoStrategy)
     assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
     assert all(np.isfinite(value) for value in metrics.values())
+
+
+# --- the collapse of Fig. 4 -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("params", "collapses"), [({"reduction": "mean"}, False), ({"reduction": "sum"}, True)])
+def test_a_divergence_that_is_summed_collapses_the_features_where_beta_is_large(
+    params: dict[str, Any], collapses: bool
+) -> None:
+    """Section 4.3: "If beta is overly large, the model learns two meaningless features"; with means 1 is not large."""
+    learning = {"beta": 1.0, "semantic_start": "identity", "use_kd": False, "schedule": "joint"}
+    images = barred_images(24)
+    made = client(learning | params, train_set=images, epochs=12, batch_size=12, lr=0.01)
+    fit(made)
+    prototypes = made.contribution()["prototypes"][: C - 1]
+    apart = float(np.linalg.norm(prototypes - prototypes.mean(axis=0)))
+    correct, _ = made.score(images)
+    assert (correct == len(images) // 3 and apart < 1e-4) if collapses else (correct == len(images) and apart > 1)
 
 
 # --- what travels ----------------------------------------------------------------------------------

@@ -282,6 +282,8 @@ def test_with_replacement_allows_more_than_all() -> None:
     ("settings", "told"),
     [
         ({"with_replacement": True}, "needs a number under share"),
+        ({"share_per": "domain"}, "share_per=domain needs a number under share"),
+        ({"share_per": "domain", "share": 0.3, "with_replacement": True}, "found share=0.3, with_replacement=true"),
         ({"with_replacement": True, "share": 0.3, "label_skew": 1.0}, "exclude each other"),
         ({"label_skew": 0}, "greater than 0"),
         ({"label_skew": -1}, "greater than 0"),
@@ -303,6 +305,18 @@ def test_more_than_all_of_a_domain(share: float | dict[str, float]) -> None:
     message = refusal(Allocation(counts={"b": 3}, share=share))
     for part in ("3 nodes of 'b'", "40 %", "120 %", "allowed is 100 %", "with_replacement"):
         assert part in message
+
+
+@given(nodes=st.integers(1, 20), share=st.floats(0.05, 1), num_examples=st.integers(400, 900))
+def test_nodes_divide_the_share_of_their_domain(nodes: int, share: float, num_examples: int) -> None:
+    """As many nodes as there may be hold the images that one node would hold, each nearly as many as any other."""
+    labels = np.zeros(num_examples, np.int64)
+    allocation = Allocation(counts={"a": nodes}, share=share, share_per="domain")
+    allocation.check(("a",))
+    parts = [node_parts(allocation, ("a",) * nodes, i, labels, 1, 0).train for i in range(nodes)]
+    alone = node_parts(Allocation(counts={"a": 1}, share=share), ("a",), 0, labels, 1, 0).train
+    assert np.array_equal(np.sort(np.concatenate(parts)), alone)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_all_of_a_domain_is_allowed() -> None:
