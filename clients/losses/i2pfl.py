@@ -1,5 +1,6 @@
 """Loss terms of I2PFL (equations 7 and 9). B batch, C classes, D feature width."""
 
+import math
 from typing import Literal
 
 import torch
@@ -83,5 +84,6 @@ def _size(apart: Tensor, reduction: Literal["mse_mean", "class_sum"], distance: 
     """Return the size (N,) of differences (N, D): squared norms, over D for ``mse_mean``; or the roots of these."""
     over = apart.shape[1] if reduction == "mse_mean" else 1
     if distance == "l2":
-        return torch.linalg.vector_norm(apart, dim=1) / over**0.5
+        norm: Tensor = torch.linalg.vector_norm(apart, dim=1)
+        return norm / math.sqrt(over)
     return apart.square().mean(dim=1) if reduction == "mse_mean" else apart.square().sum(dim=1)
