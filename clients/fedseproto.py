@@ -9,7 +9,7 @@ z = F(x), z^s = F^s(z), z^d = F^d(z); c_g global prototypes. Inference: H(F^s(F(
 
 Deviations, all switchable: (1) the sign of Eq. 11 follows the text (``kd_form``); (2) F^s and F^d give a mean
 and a variance, since a point has no finite divergence from a Gaussian (``mi_form``); (3) two phases in each
-round, as the text says and algorithm 1 does not (``schedule``); (4) sums over dimensions are means.
+round, as the text says and algorithm 1 does not (``schedule``); (4) sums over dimensions are means (``reduction``).
 """
 
 import itertools
@@ -58,6 +58,7 @@ class FedSeProtoParams(Params):
     kl_direction: Literal["teacher_student", "student_teacher"] = "teacher_student"  # A3
     mi_form: Literal["gaussian", "batch_moment", "l2"] = "gaussian"  # A7
     mi_stopgrad: bool = False  # keep the gradient of MI out of F (A10)
+    reduction: eq.Reduction = "mean"  # over the D dimensions in Eqs 10 and 13; sum, as they are printed (A8)
     proto_reduction: Literal["sample_mean", "class_mean"] = "sample_mean"  # A12
     #: Initial F^s. identity: it passes z on, so that phase 1 trains the very path that predicts.
     semantic_start: Literal["random", "identity"] = "random"
@@ -243,7 +244,7 @@ class FedSeProtoClient(DomainClient):
                 terms["mi"] = p.beta * self._information(batch.x, *codes)
         if p.use_proto and p.lambda_proto > 0 and self._targets is not None:
             terms["proto"] = p.lambda_proto * eq.prototype_distance(
-                semantic.mean, batch.y, *self._targets, reduction=p.proto_reduction
+                semantic.mean, batch.y, *self._targets, reduction=p.proto_reduction, dimensions=p.reduction
             )
         return terms
 
@@ -281,6 +282,8 @@ class FedSeProtoClient(DomainClient):
         return prior + eq.reconstruction(x * self._std + self._mean, decoded)
 
     def _divergence(self, code: Code) -> Tensor:
+        p = self.params
         if code.log_variance is not None:
-            return eq.gaussian_kl(code.mean, code.log_variance)
-        return eq.moment_kl(code.mean) if self.params.mi_form == "batch_moment" else eq.squared_norm(code.mean)
+            return eq.gaussian_kl(code.mean, code.log_variance, p.reduction)
+        divergence = eq.moment_kl if p.mi_form == "batch_moment" else eq.squared_norm
+        return divergence(code.mean, p.reduction)

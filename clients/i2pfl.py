@@ -6,10 +6,11 @@ Ye Lin Tun, Yu Qiao, Minh N. H. Nguyen, Keon Oh Kim, Choong Seon Hong; https://a
 
 Symbols: h features, g global prototypes, p~ augmented prototypes, gamma the MixUp weight, tau temperature.
 
-Deviations, all switchable: (1) APA aligns each sample with a detached target, mean over the D dimensions
-(the printed form sums squared norms over classes: ``apa_level``, ``apa_reduction``, ``apa_stopgrad``);
-(2) augmented prototypes come from the batch (``augproto_scope``); (3) one gamma per sample (``gamma_per``);
-(4) noise for "differential privacy" (Table VI) is on class means (``dp``), without an accounted guarantee.
+Deviations, all switchable: (1) APA aligns each sample with a detached target, mean over the D dimensions (the
+recovered form of Eq. 9 sums squared norms of class means over classes: ``apa_level``, ``apa_reduction``, ``apa_dist``,
+``apa_stopgrad``); (2) augmented prototypes come from the batch, where the paper stores those of the whole class set
+(``augproto_scope``); (3) one gamma per sample (``gamma_per``); (4) noise for "differential privacy" (Table VI) is on
+class means (``dp``), without an accounted guarantee.
 """
 
 from typing import Any, ClassVar, Literal
@@ -21,9 +22,10 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from clients import losses
-from clients.base import DomainClient
 from clients.losses import i2pfl as terms_of_i2pfl
+from clients.training import stopwatch
 from clients.training.batches import Batch
+from clients.training.prototypes import ProtoSource, PrototypeClient
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.params import Params
 from fedshift_wire.seeding import generator
@@ -42,14 +44,18 @@ class I2PFLParams(Params):
     lambda1: float = Field(10.0, ge=0)  # weight of APA: 10 Digits and Office-10, 2 PACS
     lambda2: float = Field(1.0, ge=0)  # weight of GPCL
     intra_proto: Literal["feature_mixup", "input_mixup", "none_mixup"] = "feature_mixup"  # Table VII
-    augproto_scope: Literal["batch", "epoch", "round"] = "batch"  # where p~ comes from (A6)
+    #: Where p~ comes from (A6). class_set: all of the node's images, as the model is at the start of the epoch (Eq. 8);
+    #: epoch, round: what the epoch before, or the last one of the node's last round, saw.
+    augproto_scope: Literal["batch", "class_set", "epoch", "round"] = "batch"
     apa_stopgrad: bool = True  # detach p~ (A9)
     apa_level: Literal["sample", "class_mean"] = "sample"  # A10b
     apa_reduction: Literal["mse_mean", "class_sum"] = "mse_mean"  # A10
+    apa_dist: Literal["l2sq", "l2"] = "l2sq"  # the norm of Eq. 9: squared, or not
     gamma_per: Literal["sample", "batch"] = "sample"  # A8
     dp: Literal["off", "add", "shrink_add"] = "off"  # noise on prototypes before they leave (A13, Table VI)
     dp_scale: float = Field(0.05, ge=0)  # s
     dp_q: float = Field(0.1, ge=0, le=1)  # q
+    proto_source: ProtoSource = "after_training"  # what the class prototypes that are sent are made of (A14)
     gamma_max: bool = False  # gamma <- max(gamma, 1 - gamma), so that a sample keeps its own class (A12)
 
     @field_validator("dp", mode="before")
@@ -58,7 +64,7 @@ class I2PFLParams(Params):
         return "off" if value is False else value  # YAML 1.1 reads off as false
 
 
-class I2PFLClient(DomainClient):
+class I2PFLClient(PrototypeClient):
     """Cross-entropy + lambda1 * APA + lambda2 * GPCL (Eq. 10); contributes class prototypes (Eq. 2)."""
 
     params_model = I2PFLParams
@@ -72,11 +78,17 @@ class I2PFLClient(DomainClient):
         self._labels = self.tensor("labels")  # P
         self._partner_rng = self.torch_rng(self._mixup, server_round)
         self._gamma_rng = generator(self.setup.seed, self._mixup, self.setup.index, server_round)
+        purposes = ("i2pfl-class-set-order", "i2pfl-class-set-view")
+        self._class_set_rngs = [self.torch_rng(purpose, server_round) for purpose in purposes]
         self._stored = self._remembered()
         self._running: tuple[Tensor, Tensor] | None = None
 
     def start_epoch(self, epoch: int) -> None:
-        """Make the sums of the epoch before the targets of this one (``augproto_scope = epoch``)."""
+        """Make the targets of this epoch: of the whole class set, or of the sums of the epoch before."""
+        super().start_epoch(epoch)
+        if self.params.augproto_scope == "class_set":
+            self._stored = self._of_class_set()
+            self.watch.lap(stopwatch.PROTOTYPES)
         if self.params.augproto_scope == "epoch" and self._running is not None:
             self._stored = self._running
         self._running = None
@@ -85,6 +97,7 @@ class I2PFLClient(DomainClient):
         """Return the terms of Eq. 10, weighted."""
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
+        self.gather(features, batch.y)
         terms = {"ce": losses.cross_entropy(logits, batch.y)}
         if p.use_apa and p.lambda1 > 0:
             terms["apa"] = p.lambda1 * self._alignment(features, batch)
@@ -94,42 +107,55 @@ class I2PFLClient(DomainClient):
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:
-        """Contribute the class means of the trained encoder's features (Eq. 2, methods A14)."""
+        """Contribute class prototypes (Eq. 2, methods A14), with noise if there is to be some."""
         if self.params.augproto_scope == "round" and self._running is not None:
             sums, counts = self._running
             self.memory[AUGMENTED_SUMS] = sums.cpu().numpy()
             self.memory[AUGMENTED_COUNTS] = counts.cpu().numpy()
-        prototypes, counts = self.class_prototypes()
-        return {"prototypes": self._with_noise(prototypes, counts, server_round), "counts": counts.cpu().numpy()}
+        told = super().finish_round(server_round)
+        return told | {"prototypes": self._with_noise(told["prototypes"], told["counts"] > 0, server_round)}
 
-    def _with_noise(self, prototypes: Tensor, counts: Tensor, server_round: int) -> NDArray[np.float32]:
+    def _with_noise(self, told: NDArray[np.float32], held: NDArray[np.bool_], server_round: int) -> NDArray[np.float32]:
         """Return what leaves the node: p, or with ``dp`` p + q N(0, s^2) or (1 - q) p + N(0, s^2) (A13).
 
         The noise is on the mean of a class, whatever the class's size. Nothing bounds a single image's
         share in p, so that no differential-privacy guarantee can be accounted for.
         """
         p = self.params
-        told: NDArray[np.float32] = prototypes.cpu().numpy()
         if p.dp == "off":
             return told
         rng = generator(self.setup.seed, "i2pfl-dp", self.setup.index, server_round)
         noise = rng.normal(0.0, p.dp_scale, told.shape)
         noisy = told + p.dp_q * noise if p.dp == "add" else (1 - p.dp_q) * told + noise
-        held = counts.cpu().numpy() > 0
         return np.where(held[:, None], noisy, 0.0).astype(np.float32)
 
     def _alignment(self, features: Tensor, batch: Batch) -> Tensor:
         """APA (Eq. 9) against the augmented prototypes of the configured scope (Eq. 8)."""
         p = self.params
-        mixed = self._mixed_features(features, batch)  # B x D
-        if p.augproto_scope != "batch":
-            self._accumulate(mixed.detach(), batch.y)
+        mixed = features if p.augproto_scope == "class_set" else self._mixed_features(features, batch)  # B x D
+        if p.augproto_scope in ("epoch", "round"):
+            self._accumulate(mixed, batch.y)
         targets, present = self._targets(mixed, batch.y)
         if p.apa_stopgrad:
             targets = targets.detach()
         return terms_of_i2pfl.prototype_alignment(
-            features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction
+            features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction, distance=p.apa_dist
         )
+
+    def _of_class_set(self) -> tuple[Tensor, Tensor] | None:
+        """Mix all of the node's images once, as training sees them; return sums (C, D) and counts (C,) of h~ (Eq. 8).
+
+        Weights and BatchNorm's statistics are afterwards as they were.
+        """
+        if not (self.params.use_apa and self.params.lambda1 > 0):
+            return None
+        order, view = self._class_set_rngs
+        self._running = None
+        with self.kept_weights(), torch.no_grad():
+            for batch in self.augmented_batches(self.train_set, self.setup.train.batch_size, 1, order, view, view):
+                features, _ = self.forward(batch.x)
+                self._accumulate(self._mixed_features(features, batch), batch.y)
+        return self._running
 
     def _mixed_features(self, features: Tensor, batch: Batch) -> Tensor:
         """MixUp with a sample of another class (Eq. 7): of features, of images (A16), or none."""
@@ -164,7 +190,7 @@ class I2PFLClient(DomainClient):
         return means, counts > 0
 
     def _accumulate(self, mixed: Tensor, y: Tensor) -> None:
-        classes = self.model.num_classes
+        mixed, classes = mixed.detach(), self.model.num_classes
         sums, counts = self._running or (mixed.new_zeros(classes, mixed.shape[1]), y.new_zeros(classes))
         self._running = (sums.index_add(0, y, mixed), counts + torch.bincount(y, minlength=classes))
 

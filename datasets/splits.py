@@ -29,6 +29,8 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = "equal"
     #: How a share of images becomes a whole number: nearest, or down as ``int`` does (the code of FPL and F2DC).
     rounding: Literal["nearest", "down"] = "nearest"
+    #: Whose share that is: each node's; or that of all nodes of the domain together, who divide it equally.
+    share_per: Literal["node", "domain"] = "node"
     #: Each node draws its share from the whole domain: no image twice on a node, but on several nodes.
     with_replacement: bool = False
     #: The nodes of a domain draw one after the other, and the last takes what is left where that is less than its
@@ -77,6 +79,15 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return share
 
     @model_validator(mode="after")
+    def _divided_share_is_a_number(self) -> "Allocation":
+        if self.share_per == "domain" and (self.share == "equal" or self.with_replacement):
+            raise ValueError(
+                "share_per=domain needs a number under share, which the nodes of a domain divide, and with_replacement="
+                f"false; found share={as_found(self.share)}, with_replacement={str(self.with_replacement).lower()}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _replacement_needs_a_share(self) -> "Allocation":
         if self.with_replacement and self.share == "equal":
             raise ValueError("with_replacement needs a number under share; equal divides every image once")
@@ -91,6 +102,10 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         for key in ("with_replacement", "label_skew"):
             if self.last_takes_rest and getattr(self, key):
                 raise ValueError(f"last_takes_rest and {key} exclude each other: nodes draw one after the other")
+        if self.last_takes_rest and self.share_per == "domain":
+            raise ValueError(
+                "last_takes_rest and share_per=domain exclude each other: the nodes divide a share equally"
+            )
         return self
 
     @model_validator(mode="after")
@@ -127,7 +142,7 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             if domain in self.held_out and count > 0:
                 raise ConfigError(f"allocation: {domain!r} is held out, but counts gives it {count} nodes")
             share = self.share_of(domain)
-            if share is None or self.with_replacement:
+            if share is None or self.with_replacement or self.share_per == "domain":
                 continue
             if self.last_takes_rest and share * (count - 1) >= 1 - 1e-9:
                 raise ConfigError(
@@ -164,7 +179,7 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return tuple(domain for domain in domains if domain not in self.held_out)
 
     def share_of(self, domain: str) -> float | None:
-        """Return a node's share of this domain, or None where nodes divide it equally."""
+        """Return the share of this domain (``share_per`` says whose), or None where nodes divide all of it equally."""
         share = self.share.get(domain) if isinstance(self.share, dict) else self.share
         return None if share is None or isinstance(share, str) else share
 
@@ -327,8 +342,9 @@ def _holdings(
 def _sizes(allocation: Allocation, domain: str, nodes: int, num_examples: int) -> list[int]:
     """Return how many of a domain's images each of its nodes gets, all of them different."""
     share = allocation.share_of(domain)
-    if share is None:
-        each, more = divmod(num_examples, nodes)
+    if share is None or allocation.share_per == "domain":
+        together = num_examples if share is None else allocation.size_of(share, num_examples)
+        each, more = divmod(together, nodes)
         return [each + 1] * more + [each] * (nodes - more)
     size = allocation.size_of(share, num_examples)
     if allocation.last_takes_rest:

@@ -19,10 +19,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from clients.adapt.base import Adaptation, Places
+from clients.images.augment import Pipeline
 from clients.losses import fedicon as terms
 from clients.models.networks import set_training
 from clients.training.batches import Batch
-from clients.training.settings import ImageConfig
+from clients.training.settings import Crop, ImageConfig, Jitter, Padding, Probability
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.params import BatchSize, Params, Rounds
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from clients.base import DomainClient
 
 
+OF_VIEWS = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grayscale")  # of the section images
 PROJECTION = "projection"  # a model's part that makes z of features, if there is one
 
 
@@ -42,6 +44,20 @@ class ContrastParams(Params):
     epochs: Rounds = 1  # over the test set
     batch_size: BatchSize = 32
     lr: float = Field(0.001, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    #: Augmentation of the two views, apart from that of training images; null: as the section images says.
+    crop_padding: Padding | None = None
+    flip: bool | None = None
+    resized_crop: Crop | None = None  # [1, 1] leaves the whole image
+    jitter: Jitter | None = None
+    jitter_p: Probability | None = None
+    grayscale: Probability | None = None
+
+    def views(self, images: ImageConfig) -> ImageConfig:
+        """Return how the two views are made, from how training images are augmented."""
+        own = {name: value for name in OF_VIEWS if (value := getattr(self, name)) is not None}
+        return images.model_copy(update=own)
 
     @model_validator(mode="after")
     def _online_sees_a_batch_once(self) -> "ContrastParams":
@@ -58,11 +74,11 @@ class ContrastAdaptation(Adaptation):
 
     def check(self, images: ImageConfig) -> None:
         """Refuse a contrast of two views that are the same image."""
-        if not (images.crop_padding or images.flip or images.draws_real_values):
+        views = self.params.views(images)
+        if not (views.crop_padding or views.flip or views.draws_real_values):
             raise ConfigError(
-                "adapt.name=fedicon contrasts two augmented views of each image, but the section images has no "
-                "augmentation on: set images.crop_padding, images.flip, images.resized_crop, images.jitter or "
-                "images.grayscale"
+                "adapt.name=fedicon contrasts two augmented views of each image, but no augmentation is on: set "
+                "crop_padding, flip, resized_crop, jitter or grayscale under adapt (for the views alone) or images"
             )
 
     def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
@@ -74,13 +90,14 @@ class ContrastAdaptation(Adaptation):
         model.requires_grad_(False)
         for weight in tuned:
             weight.requires_grad_(True)
-        optimizer = torch.optim.SGD(tuned, lr=p.lr)
+        optimizer = torch.optim.SGD(tuned, lr=p.lr, momentum=p.momentum, weight_decay=p.weight_decay)
+        pipeline = Pipeline(p.views(client.setup.images), client.setup.device)
         # In place of labels, which are not known here, each image carries its place.
         unlabelled = ImageSet(images, np.arange(len(images), dtype=np.int64))
         purposes = ("fedicon-tta-order", "fedicon-tta-first", "fedicon-tta-second")
         order, first, second = (client.torch_rng(purpose, client.server_round) for purpose in purposes)
         for _ in range(p.epochs):
-            for batch in client.augmented_batches(unlabelled, p.batch_size, 2, order, first, second):
+            for batch in client.augmented_batches(unlabelled, p.batch_size, 2, order, first, second, pipeline=pipeline):
                 set_training(model.encoder, freeze_batchnorm=frozen_bn)  # scoring in between ends it
                 loss = terms.instance_contrast(*two_views(client, batch), p.tau)
                 optimizer.zero_grad(set_to_none=True)

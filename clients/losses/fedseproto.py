@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+#: Over the D dimensions: the sum as Eqs 10 and 13 are printed, or the mean, whose size does not depend on D (A8).
+Reduction = Literal["mean", "sum"]
+
 MAX_KL = 50.0  # divergences above it count as it (A2)
 VARIANCE_EPS = 1e-6  # keeps the logarithm of a dimension that does not vary in a batch
 
 
-def gaussian_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
+def gaussian_kl(mean: Tensor, log_variance: Tensor, reduction: Reduction = "mean") -> Tensor:
     r"""Pull the distribution of each code to the standard normal one (Eq. 10, A7 i).
 
     .. math:: \frac1B\sum_i\frac1D\sum_j\tfrac12(\mu_{ij}^2+\sigma_{ij}^2-\log\sigma_{ij}^2-1)
@@ -21,21 +24,23 @@ def gaussian_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     Args:
         mean: mu, (B, D).
         log_variance: log sigma^2, (B, D).
+        reduction: ``sum`` is D times as much, the divergence itself.
 
     Returns:
-        A scalar, not negative; the mean over dimensions, not the sum (A8).
+        A scalar, not negative.
     """
     mu, log_var = mean.float(), log_variance.float()
-    return 0.5 * (mu.square() + log_var.exp() - log_var - 1).mean()
+    return 0.5 * (mu.square() + log_var.exp() - log_var - 1).mean() * _times(mu, reduction)
 
 
-def moment_kl(codes: Tensor) -> Tensor:
+def moment_kl(codes: Tensor, reduction: Reduction = "mean") -> Tensor:
     r"""Pull the Gaussian fitted to each dimension of the batch to the standard normal one (A7 ii).
 
     .. math:: \frac1D\sum_j\tfrac12(m_j^2+v_j-\log v_j-1)
 
     Args:
         codes: z^s or z^d, (B, D); m and v are their mean and variance (divided by B) over the batch.
+        reduction: ``sum`` is D times as much.
 
     Returns:
         A scalar. One sample has no variance: only the mean's part, as if v were 1.
@@ -43,22 +48,28 @@ def moment_kl(codes: Tensor) -> Tensor:
     z = codes.float()
     m = z.mean(dim=0)  # D
     if len(z) == 1:
-        return 0.5 * m.square().mean()
+        return 0.5 * m.square().mean() * _times(z, reduction)
     v = (z - m).square().mean(dim=0)  # D
-    return 0.5 * (m.square() + v - (v + VARIANCE_EPS).log() - 1).mean()
+    return 0.5 * (m.square() + v - (v + VARIANCE_EPS).log() - 1).mean() * _times(z, reduction)
 
 
-def squared_norm(codes: Tensor) -> Tensor:
+def squared_norm(codes: Tensor, reduction: Reduction = "mean") -> Tensor:
     r"""Return :math:`\frac1B\sum_i\frac1{2D}\|z_i\|^2`: what a fixed variance leaves of the KL (A7 iii).
 
     Args:
         codes: z^s or z^d, (B, D).
+        reduction: ``sum`` is D times as much.
     """
-    return 0.5 * codes.float().square().mean()
+    return 0.5 * codes.float().square().mean() * _times(codes, reduction)
+
+
+def _times(codes: Tensor, reduction: Reduction) -> int:
+    """Return what makes of a mean over the dimensions of codes (B, D) what is asked for."""
+    return codes.shape[1] if reduction == "sum" else 1
 
 
 def reconstruction(images: Tensor, decoded: Tensor) -> Tensor:
-    """Return the squared error per value (Eq. 10), inside the mean over the batch (A6).
+    """Return the mean squared error (Eq. 10): per value, as its name says, inside the mean over the batch (A6).
 
     Args:
         images: x on the scale 0 to 1, (B, 3, H, W).
@@ -115,6 +126,7 @@ def prototype_distance(
     present: Tensor,
     *,
     reduction: Literal["sample_mean", "class_mean"],
+    dimensions: Reduction = "mean",
 ) -> Tensor:
     r"""Pull semantic features to the global prototype of their class (Eq. 13).
 
@@ -127,11 +139,12 @@ def prototype_distance(
         prototypes: c_g, (C, D).
         present: Classes that have one, (C,), bool.
         reduction: How the samples are averaged.
+        dimensions: ``sum`` leaves out the division by D.
 
     Returns:
         A scalar; 0 if no sample of the batch has a prototype.
     """
-    squared = (codes.float() - prototypes.float()[y]).square().mean(dim=1)  # B
+    squared = (codes.float() - prototypes.float()[y]).square().mean(dim=1) * _times(codes, dimensions)  # B
     weight = present[y].float()  # B
     if reduction == "class_mean":
         weight = weight / torch.bincount(y, minlength=len(prototypes))[y]

@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 from fedshift_wire.bounds import MOST_BATCH, MOST_CORES
 from fedshift_wire.params import BatchSize, Rounds
@@ -14,6 +14,19 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(ge=0)]
 Turn = Annotated[float, Field(ge=0, le=0.5)]
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _in_order(scale: tuple[float, float]) -> tuple[float, float]:
+    if scale[0] > scale[1]:
+        raise ValueError(f"the first must not exceed the second, found {list(scale)}")
+    return scale
+
+
+Padding = Annotated[int, Field(ge=0, le=16)]
+#: Area of the window of a random resized crop, from and to, as a share of the image.
+Crop = Annotated[tuple[Share, Share], AfterValidator(_in_order)]
+#: Brightness, contrast, saturation and hue.
+Jitter = tuple[Strength, Strength, Strength, Turn]
 
 
 class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -66,12 +79,11 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """From uint8 images to what the network sees."""
 
-    crop_padding: int = Field(0, ge=0, le=16)  # random crop after padding by so many pixels; 0: off
+    crop_padding: Padding = 0  # random crop after padding by so many pixels; 0: off
     flip: bool = False  # random horizontal flip
-    #: Random resized crop: area of the window, from and to, as a share of the image; null: off.
-    resized_crop: tuple[Share, Share] | None = None
+    resized_crop: Crop | None = None  # random resized crop; null: off
     #: Random brightness, contrast, saturation and hue as in torchvision's ColorJitter; 0: off.
-    jitter: tuple[Strength, Strength, Strength, Turn] = (0.0, 0.0, 0.0, 0.0)
+    jitter: Jitter = (0.0, 0.0, 0.0, 0.0)
     jitter_p: Probability = 0.8  # probability that an image is jittered, as in SimCLR
     grayscale: Probability = 0.0  # probability that an image loses its colour
     views: Literal[1, 2] = 1  # augmented views of each training image; 2 for contrastive methods
@@ -85,13 +97,6 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     def draws_real_values(self) -> bool:
         """Whether an augmentation is on that changes values, not only places, of pixels."""
         return self.resized_crop is not None or any(self.jitter) or self.grayscale > 0
-
-    @field_validator("resized_crop")
-    @classmethod
-    def _in_order(cls, scale: tuple[float, float] | None) -> tuple[float, float] | None:
-        if scale is not None and scale[0] > scale[1]:
-            raise ValueError(f"the first must not exceed the second, found {list(scale)}")
-        return scale
 
     @field_validator("std")
     @classmethod

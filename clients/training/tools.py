@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients import losses
+from clients.images.augment import Pipeline
 from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
@@ -234,7 +235,7 @@ class NodeTools(NumPyClient):
 
     def augmented_batches(
         self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
-        second: torch.Generator, epoch: int = 0,
+        second: torch.Generator, epoch: int = 0, pipeline: Pipeline | None = None,
     ) -> Iterator[Batch]:  # fmt: skip
         """Yield all images once, in random order.
 
@@ -246,9 +247,10 @@ class NodeTools(NumPyClient):
             first: CPU generator of the first view.
             second: CPU generator of the second view.
             epoch: Passed on.
+            pipeline: What augments them; by default as the section ``images`` says.
         """
         pixels, labels = self._bench.images.get(images)
-        pipeline, device = self._bench.pipeline, self.setup.device
+        pipeline, device = pipeline or self._bench.pipeline, self.setup.device
         permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
         for index in _cut(permutation, batch_size):
             # index_select copies whole images, and into the same memory for every batch that has room there.

@@ -17,6 +17,7 @@ from support import (
     D,
     Float,
     as64,
+    barred_images,
     batch,
     check_accepted,
     fedavg,
@@ -85,17 +86,17 @@ def slow_terms(made: FedSeProtoClient, given: Batch, noise: Float) -> dict[str, 
     with torch.no_grad():
         z = as64(model.encoder(given.x))
     mean = [linear(side.mean, z) for side in (model.semantic, model.domain)]
-    codes, divergence = list(mean), 0.0
+    codes, divergence, over = list(mean), 0.0, 1 if p.reduction == "sum" else D
     for i, side in enumerate((model.semantic, model.domain)):
         if p.mi_form == "gaussian":
             log_var = linear(side.log_variance, z)  # type: ignore[arg-type]
             codes[i] = mean[i] + np.sqrt(np.exp(log_var)) * noise[i]
-            divergence += float((0.5 * (mean[i] ** 2 + np.exp(log_var) - log_var - 1)).mean())
+            divergence += float((0.5 * (mean[i] ** 2 + np.exp(log_var) - log_var - 1)).sum()) / b / over
         elif p.mi_form == "l2":
-            divergence += float((0.5 * mean[i] ** 2).mean())
+            divergence += float((0.5 * mean[i] ** 2).sum()) / b / over
         else:
             m, v = mean[i].mean(axis=0), mean[i].var(axis=0)
-            divergence += float((0.5 * (m**2 + v - np.log(v + 1e-6) - 1)).mean())
+            divergence += float((0.5 * (m**2 + v - np.log(v + 1e-6) - 1)).sum()) / over
     with torch.no_grad():
         decoded = as64(model.decoder(torch.from_numpy(np.concatenate(codes, axis=1).astype(np.float32))))
     cfg = made.setup.images
@@ -110,7 +111,7 @@ def slow_terms(made: FedSeProtoClient, given: Batch, noise: Float) -> dict[str, 
         mse += float(((image[i] - decoded[i]) ** 2).mean()) / b
         place = {3: 0, 0: 1, 2: 2}.get(y[i])  # class 1 has no prototype: left out
         if place is not None:
-            proto.append(float(((mean[0][i] - global_prototypes()["prototypes"][place]) ** 2).mean()))
+            proto.append(float(((mean[0][i] - global_prototypes()["prototypes"][place]) ** 2).sum()) / over)
     return {
         "ce": ce,
         "kd": p.alpha * kd,
@@ -128,6 +129,9 @@ def slow_terms(made: FedSeProtoClient, given: Batch, noise: Float) -> dict[str, 
         {"mi_form": "batch_moment"},
         {"mi_form": "l2"},
         {"mi_stopgrad": True},
+        {"reduction": "sum"},
+        {"reduction": "sum", "mi_form": "batch_moment"},
+        {"reduction": "sum", "mi_form": "l2", "beta": 0.7},
         {"schedule": "joint"},
         {"schedule": "phase1_first_round_only"},
     ],
@@ -275,6 +279,25 @@ def test_switch_with_sampled_codes(params: dict[str, Any]) -> None:
         assert (value == default[name][0]) is (name != term), name
 
 
+@pytest.mark.parametrize("mi_form", ["gaussian", "batch_moment", "l2"])
+def test_reduction_changes_the_divergence_and_the_distance_alone(mi_form: str) -> None:
+    """D times as much of both; the reconstruction, a mean by its name, stays, and so do cross-entropy and KD."""
+    mean, summed = (values_and_gradients({"mi_form": mi_form, "beta": 1.0, "reduction": of}) for of in ("mean", "sum"))
+    for name in ("ce", "kd"):
+        assert summed[name][0] == mean[name][0]
+        assert all(torch.equal(summed[name][1][part], grad) for part, grad in mean[name][1].items())
+    torch.testing.assert_close(summed["proto"][1]["semantic"], D * mean["proto"][1]["semantic"])
+    torch.testing.assert_close(summed["mi"][1]["decoder"], mean["mi"][1]["decoder"])  # only the reconstruction moves it
+    if mi_form != "gaussian":  # where nothing is drawn, the divergence is all but the reconstruction
+        made = started({"mi_form": mi_form, "beta": 1.0})
+        made.terms_of(batch(first=7))
+        z = made.model.encoder(batch().x)
+        decoded = made.model.decoder(torch.cat([made.model.semantic(z).mean, made.model.domain(z).mean], dim=1))
+        image = batch().x * made._std + made._mean
+        error = float((image - decoded).square().mean().detach())
+        assert summed["mi"][0] - error == pytest.approx(D * (mean["mi"][0] - error), rel=1e-3)
+
+
 @pytest.mark.parametrize("params", [{"use_mi": False}, {"beta": 0.0}, {"mi_form": "l2"}])
 def test_without_gaussian_codes_nothing_is_sampled(params: dict[str, Any]) -> None:
     """The cross-entropy then sees the mean; distillation and prototypes always do."""
@@ -339,6 +362,7 @@ def test_phase_1_moves_encoder_and_head_alone() -> None:
         {"phase1_epochs": 0},
         {"schedule": "x"},
         {"mi_form": "x"},
+        {"reduction": "x"},
         {"lambda": 1.0},
     ],
 )
@@ -507,6 +531,24 @@ def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precisi
     check_accepted(made, FedSeProtoStrategy)
     assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
     assert all(np.isfinite(value) for value in metrics.values())
+
+
+# --- the collapse of Fig. 4 -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("params", "collapses"), [({"reduction": "mean"}, False), ({"reduction": "sum"}, True)])
+def test_a_divergence_that_is_summed_collapses_the_features_where_beta_is_large(
+    params: dict[str, Any], collapses: bool
+) -> None:
+    """Section 4.3: "If beta is overly large, the model learns two meaningless features"; with means 1 is not large."""
+    learning = {"beta": 1.0, "semantic_start": "identity", "use_kd": False, "schedule": "joint"}
+    images = barred_images(24)
+    made = client(learning | params, train_set=images, epochs=12, batch_size=12, lr=0.01)
+    fit(made)
+    prototypes = made.contribution()["prototypes"][: C - 1]
+    apart = float(np.linalg.norm(prototypes - prototypes.mean(axis=0)))
+    correct, _ = made.score(images)
+    assert (correct == len(images) // 3 and apart < 1e-4) if collapses else (correct == len(images) and apart > 1)
 
 
 # --- what travels ----------------------------------------------------------------------------------

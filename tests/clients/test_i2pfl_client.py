@@ -18,6 +18,7 @@ from support import (
     N,
     batch,
     begun,
+    changed,
     check_accepted,
     check_alike,
     features_of,
@@ -30,9 +31,11 @@ from support import (
     normalised,
     same,
     shared,
+    weights,
 )
 
 from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLParams
+from clients.images.augment import Pipeline
 from clients.training.batches import Batch
 from fedshift_wire.names import SERVER_ROUND
 from fedshift_wire.seeding import generator, torch_seed
@@ -86,18 +89,23 @@ def targets(h: Float, y: list[int]) -> dict[int, Float]:
     return found
 
 
-def alignment(h: Float, y: list[int], p: dict[int, Float], level: str = "sample", reduction: str = "mse_mean") -> float:
+def alignment(
+    h: Float, y: list[int], p: dict[int, Float], level: str = "sample", reduction: str = "mse_mean", dist: str = "l2sq"
+) -> float:
     """Eq. 9 over the classes that have a target."""
     by_class = {k: [h[i] for i in range(len(y)) if y[i] == k] for k in sorted(set(y)) if k in p}
     if level == "class_mean":
         by_class = {k: [np.mean(rows, axis=0)] for k, rows in by_class.items()}
-    squared: dict[int, list[float]] = {
-        k: [float(((row - p[k]) ** 2).sum()) for row in rows] for k, rows in by_class.items()
-    }
+    over = h.shape[1] if reduction == "mse_mean" else 1
+    far: dict[int, list[float]] = {
+        k: [(sum((a - b) ** 2 for a, b in zip(row, p[k], strict=True)) / over) ** (0.5 if dist == "l2" else 1)
+            for row in rows]
+        for k, rows in by_class.items()
+    }  # fmt: skip
     if reduction == "class_sum":
-        return sum(sum(values) / len(values) for values in squared.values())
-    every = [value for values in squared.values() for value in values]
-    return float(sum(every) / len(every) / h.shape[1])
+        return sum(sum(values) / len(values) for values in far.values())
+    every = [value for values in far.values() for value in values]
+    return sum(every) / len(every)
 
 
 # --- the terms of Eq. 10 ---------------------------------------------------------------------------
@@ -114,6 +122,10 @@ def alignment(h: Float, y: list[int], p: dict[int, Float], level: str = "sample"
         {"apa_level": "class_mean"},
         {"apa_reduction": "class_sum"},
         {"apa_level": "class_mean", "apa_reduction": "class_sum", "lambda1": 3.0},
+        {"apa_dist": "l2"},
+        {"apa_dist": "l2", "apa_reduction": "class_sum"},
+        {"apa_dist": "l2", "apa_level": "class_mean"},
+        {"apa_dist": "l2", "apa_level": "class_mean", "apa_reduction": "class_sum"},
     ],
 )
 def test_alignment_with_mixed_features_against_numpy(params: dict[str, Any]) -> None:
@@ -124,7 +136,8 @@ def test_alignment_with_mixed_features_against_numpy(params: dict[str, Any]) -> 
         h = features_of(made.model, given.x)
         partner = draws.partner(y)
         gamma = draws.gamma(len(y), p.alpha, per_batch=p.gamma_per == "batch", at_least_half=p.gamma_max)
-        expected = p.lambda1 * alignment(h, y, targets(mixed(h, partner, gamma), y), p.apa_level, p.apa_reduction)
+        far = alignment(h, y, targets(mixed(h, partner, gamma), y), p.apa_level, p.apa_reduction, p.apa_dist)
+        expected = p.lambda1 * far
         assert expected > 0
         assert float(made.loss(given)["apa"].detach()) == pytest.approx(expected, rel=1e-4)
 
@@ -205,6 +218,8 @@ def values_and_gradients(params: dict[str, Any]) -> dict[str, tuple[float, NDArr
         ({"gamma_max": True}, "apa"),
         ({"apa_level": "class_mean"}, "apa"),
         ({"apa_reduction": "class_sum"}, "apa"),
+        ({"apa_dist": "l2"}, "apa"),
+        ({"augproto_scope": "class_set"}, "apa"),
     ],
 )
 def test_switch_changes_exactly_the_term_it_names(params: dict[str, Any], term: str) -> None:
@@ -255,6 +270,29 @@ def test_auxiliary_terms_are_positive_and_move_the_encoder_only() -> None:
         assert grad[:in_encoder].any()
         assert not grad[in_encoder:].any()
     assert found["ce"][1][in_encoder:].any()
+
+
+@pytest.mark.parametrize("reduction", ["mse_mean", "class_sum"])
+@pytest.mark.parametrize("level", ["sample", "class_mean"])
+def test_unsquared_distance_has_a_gradient_where_a_feature_lies_on_its_target(level: str, reduction: str) -> None:
+    """The root's own has none at 0; here it is 0."""
+    params = {"apa_dist": "l2", "apa_level": level, "apa_reduction": reduction, "intra_proto": "none_mixup"}
+    _, grad = flat_gradients(started(params), batch(b=1))["apa"]
+    assert not grad.any()
+    assert np.isfinite(flat_gradients(started(params), batch(y=[0, 0, 1, 2]))["apa"][1]).all()
+
+
+def test_recovered_form_of_eq_9_pulls_hundreds_of_times_harder_than_the_working_form() -> None:
+    """About C D times for samples in equally large classes; less for class means, whose classes have no width."""
+    pull = {
+        form: float(np.linalg.norm(values_and_gradients(params)["apa"][1]))
+        for form, params in {
+            "working": {}, "sum": {"apa_reduction": "class_sum"},
+            "recovered": {"apa_reduction": "class_sum", "apa_level": "class_mean"},
+        }.items()
+    }  # fmt: skip
+    assert 2.5 * D < pull["sum"] / pull["working"] < 3.5 * D  # three classes in the batch
+    assert D < pull["recovered"] / pull["working"] < pull["sum"] / pull["working"]
 
 
 @pytest.mark.parametrize("knowledge", [{}, {"unrelated": np.zeros(1)}])
@@ -322,6 +360,70 @@ def test_scope_epoch_takes_the_means_of_the_epoch_before() -> None:
                 expected = 10 * alignment(features_of(made.model, given.x), y, stored) if known else 0.0
                 assert value == pytest.approx(expected, rel=1e-4)
         stored = targets(*epoch_of_mixed_features(made, draws, batches))
+
+
+def class_set_targets(made: I2PFLClient, draws: Draws, epochs: int, p: I2PFLParams) -> dict[int, Float]:
+    """Eq. 8 over all training images, as training sees them: the last of ``epochs`` passes, each with its own draws."""
+    pipeline, x = Pipeline(made.setup.images, torch.device("cpu")), torch.from_numpy(made.train_set.x)
+    order, view = (
+        torch.Generator().manual_seed(torch_seed(SEED, f"i2pfl-class-set-{name}", INDEX, ROUND))
+        for name in ("order", "view")
+    )
+    for _ in range(epochs):
+        rows, labels = [], []
+        for index in torch.randperm(len(x), generator=order).split(8):  # type: ignore[no-untyped-call]
+            y = made.train_set.y[index.numpy()].tolist()
+            images = pipeline.train(x[index], view)
+            partner, gamma = draws.partner(y), draws.gamma(len(y), p.alpha)
+            if p.intra_proto == "input_mixup":
+                mixed_images = mixed(images.numpy().astype(np.float64), partner, gamma)
+                rows.append(features_of(made.model, torch.from_numpy(mixed_images.astype(np.float32))))
+            else:
+                rows.append(mixed(features_of(made.model, images), partner, gamma))
+            labels += y
+    return targets(np.concatenate(rows), labels)
+
+
+@pytest.mark.parametrize("intra", ["feature_mixup", "input_mixup"])
+@pytest.mark.parametrize("form", [{}, {"apa_level": "class_mean", "apa_reduction": "class_sum"}])
+def test_scope_class_set_stores_the_means_of_all_images_for_an_epoch(intra: str, form: dict[str, Any]) -> None:
+    made = started({"augproto_scope": "class_set", "intra_proto": intra} | form)
+    for epoch in range(2):
+        if epoch > 0:
+            made.start_epoch(epoch)  # weights did not move, but the pairs and the views are others
+        stored = class_set_targets(made, Draws(), epoch + 1, made.params)
+        for first in range(2):
+            given = batch(first=first, y=[0, 1, 1, 2, 0])
+            h = features_of(made.model, given.x)
+            expected = 10 * alignment(h, given.y.tolist(), stored, *form.values())
+            assert float(made.loss(given)["apa"].detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_pass_over_the_class_set_changes_nothing_else() -> None:
+    """Neither weights nor BatchNorm's statistics, nor what training draws; and nothing is kept between rounds."""
+    params = {"augproto_scope": "class_set", "lambda1": 0.0}
+    assert same(fit(client(params, model="cnn_bn"), 1)[0], fit(client({"lambda1": 0.0}, model="cnn_bn"), 1)[0])
+    made = client({"augproto_scope": "class_set"}, model="cnn_bn")
+    made.model.train()
+    before = weights(made)
+    made.start_round(ROUND)
+    made.start_epoch(0)
+    assert made._stored is not None
+    assert not changed(before, weights(made))
+    assert made.model.training and all(weight.requires_grad for weight in made.model.parameters())
+    trained, default = fit(made)[1], fit(client(model="cnn_bn"))[1]
+    assert trained["loss/apa"] != default["loss/apa"]
+    assert made.memory == {}
+
+
+def test_first_step_sees_the_same_images_with_the_class_set_as_without() -> None:
+    one = {
+        "epochs": 1,
+        "batch_size": N,
+        "model": "cnn_bn",
+    }  # one step: its cross-entropy is that of the initial weights
+    (_, with_it), (_, without) = fit(client({"augproto_scope": "class_set"}, **one)), fit(client(**one))
+    assert with_it["loss/ce"] == without["loss/ce"]
 
 
 @pytest.mark.parametrize("scope", ["batch", "epoch"])
@@ -410,7 +512,37 @@ def test_contribution_is_the_class_mean_in_evaluation_mode(model: str, size: int
     assert not got["prototypes"][3].any()
 
 
-@pytest.mark.parametrize("params", [{}, OFF, {"augproto_scope": "round"}])
+def test_prototypes_of_the_last_epoch_are_means_of_what_it_saw() -> None:
+    """Augmented, in training mode, while the weights moved: gathered here from the forward passes themselves."""
+    made, seen = client({"proto_source": "last_epoch"}, model="cnn_bn"), []
+    forward = made.forward
+
+    def spy(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = forward(x)
+        seen.append(found[0].detach().numpy().astype(np.float64))
+        return found
+
+    made.forward = spy  # type: ignore[method-assign]
+    terms_of, classes = made.terms_of, []
+
+    def noted(given: Batch) -> dict[str, torch.Tensor]:
+        classes.extend([given.y.tolist()] if given.epoch == 1 else [])
+        return terms_of(given)
+
+    made.terms_of = noted  # type: ignore[method-assign]
+    fit(made)
+    got = made.contribution()
+    h, y = np.concatenate(seen[-len(classes) :]), np.concatenate(classes)
+    assert len(h) == len(y) == N
+    for k in range(C - 1):
+        np.testing.assert_allclose(got["prototypes"][k], h[y == k].mean(axis=0), rtol=1e-4, atol=1e-5)
+    assert got["counts"].tolist() == [7, 7, 6, 0]
+    default = client(model="cnn_bn")
+    fit(default)
+    assert not np.allclose(default.contribution()["prototypes"], got["prototypes"], rtol=1e-2)
+
+
+@pytest.mark.parametrize("params", [{}, OFF, {"augproto_scope": "round"}, {"proto_source": "last_epoch"}])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precision: str) -> None:
     made = client(params, global_prototypes(), epochs=1, precision=precision)
@@ -436,7 +568,10 @@ def test_node_with_one_class_trains() -> None:
 # --- determinism, and the way back to FedAvg -------------------------------------------------------
 
 
-@pytest.mark.parametrize("params", [{}, {"intra_proto": "input_mixup"}, {"augproto_scope": "epoch"}])
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"intra_proto": "input_mixup"}, {"augproto_scope": "epoch"}, {"augproto_scope": "class_set", "lambda1": 1.0}],
+)
 def test_fit_is_deterministic(params: dict[str, Any]) -> None:
     runs = []
     for noise in range(2):

@@ -340,10 +340,13 @@ def test_with_replacement_allows_more_than_all() -> None:
     ("settings", "told"),
     [
         ({"with_replacement": True}, "needs a number under share"),
+        ({"share_per": "domain"}, "share_per=domain needs a number under share"),
+        ({"share_per": "domain", "share": 0.3, "with_replacement": True}, "found share=0.3, with_replacement=true"),
         ({"with_replacement": True, "share": 0.3, "label_skew": 1.0}, "exclude each other"),
         ({"last_takes_rest": True}, "last_takes_rest needs a number under share"),
         ({"last_takes_rest": True, "share": 0.3, "with_replacement": True}, "last_takes_rest and with_replacement"),
         ({"last_takes_rest": True, "share": 0.3, "label_skew": 1.0}, "last_takes_rest and label_skew exclude"),
+        ({"last_takes_rest": True, "share": 0.3, "share_per": "domain"}, "last_takes_rest and share_per=domain"),
         ({"rounding": "up"}, "'nearest' or 'down'"),
         ({"test_on": "train"}, "'split' or 'domain'"),
         ({"test_on": "domain", "test_fraction": 0.2}, "test_on=domain and test_fraction exclude each other"),
@@ -378,6 +381,18 @@ def test_nothing_is_left_for_the_last() -> None:
     free = Allocation(share=0.3, last_takes_rest=True)  # any number of nodes: only the deal shows it
     with pytest.raises(DataError, match="node 4 gets no image: domain 'a' has 100 for 5 nodes"):
         node_share(free, ("a",) * 5, 4, 100, 0)
+
+
+@given(nodes=st.integers(1, 20), share=st.floats(0.05, 1), num_examples=st.integers(400, 900))
+def test_nodes_divide_the_share_of_their_domain(nodes: int, share: float, num_examples: int) -> None:
+    """As many nodes as there may be hold the images that one node would hold, each nearly as many as any other."""
+    labels = np.zeros(num_examples, np.int64)
+    allocation = Allocation(counts={"a": nodes}, share=share, share_per="domain")
+    allocation.check(("a",))
+    parts = [node_parts(allocation, ("a",) * nodes, i, labels, 1, 0).train for i in range(nodes)]
+    alone = node_parts(Allocation(counts={"a": 1}, share=share), ("a",), 0, labels, 1, 0).train
+    assert np.array_equal(np.sort(np.concatenate(parts)), alone)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_all_of_a_domain_is_allowed() -> None:

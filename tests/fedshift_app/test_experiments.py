@@ -1,15 +1,20 @@
 """The papers' experiments: each says what its paper says. The numbers here are copied from the papers by hand."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
+from support import InlineRun
 
+from clients.adapt.fedicon import ContrastParams
 from datasets import catalog, office, pacs
 from datasets.splits import node_parts
+from fedshift_app.comparing import papers
+from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.resolving import CONF, names, resolve
 from fedshift_app.config.sections import RunConfig
 
@@ -43,6 +48,7 @@ def _fedicon(
     return Stated(nodes, share, rounds, 5, 32, model, size, table, momentum=0.0, weight_decay=5e-4)
 
 
+TRAIN = {"mnist": 60000, "usps": 7291, "svhn": 73257, "syn": 25000, "mnistm": 59001}
 FEDBN = {"mnist": 0.012384, "usps": 0.101906, "svhn": 0.010142, "syn": 0.02972, "mnistm": 0.012593}
 
 STATED = {
@@ -65,6 +71,8 @@ STATED = {
         {"art_painting": 1, "cartoon": 1, "sketch": 1}, 0.3, "i2pfl.Table III PACS", batch=16, model="resnet18"
     ),
     "fedicon-digit5-covariate": _fedicon(dict.fromkeys(FEDBN, 1), FEDBN, "fedicon.Table 1"),
+    "fedicon-table8": _fedicon(dict.fromkeys(FEDBN, 1), FEDBN, "fedicon.Table 8"),
+    "fedicon-table8-without-lie": _fedicon(dict.fromkeys(FEDBN, 1), FEDBN, "fedicon.Table 8"),
     "fedicon-office10-covariate": _fedicon(
         {"caltech": 1, "amazon": 1, "webcam": 1, "dslr": 1}, "equal", "fedicon.Table 5"
     ),
@@ -245,7 +253,8 @@ def test_shift_of_test_images(ending: str, shift: str) -> None:
     for experiment in STATED:
         config = resolve({"experiment": experiment})
         out = experiment.startswith("i2pfl-out-") and ending == "-domain"
-        assert (config.shift.name == shift) == (experiment.endswith(ending) or out)
+        of_table_8 = experiment.startswith("fedicon-table8") and ending == "-covariate"
+        assert (config.shift.name == shift) == (experiment.endswith(ending) or out or of_table_8)
         assert config.shift.name != "corruption" or config.shift.severity == 5
 
 
@@ -254,14 +263,72 @@ def test_fedicon_divides_the_same_images_among_5_to_80_nodes(nodes: int) -> None
     config = resolve({"experiment": "fedicon-scale"})
     held = dealt(config, nodes)
     assert {held.count(domain) for domain in config.dataset.domains} == {nodes // 5}
-    labels = np.zeros(743, np.int64)
-    parts = [node_parts(config.allocation, held, i, labels, 10, 0).train for i in range(nodes) if held[i] == "usps"]
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(743))
+    table_1 = resolve({"experiment": "fedicon-digit5-covariate"})
+    for domain, images in TRAIN.items():
+        labels = np.zeros(images, np.int64)
+        parts = [node_parts(config.allocation, held, i, labels, 10, 0).train for i in range(nodes) if held[i] == domain]
+        assert {len(part) for part in parts} <= {743 * 5 // nodes, 743 * 5 // nodes + 1}
+        one = dealt(table_1)
+        of_table_1 = node_parts(table_1.allocation, one, one.index(domain), labels, 10, 0).train
+        assert np.array_equal(np.sort(np.concatenate(parts)), of_table_1)
 
 
 def test_fedbn_takes_743_images_of_each_digit_domain() -> None:
-    train = {"mnist": 60000, "usps": 7291, "svhn": 73257, "syn": 25000, "mnistm": 59001}
-    assert {domain: round(FEDBN[domain] * number) for domain, number in train.items()} == dict.fromkeys(train, 743)
+    assert {domain: round(FEDBN[domain] * number) for domain, number in TRAIN.items()} == dict.fromkeys(TRAIN, 743)
+
+
+@pytest.mark.parametrize("experiment", [name for name in names("experiments") if name.startswith("fedicon-")])
+def test_fedicon_trains_its_classifier_5_and_50_epochs(experiment: str) -> None:
+    config = resolve({"experiment": experiment, "method": "fedicon"})
+    assert (config.method["classifier_epochs"], config.method["personal_epochs"]) == (5, 50)
+    more = 0 if experiment == "fedicon-table8-without-lie" else config.method["classifier_rounds"]
+    assert config.rounds == resolve({"experiment": experiment}).rounds + more
+
+
+ROWS_OF_TABLE_8 = [
+    ("fedicon-table8-without-lie", "local", "", "none (Local)"),
+    ("fedicon-table8-without-lie", "fedavg", "", "GIS (FedAvg)"),
+    ("fedicon-table8-without-lie", "fedicon", "method.gis=false", "TTA"),
+    ("fedicon-table8-without-lie", "fedicon", "", "GIS+TTA"),
+    ("fedicon-table8", "fedicon", "method.gis=false method.tta=false", "LIE"),
+    ("fedicon-table8", "fedicon", "method.tta=false", "LIE+GIS"),
+    ("fedicon-table8", "fedicon", "method.gis=false", "LIE+TTA"),
+    ("fedicon-table8", "fedicon", "", "LIE+GIS+TTA (FedICON)"),
+]
+
+
+@pytest.mark.parametrize(("experiment", "method", "asked", "row"), ROWS_OF_TABLE_8)
+def test_each_row_of_table_8_has_a_command(experiment: str, method: str, asked: str, row: str) -> None:
+    config = resolve({"experiment": experiment, "method": method, "set": asked})
+    found = papers.get("fedicon.table8").row(as_asked(flat(config.model_dump(mode="json"))))
+    assert found is not None and found.method == row
+    assert config.images.draws_real_values is (experiment == "fedicon-table8")
+    if config.adapt["name"] == "fedicon":  # the same views in all rows
+        views = ContrastParams.model_validate({k: v for k, v in config.adapt.items() if k != "name"}).views(
+            config.images
+        )
+        lie = resolve({"experiment": "fedicon-digit5-covariate", "method": "fedicon"}).images
+        assert views.model_copy(update={"views": 2}) == lie
+
+
+def test_rows_gis_and_none_of_table_8_are_fedavg_and_local(run_inline: InlineRun, tmp_path: Path) -> None:
+    """The same numbers in a short run of the experiment's settings on images that are at hand; TTA starts from them."""
+    own = raw("fedicon-table8-without-lie") | {"dataset": {"name": "handwritten"}, "rounds": 2}
+    path = tmp_path / "table8.yaml"
+    path.write_text(yaml.safe_dump(own | {"allocation": {"counts": "any", "share": 0.05}}))
+
+    def told(method: str, settings: str = "") -> tuple[str, list[dict[str, Any]]]:
+        found = run_inline(str(path), method=method, set=f"train.epochs=1 {settings}")
+        lines = [{key: value for key, value in line.items() if key != "seconds"} for line in found.rounds]
+        return found.results["weights_sha256"], lines
+
+    gis, none = told("fedicon", "method.tta=false"), told("fedicon", "method.tta=false method.gis=false")
+    assert gis == told("fedavg")
+    assert none == told("local")
+    assert gis[1] != none[1]
+    weights, adapted = told("fedicon")
+    assert weights == gis[0]
+    assert [line["others"]["before-adaptation"] for line in adapted] == [line["accuracy"] for line in gis[1]]
 
 
 @pytest.mark.parametrize(

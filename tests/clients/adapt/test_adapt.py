@@ -110,10 +110,16 @@ def test_fine_tuning_is_the_methods_own_next_round() -> None:
 
 def test_a_contrast_of_images_without_augmentation_is_refused() -> None:
     ContrastAdaptation(ContrastParams()).check(IMAGES)
-    with pytest.raises(ConfigError, match="the section images has no augmentation on"):
+    with pytest.raises(ConfigError, match="no augmentation is on"):
         ContrastAdaptation(ContrastParams()).check(ImageConfig())
-    with pytest.raises(ConfigError, match="the section images has no augmentation on"):
+    with pytest.raises(ConfigError, match="no augmentation is on"):
         resolve({"set": "adapt.name=fedicon images.crop_padding=0"})
+    with pytest.raises(ConfigError, match="no augmentation is on"):
+        ContrastAdaptation(ContrastParams(crop_padding=0, flip=False)).check(IMAGES)
+    for own in ({"flip": True}, {"resized_crop": (0.5, 1.0)}, {"grayscale": 0.2}, {"jitter": (0.4, 0, 0, 0)}):
+        ContrastAdaptation(ContrastParams.model_validate(own)).check(ImageConfig())
+    config = resolve({"set": "adapt.name=fedicon images.crop_padding=0 adapt.grayscale=0.2"})
+    assert (config.images.grayscale, config.adapt["grayscale"], config.adapt["flip"]) == (0, 0.2, None)
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def client(
 ) -> DomainClient:  # fmt: skip
     """A client that adapts; FedICON's makes its classifier personal first."""
     made = new_client(
-        kind, params, train_set=barred_images(), test_set=lambda domain: barred_images(15, seed=1), images=VIEWS,
-        adaptation=ContrastAdaptation(ContrastParams(**adapt or {})), **options,
+        kind, params, train_set=barred_images(), test_set=lambda domain: barred_images(15, seed=1),
+        adaptation=ContrastAdaptation(ContrastParams(**adapt or {})), **{"images": VIEWS} | options,
     )  # fmt: skip
     made.server_round = ROUND
     return made
@@ -68,6 +68,7 @@ def slow_adaptation(made: DomainClient, images: NDArray[np.uint8], p: ContrastPa
     encoder = copy.deepcopy(made.model.encoder)
     head = made.model.get_submodule("projection") if hasattr(made.model, "projection") else torch.nn.Identity()
     pipeline = Pipeline(VIEWS, torch.device("cpu"))
+    velocity: list[Tensor] = []
     order, first, second = (
         torch.Generator().manual_seed(torch_seed(SEED, f"fedicon-tta-{name}", INDEX, ROUND))
         for name in ("order", "first", "second")
@@ -77,8 +78,10 @@ def slow_adaptation(made: DomainClient, images: NDArray[np.uint8], p: ContrastPa
             one, other = pipeline.two_views(torch.from_numpy(images)[index], first, second)
             loss = instance_contrast(head(encoder(one)), head(encoder(other)), p.tau)
             tuned = list(encoder.parameters())
-            for weight, grad in zip(tuned, torch.autograd.grad(loss, tuned), strict=True):
-                weight.data -= p.lr * grad
+            pulls = [grad + p.weight_decay * w for w, grad in zip(tuned, torch.autograd.grad(loss, tuned), strict=True)]
+            velocity = [p.momentum * v + pull for v, pull in zip(velocity, pulls, strict=True)] if velocity else pulls
+            for weight, v in zip(tuned, velocity, strict=True):
+                weight.data -= p.lr * v
     return {f"encoder.{name}": tensor.numpy() for name, tensor in encoder.state_dict().items()}
 
 
@@ -103,6 +106,43 @@ def test_adaptation_is_descent_on_the_contrast_of_the_test_images(
     assert (scores.correct, scores.loss_sum) == (correct, loss_sum)
     put(made, unadapted)
     assert scores.others == {BEFORE: made.score(test)[0]}
+
+
+@pytest.mark.parametrize("more", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.5, "weight_decay": 0.1}])
+def test_momentum_and_decay_are_those_of_sgd(more: Settings) -> None:
+    """With train's own both contrasts share one optimisation strategy, as the paper says they can."""
+    adapt: Settings = {"batch_size": 4, "lr": 0.05} | more
+    made, test = client(adapt), barred_images(12, seed=1)
+    expected = slow_adaptation(made, test.x, ContrastParams(**adapt))
+    _, (_, adapted) = scored_weights(made, test)
+    for name, array in expected.items():
+        np.testing.assert_allclose(adapted[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+OWN_VIEWS = {"crop_padding": 2, "resized_crop": (0.5, 1.0), "jitter": (0.4, 0.4, 0.4, 0.1), "grayscale": 0.2}
+
+
+@pytest.mark.parametrize("images", [ImageConfig(eval_batch=33), ImageConfig(flip=True, grayscale=1, views=2)])
+def test_views_of_its_own_are_apart_from_the_augmentation_of_training(images: ImageConfig) -> None:
+    """What TTA says of its views goes before what training says; training images are as they were without it."""
+    adapt: Settings = {"lr": 0.05, "batch_size": 4} | OWN_VIEWS
+    made = client(adapt | {"flip": False}, {"lie": False}, images=images)
+    test = barred_images(12, seed=1)
+    expected = slow_adaptation(made, test.x, ContrastParams(**adapt))  # with VIEWS
+    _, (_, adapted) = scored_weights(made, test)
+    for name, array in expected.items():
+        np.testing.assert_allclose(adapted[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
+    plain = client({}, {"lie": False}, images=images)
+    assert all(np.array_equal(a, b) for a, b in zip(fit(made)[0], fit(plain)[0], strict=True))
+
+
+def test_views_are_those_of_the_section_images_where_nothing_is_said() -> None:
+    assert ContrastParams().views(VIEWS) == VIEWS
+    one = ContrastParams.model_validate({"jitter": [0, 0, 0, 0]}).views(VIEWS)
+    assert one == VIEWS.model_copy(update={"jitter": (0.0, 0.0, 0.0, 0.0)})
+    whole, x = ContrastParams.model_validate({"resized_crop": [1, 1]}).views(ImageConfig()), barred_images(9).x
+    seen = Pipeline(whole, torch.device("cpu")).train(torch.from_numpy(x), torch.Generator())
+    torch.testing.assert_close(seen, Pipeline(ImageConfig(), torch.device("cpu")).plain(torch.from_numpy(x)))
 
 
 @pytest.mark.parametrize("mode", ["transductive", "online"])
@@ -224,6 +264,13 @@ def test_adaptation_to_corrupted_images(corruption: str, mode: str) -> None:
         {"epochs": 0},
         {"mode": "batch"},
         {"mode": "online", "epochs": 2},
+        {"momentum": 1.0},
+        {"weight_decay": -0.1},
+        {"crop_padding": 17},
+        {"resized_crop": (1.0, 0.5)},
+        {"resized_crop": 0.5},
+        {"jitter": (0.4, 0.4, 0.4, 0.6)},
+        {"grayscale": 1.1},
         {"unknown": 1},
     ],
 )

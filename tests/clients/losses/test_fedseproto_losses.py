@@ -20,27 +20,29 @@ Reduction = Literal["sample_mean", "class_mean"]
 FORMS: tuple[Form, Form] = ("corrected", "printed")
 DIRECTIONS: tuple[Direction, Direction] = ("teacher_student", "student_teacher")
 REDUCTIONS: tuple[Reduction, Reduction] = ("sample_mean", "class_mean")
+OVER: tuple[eq.Reduction, eq.Reduction] = ("mean", "sum")
 B, C, D = 7, 4, 5
 
 
 # --- the slow versions -----------------------------------------------------------------------------
 
 
-def slow_gaussian_kl(mu: Float, log_var: Float) -> float:
+def slow_gaussian_kl(mu: Float, log_var: Float, over: eq.Reduction = "mean") -> float:
+    """The mean over samples of the divergence, which is a sum over dimensions, or of its mean over them."""
     total = 0.0
     for i, j in np.ndindex(*mu.shape):
         total += 0.5 * (mu[i, j] ** 2 + math.exp(log_var[i, j]) - log_var[i, j] - 1)
-    return total / mu.size
+    return total / len(mu) if over == "sum" else total / mu.size
 
 
-def slow_moment_kl(z: Float) -> float:
+def slow_moment_kl(z: Float, over: eq.Reduction = "mean") -> float:
     b, d = z.shape
     total = 0.0
     for j in range(d):
         m = sum(z[i, j] for i in range(b)) / b
         v = sum((z[i, j] - m) ** 2 for i in range(b)) / b
         total += 0.5 * m**2 if b == 1 else 0.5 * (m**2 + v - math.log(v + 1e-6) - 1)
-    return total / d
+    return total if over == "sum" else total / d
 
 
 def softmax(row: Float) -> list[float]:
@@ -67,11 +69,14 @@ def slow_distillation(t: Float, s: Float, d: Float, temperature: float, form: Fo
     return total / len(t)
 
 
-def slow_prototype_distance(z: Float, y: list[int], c_g: Float, present: list[bool], reduction: Reduction) -> float:
+def slow_prototype_distance(
+    z: Float, y: list[int], c_g: Float, present: list[bool], reduction: Reduction, over: eq.Reduction = "mean"
+) -> float:
     by_class: dict[int, list[float]] = {}
     for i, k in enumerate(y):
         if present[k]:
-            by_class.setdefault(k, []).append(sum((z[i, j] - c_g[k, j]) ** 2 for j in range(z.shape[1])) / z.shape[1])
+            norm = sum((z[i, j] - c_g[k, j]) ** 2 for j in range(z.shape[1]))
+            by_class.setdefault(k, []).append(norm if over == "sum" else norm / z.shape[1])
     if not by_class:
         return 0.0
     if reduction == "class_mean":
@@ -98,15 +103,26 @@ def test_gaussian_kl_is_what_torch_says() -> None:
 
 
 @pytest.mark.parametrize("b", [1, B])
+@pytest.mark.parametrize("over", OVER)
 @pytest.mark.parametrize("seed", range(3))
-def test_gaussian_kl_against_loops(seed: int, b: int) -> None:
+def test_gaussian_kl_against_loops(seed: int, over: eq.Reduction, b: int) -> None:
     mean, log_variance = drawn(seed, b, D), drawn(seed + 50, b, D)
-    slow = slow_gaussian_kl(as64(mean), as64(log_variance))
-    assert float(eq.gaussian_kl(mean, log_variance)) == pytest.approx(slow, rel=1e-5)
+    slow = slow_gaussian_kl(as64(mean), as64(log_variance), over)
+    assert float(eq.gaussian_kl(mean, log_variance, over)) == pytest.approx(slow, rel=1e-5)
     np.testing.assert_allclose(
-        gradient(lambda x: eq.gaussian_kl(mean, x), log_variance).numpy(),
-        numerical_gradient(lambda x: slow_gaussian_kl(as64(mean), x), log_variance), rtol=1e-3, atol=1e-6,
+        gradient(lambda x: eq.gaussian_kl(mean, x, over), log_variance).numpy(),
+        numerical_gradient(lambda x: slow_gaussian_kl(as64(mean), x, over), log_variance), rtol=1e-3, atol=1e-6,
     )  # fmt: skip
+
+
+def test_sum_is_the_divergence_of_the_whole_code_as_torch_has_it() -> None:
+    mean, log_variance = drawn(0, B, D), drawn(1, B, D)
+    ours, prior = (
+        torch.distributions.MultivariateNormal(m, torch.diag_embed(v))
+        for m, v in ((mean, log_variance.exp()), (torch.zeros(B, D), torch.ones(B, D)))
+    )
+    wanted = torch.distributions.kl_divergence(ours, prior).mean()
+    torch.testing.assert_close(eq.gaussian_kl(mean, log_variance, "sum"), wanted)
 
 
 def test_moment_kl_by_hand() -> None:
@@ -129,19 +145,23 @@ def test_moment_kl_of_equal_samples_is_finite_and_does_not_move_them_apart() -> 
 
 
 @pytest.mark.parametrize("b", [1, 2, B])
+@pytest.mark.parametrize("over", OVER)
 @pytest.mark.parametrize("seed", range(3))
-def test_moment_kl_against_loops(seed: int, b: int) -> None:
+def test_moment_kl_against_loops(seed: int, over: eq.Reduction, b: int) -> None:
     z = drawn(seed, b, D)
-    assert float(eq.moment_kl(z)) == pytest.approx(slow_moment_kl(as64(z)), rel=1e-4)
+    assert float(eq.moment_kl(z, over)) == pytest.approx(slow_moment_kl(as64(z), over), rel=1e-4)
     np.testing.assert_allclose(
-        gradient(eq.moment_kl, z).numpy(), numerical_gradient(slow_moment_kl, z), rtol=2e-2, atol=1e-5
-    )
+        gradient(lambda x: eq.moment_kl(x, over), z).numpy(),
+        numerical_gradient(lambda x: slow_moment_kl(x, over), z), rtol=2e-2, atol=1e-5,
+    )  # fmt: skip
 
 
-def test_squared_norm_is_the_gaussian_kl_with_variance_one() -> None:
+@pytest.mark.parametrize("over", OVER)
+def test_squared_norm_is_the_gaussian_kl_with_variance_one(over: eq.Reduction) -> None:
     z = drawn(0, B, D)
-    assert float(eq.squared_norm(z)) == pytest.approx(sum(v**2 for v in as64(z).flat) / 2 / z.numel(), rel=1e-5)
-    torch.testing.assert_close(eq.squared_norm(z), eq.gaussian_kl(z, torch.zeros(B, D)))
+    by = B if over == "sum" else B * D
+    assert float(eq.squared_norm(z, over)) == pytest.approx(sum(v**2 for v in as64(z).flat) / 2 / by, rel=1e-5)
+    torch.testing.assert_close(eq.squared_norm(z, over), eq.gaussian_kl(z, torch.zeros(B, D), over))
 
 
 def test_reconstruction_is_the_mean_over_all_values() -> None:
@@ -245,20 +265,25 @@ def test_prototype_distance_by_hand() -> None:
     for reduction, answer in zip(REDUCTIONS, (7 / 3, 9 / 4), strict=True):
         loss = eq.prototype_distance(z, y, torch.zeros(3, 2), present, reduction=reduction)
         assert float(loss) == pytest.approx(answer, rel=1e-6)
+        summed = eq.prototype_distance(z, y, torch.zeros(3, 2), present, reduction=reduction, dimensions="sum")
+        assert float(summed) == pytest.approx(2 * answer, rel=1e-6)  # D = 2
 
 
+@pytest.mark.parametrize("over", OVER)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("missing", [[], [1], [0, 2, 3]])
 @pytest.mark.parametrize("seed", range(3))
-def test_prototype_distance_against_loops(reduction: Reduction, missing: list[int], seed: int) -> None:
+def test_prototype_distance_against_loops(
+    reduction: Reduction, missing: list[int], seed: int, over: eq.Reduction
+) -> None:
     z, y, c_g = drawn(seed, B, D), labels(seed, B, C), drawn(seed + 90, C, D)
     present = [k not in missing for k in range(C)]
 
     def loss(x: Tensor) -> Tensor:
-        return eq.prototype_distance(x, y, c_g, torch.tensor(present), reduction=reduction)
+        return eq.prototype_distance(x, y, c_g, torch.tensor(present), reduction=reduction, dimensions=over)
 
     def slow(x: Float) -> float:
-        return slow_prototype_distance(x, y.tolist(), as64(c_g), present, reduction)
+        return slow_prototype_distance(x, y.tolist(), as64(c_g), present, reduction, over)
 
     assert float(loss(z)) == pytest.approx(slow(as64(z)), rel=1e-5)
     np.testing.assert_allclose(gradient(loss, z).numpy(), numerical_gradient(slow, z), rtol=1e-3, atol=1e-5)
