@@ -67,9 +67,9 @@ def altered(
     Raises:
         ConfigError: If the table belongs to no experiment.
     """
-    asked = dict(beside.when) | dict(standing.asked)
+    asked = {key: value for key, value in (dict(beside.when) | dict(standing.asked)).items() if key != "experiment"}
     given = shlex.join(f"{key}={json.dumps(value)}" for key, value in asked.items())
-    paper = _as_told(paper_settings(table.experiment(beside), given))
+    paper = _as_told(paper_settings(table.experiment(beside, standing), given))
     ours = [_as_told(config) for config in configs]
     if beside.unseen and all(len(one.get(HELD_OUT, ())) == 1 for one in ours):
         paper.pop(HELD_OUT, None)  # each of the paper's columns is a run of its own

@@ -18,7 +18,8 @@ FOLDER = "papers"
 #: What a printed row of plain ``fedavg`` stands for: a method without modules and without an adaptation.
 PLAIN = {"modules": registry.NONE, "adapt.name": registry.NONE}
 #: What a printed label stands for: our method, or its name and settings by dotted key. Those of a row's own sections
-#: (``ROW_SECTIONS``) make it that row; others, such as ``rounds``, are what the paper's run of it has besides.
+#: (``ROW_SECTIONS``) make it that row; others, such as ``rounds``, are what the paper's run of it has besides, and
+#: ``experiment`` is that of the row where it is not that of the table.
 One = str | dict[str, Any]
 #: The same, or several readings of a label that was lost.
 Ours = One | tuple[One, ...]
@@ -108,7 +109,7 @@ class Standing:
 
     Attributes:
         row: The row.
-        asked: The settings of ours that it stands for by dotted key.
+        asked: The settings of ours that it stands for by dotted key; ``experiment`` where the row has one of its own.
     """
 
     row: PrintedRow
@@ -151,12 +152,14 @@ class Table:
         found = " ".join(f"{key}={config.get(key)}" for key in keys)
         raise ConfigError(f"--paper {self.id}: the table is of runs with {asked}, found {found}")
 
-    def experiment(self, beside: Beside) -> str:
-        """Return the experiment that has what the paper ran for these columns.
+    def experiment(self, beside: Beside, standing: Standing | None = None) -> str:
+        """Return the experiment that has what the paper ran for these columns, of a row that names its own for it.
 
         Raises:
             ConfigError: If there is none.
         """
+        if standing is not None and "experiment" in standing.asked:
+            return str(standing.asked["experiment"])
         own = _experiments().get(_squeezed(self.id), beside.experiment)
         if not own:
             raise ConfigError(f"conf/{FOLDER}: {self.id} lacks the key experiment, and no experiment names it")
@@ -232,7 +235,8 @@ def lines() -> list[str]:
 def _experiments() -> Mapping[str, str]:
     """Return by printed table, squeezed, the experiment that says of itself that it is that table's."""
     files = {name: read_yaml(CONF / "experiments" / f"{name}.yaml") for name in names("experiments")}
-    return {_squeezed(str(file["paper"])): name for name, file in files.items() if "paper" in file}
+    told = {name: _squeezed(str(file["paper"])) for name, file in files.items() if "paper" in file}
+    return {table: name for name, table in reversed(told.items())}  # of several the first; rows name the others
 
 
 @cache

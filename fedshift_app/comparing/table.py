@@ -367,7 +367,8 @@ def _paper_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
 def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
     """Return what a reader must know of the rows that stand beside a printed one: which values are not the paper's."""
     pairs = [(row, row.paper) for row in rows if row.paper is not None]
-    experiments = dict.fromkeys(table.experiment(table.beside(row.runs[0].config)) for row, _ in pairs)
+    configs = [row.runs[0].config for row, _ in pairs]
+    experiments = dict.fromkeys(table.experiment(table.beside(one), table.standing(one)) for one in configs)
     if not pairs:
         return []
     found = [f"the paper's values are those of conf/experiments/{' and '.join(experiments)}"]

@@ -300,8 +300,8 @@ ROWS_OF_TABLE_8 = [
 @pytest.mark.parametrize(("experiment", "method", "asked", "row"), ROWS_OF_TABLE_8)
 def test_each_row_of_table_8_has_a_command(experiment: str, method: str, asked: str, row: str) -> None:
     config = resolve({"experiment": experiment, "method": method, "set": asked})
-    found = papers.get("fedicon.table8").row(as_asked(flat(config.model_dump(mode="json"))))
-    assert found is not None and found.method == row
+    found = papers.get("fedicon.table8").standing(as_asked(flat(config.model_dump(mode="json"))))
+    assert found is not None and found.row.method == row
     assert config.images.draws_real_values is (experiment == "fedicon-table8")
     if config.adapt["name"] == "fedicon":  # the same views in all rows
         views = ContrastParams.model_validate({k: v for k, v in config.adapt.items() if k != "name"}).views(

@@ -358,7 +358,9 @@ CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by
         ("i2pfl-out-digits", "i2pfl", {"set": "allocation.held_out=[usps]"}, "i2pfl.tableiiidigits", []),
         ("i2pfl-out-digits", "i2pfl", {"set": "allocation.held_out=[usps,syn]"}, "i2pfl.tableiiidigits",
          ["allocation.held_out=[usps,syn] (paper [mnist])"]),
-        ("fedicon-digit5-covariate", "fedicon", {"set": "method.lie=false", "rounds": 100}, "fedicon.table8", []),
+        ("fedicon-table8-without-lie", "fedicon", {}, "fedicon.table8", []),
+        ("fedicon-table8-without-lie", "fedicon", {"set": "adapt.flip=true"}, "fedicon.table8",
+         ["tta_flip=true (paper null)"]),
     ],
 )  # fmt: skip
 def test_each_value_that_is_not_the_papers_is_named(
