@@ -63,7 +63,7 @@ def main(grid: Grid, context: Context) -> None:
         status["error"] = f"{type(error).__name__}: {error}"
         raise
     except BaseException as stop:
-        status["error"] = _stopped_by(stop)
+        status["error"] = _stopped_by(stop, _engine(grid))
         raise
     finally:
         try:
@@ -163,7 +163,7 @@ def _last_word(status: StatusFile, file: logs.LogFile, folder: RunFolder) -> Ite
         file.tell(logging.ERROR, f"the run failed: {told}", event="failed")
         raise
     except BaseException as stop:
-        told = _stopped_by(stop)
+        told = _stopped_by(stop, folder.engine)
         status.end(INTERRUPTED, told)
         file.tell(logging.WARNING, f"the run is interrupted: {told}", event="interrupted")
         raise
@@ -172,7 +172,9 @@ def _last_word(status: StatusFile, file: logs.LogFile, folder: RunFolder) -> Ite
     status.end(DEGRADED if lost else COMPLETED, lost or None)
 
 
-def _stopped_by(stop: BaseException) -> str:
+def _stopped_by(stop: BaseException, engine: str) -> str:
+    if engine == setup.DEPLOYMENT and isinstance(stop, KeyboardInterrupt):
+        return STOPPED  # nobody's Ctrl-C: Flower interrupts its own process where its SuperLink is gone or refuses it
     code: Any = exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else getattr(stop, "code", None)
     return exit_codes.STOPPED_BY.get(code, STOPPED)  # Flower has codes of its own, also for a lost SuperLink
 
