@@ -229,7 +229,7 @@ class NodeTools(NumPyClient):
         starts = list(range(0, len(images), size))
         if len(starts) > 1:
             starts[-1] = min(starts[-1], len(images) - least)
-        for start, stop in zip(starts, [*starts[1:], len(images)], strict=True):
+        for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
             x = pixels[start:stop].to(self.setup.device)
             yield self._bench.pipeline.plain(x, self._buffer), labels[start:stop]
 

@@ -50,6 +50,7 @@ def test_further_ways_are_told_beside_the_first_and_change_nothing(run_inline: I
     assert all(one != other for i, one in enumerate(different) for other in different[:i])
 
 
+@pytest.mark.long
 def test_each_way_can_be_the_first(run_inline: InlineRun) -> None:
     run = run_inline(rounds=2, set=f"{QUICK} {ALL}")
     for way in WAYS:
@@ -236,6 +237,7 @@ def test_group_norm_leaves_no_batchnorm_in_any_methods_model(method: str) -> Non
     assert set(before) - set(state) == {name for name in before if "running" in name or "num_batches" in name}
 
 
+@pytest.mark.long
 def test_a_run_with_group_norm_learns(run_inline: InlineRun) -> None:
     run = run_inline(rounds=3, set="model.name=cnn_bn model.bn=group")
     assert min(run.results["final"].values()) > 25  # of ten classes

@@ -58,6 +58,7 @@ def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
     assert configuration.resolve(asked).evaluate.personal_on == "own_domain"
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_the_same_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flat: dict[str, Any] = {"method": "fedbn", "rounds": 3, "set": f"{SHORT} model.name=cnn_bn {ON_ALL}"}
     whole = start(tmp_path / "whole", **flat)

@@ -68,6 +68,7 @@ def numbers(run: Run) -> dict[str, Any]:
 # --- the page ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_global_method_has_all_but_the_maps_of_f2dc(copied: Run) -> None:
     page = page_of(copied)
     assert page.count('aria-label="Features of node 0 by t-SNE: 360 test images of scan, texture, street, sketch') == 1
@@ -84,6 +85,7 @@ def test_a_global_method_has_all_but_the_maps_of_f2dc(copied: Run) -> None:
     assert found["prototype_variance_by_round"]["1"] != found["prototype_variance_by_round"]["2"]
 
 
+@pytest.mark.long
 def test_the_maps_of_f2dc_are_in_its_report(f2dc: Run) -> None:
     page = page_of(f2dc, "images=20")
     assert "(F2DC, figure 2)" in page and "F2DC, figure 2 (Grad-CAM" not in page
@@ -117,6 +119,7 @@ def test_a_deployment_has_no_node_to_look_at(copied: Run) -> None:
     assert told in refusal_of(FedShiftError, closer.after_local_training, record, record.config, node, named=True)
 
 
+@pytest.mark.long
 def test_a_long_local_round_is_left_to_who_asks_for_it(copied: Run) -> None:
     file = copied.folder / "metrics.jsonl"
     lines = copied.rounds

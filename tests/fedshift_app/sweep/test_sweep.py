@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedshift_app
-from fedshift_app import cli
 from fedshift_app.config.resolving import resolve
-from fedshift_app.launch import processes, runner
+from fedshift_app.launch import checking, processes, runner
 from fedshift_app.run.durable import Lock
 from fedshift_app.run.folder import versions
 from fedshift_app.run.resuming import FREE
@@ -543,7 +542,7 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
     def sweep(output: Path) -> Path:
-        sweeping.sweep([*asked, f"output-dir={output}"], "", cli.check_data)
+        sweeping.sweep([*asked, f"output-dir={output}"], "", checking.check_data)
         (folder,) = output.iterdir()
         return folder
 
