@@ -105,6 +105,15 @@ class Federation:
         self.wait(lambda: "SuperNode ID" in log.read_text(errors="replace"), f"node {index} to register")
         return name
 
+    def serverapps(self) -> list[int]:
+        """Return the processes of ServerApps that are there."""
+        mark, found = self.flower.env[processes.MARK], []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if "flwr-serverapp" in " ".join(process.cmdline()) and process.environ().get(processes.MARK) == mark:
+                    found.append(process.pid)
+        return found
+
     def kill_superlink(self) -> None:
         """Kill the SuperLink and wait for its SuperExec to end; the ServerApp does not, and looks for it."""
         superlink, *children = self.family(self._superlink)
@@ -294,8 +303,7 @@ def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_
     run.wait_for_mark(1, moment)
     federation.kill_superlink()
     federation.start_superlink()
-    told = federation.home / "status.json"
-    federation.wait(lambda: "ended without a word" not in told.read_text(), "the run to end")
+    federation.wait(lambda: not federation.serverapps(), "the run to end")
     status = run.end()
     if status["state"] == "completed":  # the new SuperLink was there before the ServerApp gave up
         reasons = [reason for line in run.rounds for reason in line["left_out"]]
@@ -303,7 +311,10 @@ def test_a_superlink_killed_and_started_again_serves_the_same_nodes_and_the_run_
         assert reasons
         assert all(reason.endswith("no answer in time") for reason in reasons)
         return
-    assert (status["state"], status["error"]) == ("failed", "the ServerApp was stopped, or lost its SuperLink")
+    assert status["state"] == "failed"
+    assert status["error"] in (  # the second where Flower ends its process at once
+        "the ServerApp was stopped, or lost its SuperLink", "the ServerApp ended without a word",
+    )  # fmt: skip
     done = len(run.rounds)
     again = federation.submit(resumed=run)
     assert again.end()["state"] == "completed"
