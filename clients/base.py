@@ -37,6 +37,7 @@ from fedshift_wire.names import (
     AVERAGED,
     BATCH,
     BN_IMAGES,
+    BN_MEAN,
     BN_SCORE,
     BN_SQUARES,
     BN_SUM,
@@ -250,7 +251,7 @@ class DomainClient(NodeTools):
         shared = set(self.shared_names)
         told: Arrays = {}
         for name, one in moments.items():
-            if f"{name}.{statistics.MEAN}" in shared:
+            if f"{name}.{BN_MEAN}" in shared:
                 told |= {BN_SUM + name: one.sums.cpu().numpy(), BN_SQUARES + name: one.squares.cpu().numpy()}
         self.watch.lap(stopwatch.EVALUATION)
         return told, images

@@ -73,5 +73,6 @@ KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; el
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent
 SECONDS = "seconds/"  # + part of the node's work, of ``WORK``; only where the run measures its time
 WORK = ("data", "forward/backward", "prototypes", "messages", "evaluation")  # see ``clients.training.stopwatch``
+BN_MEAN, BN_VAR = "running_mean", "running_var"  # of a BatchNorm layer, in PyTorch's state dict
 BN_SUM, BN_SQUARES = "sum/", "squares/"  # knowledge: + BatchNorm layer: over images, of means over a channel's map
 PROCESS = "process"  # the number of the process that did it, with ``SECONDS``

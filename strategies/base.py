@@ -26,6 +26,7 @@ from fedshift_wire.names import (
     ARRAYS,
     AVERAGED,
     BN_IMAGES,
+    BN_MEAN,
     BN_SCORE,
     BN_WAYS,
     CONFIG,
@@ -357,7 +358,7 @@ class DomainStrategy(FedAvg):
         ]
         self._sent = Sent(messages)
         replies = self._grid.send_and_receive(self._in_order(messages, work), timeout=fed.node_timeout)
-        channels = {name: self._global[f"{name}.{statistics.MEAN}"].shape[0] for name in fed.batchnorms}
+        channels = {name: self._global[f"{name}.{BN_MEAN}"].shape[0] for name in fed.batchnorms}
         by_id = {node.node_id: node for node in nodes}
         told, problems = statistics.read_all(by_id, self._answers(replies), channels, fed, self._hear)
         for node, reason in problems:

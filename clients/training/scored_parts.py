@@ -29,11 +29,8 @@ def asked_images(
         test = test_set(domain)
         cut = slice(config[STARTS][place], config[STOPS][place]) if STARTS in config else slice(None)
         drawn = config[DRAWN][place] if DRAWN in config else len(test)
-        if mixed:
-            order = generator(seed, f"test-sample-{domain}").permutation(len(test))
-            yield domain, test.select(order[:drawn][cut])
-        elif drawn < len(test):
-            order = generator(seed, f"test-sample-{domain}").permutation(len(test))
-            yield domain, test.select(np.sort(order[:drawn])[cut])
-        else:
+        if not mixed and drawn >= len(test):
             yield domain, ImageSet(test.x[cut], test.y[cut])
+            continue
+        chosen = generator(seed, f"test-sample-{domain}").permutation(len(test))[:drawn]
+        yield domain, test.select((chosen if mixed else np.sort(chosen))[cut])

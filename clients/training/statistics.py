@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-MEAN, VAR = "running_mean", "running_var"
+from fedshift_wire.names import BN_MEAN, BN_VAR
 
 
 @dataclass
@@ -105,8 +105,8 @@ def of_moments(moments: Mapping[str, Moments], images: int) -> dict[str, Tensor]
     found = {}
     for name, one in moments.items():
         mean = one.sums / images
-        found[f"{name}.{MEAN}"] = mean.float()
-        found[f"{name}.{VAR}"] = (one.squares / images - mean.square()).clamp(min=0).float()
+        found[f"{name}.{BN_MEAN}"] = mean.float()
+        found[f"{name}.{BN_VAR}"] = (one.squares / images - mean.square()).clamp(min=0).float()
     return found
 
 

@@ -22,7 +22,7 @@ from fedshift_app.flower.inline import InlineGrid
 from fedshift_app.node import setup
 from fedshift_app.run import starting
 from fedshift_wire.errors import FederationError
-from fedshift_wire.names import ARRAYS, CONFIG, DOMAINS, SERVER_ROUND
+from fedshift_wire.names import ARRAYS, CONFIG, SERVER_ROUND
 from fedshift_wire.records import decode
 from strategies.federation.updates import num_bytes
 
@@ -188,8 +188,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
         The images of the batch, and the step of each phase that has epochs in this round.
     """
     server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
-    weights = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
-    client.evaluate(weights, {SERVER_ROUND: server_round - 1, DOMAINS: []})  # puts the weights into the model
+    setup.load(decode(message.content.array_records[ARRAYS]), client, "the server's", server_round - 1)
     order = torch.randperm(len(client.train_set), generator=client.torch_rng("order", server_round))
     client.train_set = client.train_set.select(order[: client.setup.train.batch_size].numpy())
     after: list[int] = []

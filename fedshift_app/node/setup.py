@@ -20,7 +20,7 @@ from clients.modules.base import AllModules
 from clients.modules.catalog import MODULES
 from clients.training import precision
 from clients.training.settings import ModelConfig
-from clients.training.statistics import MEAN, VAR, layers
+from clients.training.statistics import layers
 from clients.training.workbench import Workbench, keep_freed_memory
 from datasets import catalog
 from datasets.base import Source
@@ -32,7 +32,7 @@ from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import largest
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.methods import imported
-from fedshift_wire.names import ENGINE, RUN
+from fedshift_wire.names import BN_MEAN, BN_VAR, DOMAINS, ENGINE, RUN, SERVER_ROUND
 from fedshift_wire.seeding import torch_seed
 
 SIMULATION = "simulation"
@@ -217,14 +217,14 @@ def statistics(arrays: Arrays, client: DomainClient) -> Arrays:
     """
     state = client.model.state_dict()
     shared = set(client.shared_names)
-    wanted = {f"{name}.{key}" for name in layers(client.model) for key in (MEAN, VAR)} & shared
+    wanted = {f"{name}.{key}" for name in layers(client.model) for key in (BN_MEAN, BN_VAR)} & shared
     if arrays.keys() != wanted:
         strange = sorted(arrays.keys() ^ wanted)
         raise FedShiftError(f"the server's statistics do not match this node's model: {', '.join(strange[:3])}")
     for name, array in arrays.items():
         if array.shape != tuple(state[name].shape) or array.dtype != np.float32:
             raise FedShiftError(f"the server's statistics {name} have shape {array.shape} and type {array.dtype}")
-        if not np.isfinite(largest(array)) or (name.endswith(VAR) and (array < 0).any()):
+        if not np.isfinite(largest(array)) or (name.endswith(BN_VAR) and (array < 0).any()):
             raise FedShiftError(
                 f"the server's statistics {name} hold numbers that are not finite, or negative variances"
             )
@@ -256,3 +256,18 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
         if not np.isfinite(largest(array)):
             raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
     return [arrays[name] for name in client.shared_names]
+
+
+def load(arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0) -> None:
+    """Put shared arrays into the client's model, and its private parts beside them, as before a score; score nothing.
+
+    Args:
+        arrays: By name.
+        client: Whose model they are for.
+        whose: Where they are from, for the message.
+        server_round: The round they are of.
+
+    Raises:
+        FedShiftError: As :func:`in_order`.
+    """
+    client.evaluate(in_order(arrays, client, whose), {SERVER_ROUND: server_round, DOMAINS: []})

@@ -24,7 +24,6 @@ from fedshift_app.report.reading import Record
 from fedshift_app.run import checkpoints
 from fedshift_app.run.checkpoints import Damaged
 from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.names import DOMAINS, SERVER_ROUND
 from fedshift_wire.seeding import generator
 from strategies.federation.roster import Node
 
@@ -203,8 +202,7 @@ def _local_seconds(record: Record) -> float:
 def _load(client: DomainClient, record: Record) -> None:
     """Put the weights of the record's checkpoint into the client's model, its private parts beside them."""
     assert record.checkpoint is not None
-    weights = setup.in_order(record.checkpoint.weights, client, "the checkpoint's")
-    client.evaluate(weights, {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: []})
+    setup.load(record.checkpoint.weights, client, "the checkpoint's", record.checkpoint.server_round)
 
 
 def _seen(client: DomainClient, config: RunConfig, most: int) -> Seen:

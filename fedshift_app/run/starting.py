@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord
 
 from clients.modules.catalog import MODULES
-from clients.training.statistics import MEAN, layers
+from clients.training.statistics import layers
 from datasets import catalog
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
@@ -11,7 +11,7 @@ from fedshift_app.node import setup
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.methods import Method
-from fedshift_wire.names import AVERAGED, CE, OWN, RETAKEN
+from fedshift_wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy, Observer
 from strategies.federation.rounds import Federation
@@ -39,7 +39,7 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
             f"aggregation.robust={config.aggregation.robust} averages weights, and with the method "
             f"{config.method['name']!r}, as it is configured, none travel"
         )
-    batchnorms = tuple(name for name in layers(model) if f"{name}.{MEAN}" in shared)
+    batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
     personal = setup.is_personal(config, model)
@@ -72,7 +72,6 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         scores=_scores(config),
         bn_ways=_ways(config, batchnorms),
         batchnorms=batchnorms,
-        bn_keep=config.model.bn_keep,
         everywhere=personal and not deployed and config.evaluate.personal_on == "all_domains",
     )
     return encode(shared), federation

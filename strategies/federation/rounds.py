@@ -56,7 +56,6 @@ class Federation:
         scores: Names of the other ways in which nodes may score test images.
         bn_ways: With which statistics of BatchNorm they are scored, of ``evaluate.bn``; the first is the accuracy.
         batchnorms: Names of the BatchNorm layers whose statistics travel with the weights.
-        bn_keep: Which of them the run keeps: averaged, retaken.
         everywhere: Each node's own model is scored on all domains (``evaluate.personal_on``).
     """
 
@@ -87,13 +86,12 @@ class Federation:
     scores: tuple[str, ...] = ()
     bn_ways: tuple[str, ...] = (AVERAGED,)
     batchnorms: tuple[str, ...] = ()
-    bn_keep: str = AVERAGED
     everywhere: bool = False
 
     @property
     def retakes(self) -> bool:
         """Whether BatchNorm's statistics are taken anew in rounds that are scored."""
-        return RETAKEN in (*self.bn_ways, self.bn_keep)
+        return RETAKEN in self.bn_ways
 
 
 @dataclass

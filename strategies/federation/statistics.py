@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused, check_numbers
-from fedshift_wire.names import BN_SQUARES, BN_SUM, KNOWLEDGE, METRICS, NUM_EXAMPLES
+from fedshift_wire.names import BN_MEAN, BN_SQUARES, BN_SUM, BN_VAR, KNOWLEDGE, METRICS, NUM_EXAMPLES
 from strategies.federation import checks
 from strategies.federation.changes import out_of_proportion
 from strategies.federation.evaluation import NO_ANSWER, Heard
@@ -19,7 +19,6 @@ from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import array_record, decode
 
-MEAN, VAR = "running_mean", "running_var"  # of a layer, in PyTorch's state dict
 ROUNDING = 1e-6  # by which a variance may fall below 0, as a share of the mean square
 
 
@@ -95,6 +94,7 @@ def read_all(
             hear(node, checks.metrics_of(reply.content))
         except Refused as refused:
             problems.append((node, str(refused)))
+            checks.let_go(reply)
     problems += [(node, NO_ANSWER) for node in waiting.values()]
     nodes = sorted(told, key=lambda node: node.index)
     strange = out_of_proportion([told[node][0] for node in nodes], federation.max_update)
@@ -117,6 +117,6 @@ def merge(told: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Arrays:
     for name in layers:
         mean = sum(number * means[BN_SUM + name] for means, number in told) / images
         square = sum(number * means[BN_SQUARES + name] for means, number in told) / images
-        found[f"{name}.{MEAN}"] = np.asarray(mean, np.float32)
-        found[f"{name}.{VAR}"] = np.asarray(np.maximum(square - np.square(mean), 0), np.float32)
+        found[f"{name}.{BN_MEAN}"] = np.asarray(mean, np.float32)
+        found[f"{name}.{BN_VAR}"] = np.asarray(np.maximum(square - np.square(mean), 0), np.float32)
     return found

@@ -12,7 +12,6 @@ from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of
 from torch import nn
 
 from clients.training import statistics
-from clients.training.statistics import MEAN, VAR
 from fedshift_app.comparing import compare
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
@@ -21,6 +20,7 @@ from fedshift_app.report import reading, views
 from fedshift_app.run import checkpoints, starting
 from fedshift_app.run.folder import weights_hash
 from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_wire.names import BN_MEAN, BN_VAR
 from strategies.federation import statistics as federation_statistics
 
 QUICK = "train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
@@ -66,10 +66,9 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: In
     run = run_inline(nodes=4, rounds=1, set=f"{QUICK} {ALL} images.eval_batch=256")
     record = reading.read(run.folder)
     assert record.checkpoint is not None
-    order = "test-sample-{}"
     for node in record.checkpoint.nodes:
         client = views.client_of(record, record.config, node.domain, node)
-        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the"), {"domains": []})
+        setup.load(record.checkpoint.weights, client, "the checkpoint's")
         norms = [module for module in client.model.modules() if isinstance(module, nn.BatchNorm2d)]
         test = client.test_set(node.domain)
         assert max(len(client.train_set), len(test)) <= 256
@@ -81,7 +80,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: In
         with torch.no_grad():
             for norm in norms:
                 norm.train()
-            assert right(test) == pytest.approx(run.results["others"]["bn=batch"][node.domain]), order
+            assert right(test) == pytest.approx(run.results["others"]["bn=batch"][node.domain])
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None
@@ -163,7 +162,7 @@ def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the
     assert run.results["weights_sha256"] == weights_hash(found.weights) != plain.results["weights_sha256"]
     assert weights_hash(found.carried_on) == weights_hash(before.weights)
     changed = {name for name, array in found.weights.items() if not np.array_equal(array, before.weights[name])}
-    assert changed == {f"encoder.{place}.{key}" for place in (1, 5) for key in (MEAN, VAR)}
+    assert changed == {f"encoder.{place}.{key}" for place in (1, 5) for key in (BN_MEAN, BN_VAR)}
     assert not list((plain.folder / "checkpoint").glob("averaged-*"))
 
 

@@ -31,8 +31,7 @@ def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) ->
         each = []
         for node in record.checkpoint.nodes:
             client = views.client_of(record, record.config, domain, node)
-            weights = setup.in_order(record.checkpoint.weights, client, "the checkpoint's")
-            client.evaluate(weights, {"domains": []})
+            setup.load(record.checkpoint.weights, client, "the checkpoint's")
             test = client.test_set(domain)
             each.append(100 * client.score_test(test).correct / len(test))
         assert every.rounds[-1]["accuracy"][domain] == pytest.approx(np.mean(each))

@@ -219,14 +219,24 @@ def start(folder: Path, *asked: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def named(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
+    """Return the run's processes with their names; one that ends meanwhile is none of them."""
+    for process in of_run(str(folder)):
+        try:
+            name = process.name()
+        except psutil.NoSuchProcess:
+            continue
+        yield process, name
+
+
 def workers(folder: Path) -> list[psutil.Process]:
     """Return the run's processes that play nodes."""
-    return [process for process in of_run(str(folder)) if process.name().startswith("ray::ClientApp")]
+    return [process for process, name in named(folder) if name.startswith("ray::ClientApp")]
 
 
 def open_to_others(folder: Path) -> dict[str, int]:
     """Return the ports of the run that others than this machine may call, by the name of the process."""
-    members = {process.pid: process.name().split(".")[0] for process in of_run(str(folder))}
+    members = {process.pid: name.split(".")[0] for process, name in named(folder)}
     return {
         members[c.pid]: c.laddr.port
         for c in psutil.net_connections("tcp")
