@@ -12,7 +12,7 @@ from datasets import catalog
 from datasets.base import Source
 from datasets.corruptions import CORRUPTIONS
 from datasets.splits import Allocation
-from fedshift_app.config import registry
+from fedshift_app.config import networks, registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import TrackerName
 from fedshift_wire.bounds import MOST_NODES, as_found, shortened
@@ -178,6 +178,7 @@ def check_together(config: RunConfig) -> None:
             any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
             raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
     _check_batchnorm(config, [name for _, name in asked])
+    networks.check_model(config.model)
     for domain in config.allocation.training_domains(config.dataset.domains):
         if domain in catalog.get(config.dataset.name).test_only:
             raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, RecordDict
 import fedshift_wire.records
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused, check_numbers
-from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES
+from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES, START
 from fedshift_wire.records import RecordError
 from strategies.federation.averaging import RunningAverage, shares
 from strategies.federation.changes import SentWeights
@@ -97,8 +97,8 @@ def mean_losses(updates: list[Update]) -> dict[str, float]:
 
 
 def num_bytes(content: RecordDict) -> int:
-    """Return the bytes of the weights and the knowledge in a message."""
-    records = (array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
+    """Return the bytes of the weights, of what a node begins from, and of the knowledge in a message."""
+    records = (array_record(content, name) for name in (ARRAYS, START, KNOWLEDGE))
     return sum(len(array.data) for record in records if record is not None for array in record.values())
 
 
