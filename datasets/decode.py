@@ -48,14 +48,15 @@ def decode(item: Item, size: int) -> NDArray[np.uint8]:
     Raises:
         DataError: If it cannot be read.
     """
-    with files.reading(item.name), pictures.opened(io.BytesIO(_encoded(item)), item.name) as image:
+    with files.reading(item.name), pictures.opened(io.BytesIO(encoded(item)), item.name) as image:
         rgb = image.convert("RGB")
         if rgb.size != (size, size):
             rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
         return np.asarray(rgb)
 
 
-def _encoded(item: Item) -> bytes:
+def encoded(item: Item) -> bytes:
+    """Return an image as it lies in its file."""
     if item.length < 0:
         return Path(item.path).read_bytes()
     with item.path.open("rb") as file:

@@ -288,17 +288,35 @@ def costs(
 
 
 @app.command()
+def init(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder; its name becomes the experiment's.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="data-dir=DIR [KEY=VALUE ...]")] = None,
+) -> None:
+    """Write an experiment file for images of your own: what was found, and a network, batch and rounds to begin with.
+
+    data-dir: <site>/<class>/*, <site>/{train,test}/<class>/* or labels.csv, see docs/your-own-data.md. Further keys:
+    dataset.domains, classes, labels, seed, test_share.
+    """
+    from fedshift_app.launch import proposing
+
+    proposing.init(folder, arguments or [])
+
+
+@app.command()
 def prepare(
-    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.")],
+    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`; or the .yaml file of an experiment.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Check a data set, decode it once with all cores, and keep it in the cache of images.
 
-    Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.download=true.
+    Tells the images of each class by site and split, sizes, files that cannot be read or were not taken, and images
+    that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.download=true, and the
+    others of the section dataset.
     """
     from fedshift_app.launch import preparing
 
-    preparing.prepare(catalog.get(dataset).name, arguments or [])
+    raise SystemExit(preparing.prepare(dataset, arguments or [], as_json=as_json))
 
 
 @app.command()
