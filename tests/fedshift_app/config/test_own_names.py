@@ -64,7 +64,7 @@ def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
     config = resolve({"experiment": "handwritten", "dataset": "folders", "data-dir": str(data)})
     assert (config.dataset.name, config.dataset.of, config.dataset.domains) == ("folders", "", ("Aachen", "Bonn"))
     flat, _ = parse_arguments(
-        ["handwritten", "dataset=folders", f"data-dir={data}", "allocation.validation_fraction=0"]
+        ["handwritten", "dataset=folders", f"data-dir={data}", "dataset.size=32", "allocation.validation_fraction=0"]
     )
     assert resolve(flat).allocation.validation_fraction == 0
     assert resolve_dataset("folders", str(data), []).classes == ("benign", "malignant")
