@@ -61,7 +61,8 @@ def test_names_that_are_stated_need_no_data_dir(hospital: str, data: Path) -> No
 
 
 def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
-    config = resolve({"experiment": "handwritten", "dataset": "folders", "data-dir": str(data)})
+    given = {"dataset": "folders", "data-dir": str(data), "set": "dataset.size=32"}
+    config = resolve(given)
     assert (config.dataset.name, config.dataset.of, config.dataset.domains) == ("folders", "", ("Aachen", "Bonn"))
     flat, _ = parse_arguments(
         ["handwritten", "dataset=folders", f"data-dir={data}", "dataset.size=32", "allocation.validation_fraction=0"]
