@@ -84,7 +84,7 @@ def content(part: Part, found: Found) -> str:
     told = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
     if not _SHA256.fullmatch(told):
         told = content_of(images)
-        with _writing(folder), _lock(folder):
+        with writing(folder), _lock(folder):
             beside = path.with_suffix(".part")
             _write_synced(beside, told)
             beside.replace(path)
@@ -107,7 +107,7 @@ def _load(part: Part, found: Found, workers: int = 1, progress: Progress = no_pr
     kept = _open(folder, mark)
     if kept is not None:
         return kept, folder
-    with _writing(folder), _lock(folder):
+    with writing(folder), _lock(folder):
         kept = _open(folder, mark)  # another process may have built it meanwhile
         if kept is None:
             _build(folder, mark, part, found, workers, progress)
@@ -241,7 +241,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     """Turn a full disk or a missing right into an error that says where, and what to do."""
     try:
         yield

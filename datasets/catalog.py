@@ -3,13 +3,30 @@
 import functools
 import os
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import TypeGuard
 
-from datasets import cache, cifar, digits, domainnet, files, handwritten, office, pacs, trees, vlcs
-from datasets.base import Dataset, ImageSet, Source, Split, checked
+from datasets import (
+    broken,
+    cache,
+    camelyon,
+    cifar,
+    digits,
+    domainnet,
+    files,
+    folders,
+    handwritten,
+    isic,
+    office,
+    pacs,
+    trees,
+    vlcs,
+)
+from datasets.base import Dataset, ImageSet, Names, Source, Split, checked
 from datasets.decode import Progress, no_progress
 from datasets.listing import Arrays, Found, Listing
+from fedshift_wire.bounds import shown
+from fedshift_wire.errors import DataError
 from fedshift_wire.extensions import Registry
 
 _D = digits
@@ -33,6 +50,15 @@ _OURS = {
             domainnet.find10, domainnet.COUNTS10,
         ),
         Dataset(cifar.NAME, cifar.TITLE, cifar.DOMAINS, cifar.CLASSES, 32, cifar.find, cifar.COUNTS, _CIFAR_TESTS),
+        Dataset(
+            camelyon.NAME, camelyon.TITLE, camelyon.DOMAINS, camelyon.CLASSES, camelyon.SIZE, camelyon.find,
+            test_only=camelyon.TEST_ONLY,
+        ),
+        Dataset(isic.NAME, isic.TITLE, isic.DOMAINS, isic.CLASSES, isic.SIZE, isic.find, isic.COUNTS),
+        Dataset(
+            folders.NAME, folders.TITLE, (), (), folders.SIZE, folders.find,
+            own=folders.names, find_own=folders.find_own,
+        ),
     )
 }  # fmt: skip
 
@@ -46,6 +72,28 @@ def get(name: str) -> Dataset:
         ConfigError: If there is none of that name, or its package cannot be used.
     """
     return DATASETS[name]
+
+
+def of_users() -> list[str]:
+    """Return the names of the data sets that leave domains and classes to the user."""
+    return [name for name, dataset in DATASETS.items() if dataset.own is not None]
+
+
+def stated(name: str, names: Names, as_name: str = "") -> Dataset:
+    """Return a data set as a run has it: one that leaves its domains and classes to the user, with the run's.
+
+    Args:
+        name: The data set.
+        names: The run's domains, and the classes that it states.
+        as_name: What the run calls it; empty for its own name.
+
+    Raises:
+        ConfigError: As :func:`get`.
+    """
+    dataset = get(name)
+    if dataset.own is None:
+        return dataset
+    return replace(dataset, name=as_name or name, domains=names.domains, classes=names.classes)
 
 
 @functools.cache
@@ -63,20 +111,44 @@ def load(name: str, domain: str, split: Split, source: Source, size: int | None 
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
     dataset = get(name)
-    found = dataset.find(domain, split, source)
-    return _images(dataset, name, domain, split, size or dataset.size, found)
+    return _images(dataset, name, domain, split, source, size or dataset.size, _found(dataset, domain, split, source))
 
 
 @functools.cache
-def load_own(name: str, domain: str, split: Split, data_dir: Path, size: int | None = None) -> ImageSet:
-    """Return the images in a real node's own folder, in the plain layouts that any data set may have.
+def load_own(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> ImageSet:
+    """Return the images in a real node's own folder: in the plain layouts, or those of the data set.
 
     Raises:
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
     dataset = get(name)
-    found = trees.find_plain(data_dir, domain, split, dataset.classes)
-    return _images(dataset, f"{name}-own", domain, split, size or dataset.size, found)
+    found = _own(dataset, domain, split, source)
+    if found is None:
+        assert source.data_dir is not None
+        raise DataError(f"{shown(source.data_dir)}: {domain} has no {split} images")
+    found = broken.left_out(found) if source.skip_broken else found
+    return _images(dataset, f"{name}-own", domain, split, source, size or dataset.size, found)
+
+
+def has_own(name: str, domain: str, split: Split, source: Source) -> bool:
+    """Tell whether a real node's own folder has a split.
+
+    Raises:
+        DataError: If what is there cannot be listed.
+    """
+    dataset = get(name)
+    if dataset.find_own is not None:
+        return dataset.find_own(domain, split, source) is not None
+    if source.data_dir is None:
+        return True
+    return files.find_domain(source.data_dir, domain, split) is not None
+
+
+def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> Found | None:
+    if dataset.find_own is not None:
+        return dataset.find_own(domain, split, source)
+    assert source.data_dir is not None
+    return trees.find_plain(source.data_dir, domain, split, dataset.classes)
 
 
 def content(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> str | None:
@@ -86,8 +158,18 @@ def content(name: str, domain: str, split: Split, source: Source, size: int | No
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    found = dataset.find(domain, split, source)
+    found = _found(dataset, domain, split, source)
     return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size), found)
+
+
+def skipped(name: str, domain: str, split: Split, source: Source) -> tuple[broken.Broken, ...]:
+    """Return the images of one domain and split that ``skip_broken`` leaves out.
+
+    Raises:
+        DataError: As for :func:`load`.
+    """
+    found = get(name).find(domain, split, source)
+    return broken.of(found) if source.skip_broken and isinstance(found, Listing) else ()
 
 
 def prepare(
@@ -107,13 +189,18 @@ def prepare(
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    found = dataset.find(domain, split, source)
+    found = _found(dataset, domain, split, source)
     total = len(found) if isinstance(found, Listing) else 0
-    return _images(dataset, name, domain, split, size, found, workers=os.cpu_count() or 1, progress=show(total))
+    return _images(dataset, name, domain, split, source, size, found, workers=os.cpu_count() or 1, progress=show(total))
+
+
+def _found(dataset: Dataset, domain: str, split: Split, source: Source) -> Found:
+    found = dataset.find(domain, split, source)
+    return broken.left_out(found) if source.skip_broken else found
 
 
 def _images(
-    dataset: Dataset, label: str, domain: str, split: Split, size: int, found: Found,
+    dataset: Dataset, label: str, domain: str, split: Split, source: Source, size: int, found: Found,
     *, workers: int = 1, progress: Progress = no_progress,
 ) -> ImageSet:  # fmt: skip
     if _drawn(found):
@@ -121,7 +208,8 @@ def _images(
         images = ImageSet(files.resize(images.x, size), images.y)
     else:
         images = cache.load(cache.Part(label, domain, split, size), found, workers=workers, progress=progress)
-    return checked(images, classes=len(dataset.classes), size=size, where=f"{label} {domain} {split}")
+    classes = dataset.classes if dataset.own is None else source.classes
+    return checked(images, classes=len(classes), size=size, where=f"{label} {domain} {split}")
 
 
 def _drawn(found: Found) -> TypeGuard[Arrays]:

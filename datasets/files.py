@@ -245,7 +245,8 @@ def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSe
     return checked(ImageSet(x, y), classes=len(classes), size=size, where=str(where))
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible(folder: Path) -> list[Path]:
+    """Return what a folder holds, by name, without hidden files."""
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
 
 
@@ -272,7 +273,7 @@ def labelled_images(
     found: list[tuple[Path, int]] = []
     left: Counter[str] = Counter()
     for label, sub in class_folders(folder, classes, aliases=aliases, others=others):
-        inside = [path for path in _visible(sub) if path.is_file()]
+        inside = [path for path in visible(sub) if path.is_file()]
         images = [(path, label) for path in inside if pictures.is_image_name(path.name)]
         not_taken = pictures.not_taken(path.name for path in inside)
         if not_taken and not images:
@@ -302,7 +303,7 @@ def class_folders(
         DataError: If a folder is no class, or two are the same.
     """
     found: dict[int, Path] = {}
-    for sub in _visible(folder):
+    for sub in visible(folder):
         if not sub.is_dir() or sub.name.lower() in others:
             continue
         label = label_of(sub.name, classes, aliases or {})

@@ -13,7 +13,7 @@ import typer
 
 from clients.models.catalog import NETWORKS
 from datasets import catalog
-from datasets.base import SPLITS, Source, Split
+from datasets.base import SPLITS, Dataset, Split
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
@@ -170,7 +170,13 @@ def list_methods(
 @app.command("datasets")
 def list_datasets() -> None:
     """List the data sets, one line each, with the package that they come from."""
-    show(catalog.DATASETS, lambda d: f"{d.title}; domains {', '.join(d.domains)}; {len(d.classes)} classes")
+
+    def told(dataset: Dataset) -> str:
+        if dataset.own is not None:
+            return f"{dataset.title}; domains and classes as in data-dir, or stated"
+        return f"{dataset.title}; domains {', '.join(dataset.domains)}; {len(dataset.classes)} classes"
+
+    show(catalog.DATASETS, told)
 
 
 @app.command("models")
@@ -308,13 +314,10 @@ def preview(
     """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
     from fedshift_app.launch import preparing
 
-    chosen = preparing.chosen_domains(dataset, domains)
-    source = Source(data_dir.resolve() if data_dir else None)
     if split not in SPLITS:
         raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
-    sets = {name: catalog.load(dataset, name, part, source) for name in chosen}
-    sheet = preparing.sheet(dataset, sets, per_class, corruptions)
+    sheet = preparing.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions)
     try:
         sheet.save(output)
     except (OSError, ValueError) as error:

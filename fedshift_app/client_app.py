@@ -13,7 +13,6 @@ from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
-from datasets import catalog
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import simulating
 from fedshift_app.node import holdings, noise, setup, shelves
@@ -155,7 +154,7 @@ def _asked(config: ConfigRecord, *keys: str) -> dict[str, Any]:
 
 def _introduce(msg: Message, context: Context) -> RecordDict:
     config, where = setup.open_message(msg.content.config_records[CONFIG], context)
-    classes = len(catalog.get(config.dataset.name).classes)
+    classes = len(config.dataset.known().classes)
     own = holdings.own_images(config, where)
     counts = np.bincount(own.train.y, minlength=classes)
     metrics = MetricRecord({

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from datasets import catalog
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
@@ -141,12 +142,12 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
 
     Asked by conf/methods and by the experiment's ``methods:``. The experiment without it is that with its own method:
     FedAvg, or, where nodes have different networks, FedSeProto, which asks for nothing either. Of an experiment that
-    is not in conf/experiments nothing is known: then every difference counts as one.
+    is not in conf/experiments, and of a user's own images, nothing is known: then every difference counts as one.
 
     Returns:
         By dotted key the value that the method asks for, and that of the experiment.
     """
-    if experiment not in names("experiments"):
+    if not _known(experiment, dataset):
         return {}
     asked = usual_settings(experiment, dataset, method)
     plain = _settings({"experiment": experiment, "dataset": dataset})
@@ -161,9 +162,9 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
 def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, Any]:
     """Return the settings of a method in an experiment by dotted key, with nothing set by hand.
 
-    Of an experiment that is not in conf/experiments nothing is known.
+    Of an experiment that is not in conf/experiments, and of a user's own images, nothing is known.
     """
-    if experiment not in names("experiments"):
+    if not _known(experiment, dataset):
         return {}
     return _settings({"experiment": experiment, "dataset": dataset, "method": method})
 
@@ -179,6 +180,12 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
     config = configuration.resolve({"experiment": experiment, "set": given})
     nodes = config.allocation.num_nodes()
     return as_asked(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
+
+
+def _known(experiment: str, dataset: str) -> bool:
+    """Return whether an experiment of ours can be resolved with a data set by its name alone."""
+    named = experiment in names("experiments") and dataset in catalog.DATASETS
+    return named and catalog.get(dataset).own is None
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:

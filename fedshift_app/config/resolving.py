@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from clients.adapt.catalog import ADAPTATIONS
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config import extending, recipes, registry
+from fedshift_app.config import extending, own_names, recipes, registry
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
@@ -124,6 +124,7 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     _set_flat(layers, given)
     for dotted, value in overrides.items():
         set_dotted(layers, dotted, value)
+    layers["dataset"] = own_names.filled(layers["dataset"])
     config = validate(layers)
     check_tracker(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
     return config
@@ -140,6 +141,7 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
     _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
     for key, value in overrides.items():
         set_dotted(layers, key, value)
+    layers["dataset"] = own_names.filled(layers["dataset"])
     try:
         config = DatasetConfig.model_validate(layers["dataset"])
     except ValidationError as error:
@@ -355,18 +357,22 @@ def _with_dataset(
     name, own = _chosen(section_of(layers, "dataset"), "dataset", wanted, "")
     if not name:
         raise ConfigError("dataset: the experiment lacks the key dataset.name")
-    catalog.get(name)
+    known = own_names.dataset(name, overrides.get("dataset.of", own.get("of", "")))
     images = section_of(layers, "images") if own else {}
-    defaults = _dataset_defaults(catalog.get(name))
-    dataset = {"domains": defaults["domains"]} | own | {"name": name}
-    return layers | {"dataset": dataset, "images": defaults.get("images", {}) | dict(of_method) | images}
+    defaults = _dataset_defaults(known)
+    domains = {"domains": defaults["domains"]} if "domains" in defaults else {}
+    found = {"dataset": domains | own | {"name": name}}
+    found["images"] = defaults.get("images", {}) | dict(of_method) | images
+    if "allocation" in defaults:
+        found["allocation"] = dict(defaults["allocation"]) | section_of(layers, "allocation")
+    return layers | found
 
 
 def _dataset_defaults(dataset: Dataset) -> dict[str, Any]:
     """Return what is said of a data set: conf/datasets of ours, its own ``defaults`` of any other."""
     if catalog.DATASETS.origin(dataset.name) == OURS:
         return read_yaml(CONF / "datasets" / f"{dataset.name}.yaml")
-    return {"domains": dataset.domains} | dict(dataset.defaults)
+    return ({"domains": dataset.domains} if dataset.domains else {}) | dict(dataset.defaults)
 
 
 def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:

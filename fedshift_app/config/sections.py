@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from clients.models.catalog import NETWORKS
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets import catalog
-from datasets.base import Source
+from datasets import catalog, folders
+from datasets.base import TEST_SHARE, Dataset, Names, Source
 from datasets.corruptions import CORRUPTIONS
 from datasets.splits import Allocation
 from fedshift_app.config import registry
@@ -33,15 +33,48 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     """Which images."""
 
     name: str
+    of: str = ""  # the data set that reads the images, where ``name`` is a user's own word for them: folders
     domains: tuple[str, ...]  # the domains of this run, in the order of tables
+    classes: tuple[str, ...] = ()  # of folders, in the order of labels; other data sets have their own
     data_dir: str = ""  # where the images are; empty: the data set makes its own
+    labels: str = ""  # of folders: the table in data_dir that names images; empty: labels.csv, where there is one
     download: bool = False  # let torchvision fetch what it can
-    seed: Seed = 0  # of generated images
+    seed: Seed = 0  # of generated images, and of the split of folders
     size: int | None = Field(None, ge=16, le=512)  # height and width in pixels; null: the data set's own
+    #: Of folders: the part of each class that is test, where images do not say themselves; null: 0.2.
+    test_share: float | None = Field(None, gt=0, lt=1)
+    skip_broken: bool = False  # go on without images that cannot be read, and name them
 
-    def source(self) -> Source:
-        """Return where the images come from on this machine."""
-        return Source(Path(self.data_dir) if self.data_dir else None, self.download, self.seed)
+    @field_validator("labels")
+    @classmethod
+    def _names_a_file(cls, labels: str) -> str:
+        # A server says it to nodes: it must not be a way to other files.
+        if labels and not (FOLDER_NAME.fullmatch(labels) and labels.isprintable() and labels.endswith(".csv")):
+            raise ValueError(f"{as_found(labels)}; allowed is the name of a .csv file right in data-dir")
+        return labels
+
+    @property
+    def kind(self) -> str:
+        """The name of the data set that reads the images."""
+        return self.of or self.name
+
+    def source(self, data_dir: Path | None = None) -> Source:
+        """Return where the images come from on this machine.
+
+        Args:
+            data_dir: A real node's own folder; None for the configuration's.
+        """
+        there = data_dir or (Path(self.data_dir) if self.data_dir else None)
+        share = TEST_SHARE if self.test_share is None else self.test_share
+        return Source(there, self.download, self.seed, self.classes, self.labels, share, self.skip_broken)
+
+    def known(self) -> Dataset:
+        """Return the data set as this run has it.
+
+        Raises:
+            ConfigError: If there is none of that name, or its package cannot be used.
+        """
+        return catalog.stated(self.kind, Names(self.domains, self.classes), self.name)
 
 
 class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -152,7 +185,12 @@ def check_dataset(config: DatasetConfig) -> None:
             "the key data-dir= takes a relative one"
         )
     check_path(config.data_dir, "dataset.data_dir")
-    known = catalog.get(config.name).domains
+    dataset = config.known()
+    if dataset.own is not None:
+        check_own(config)
+    else:
+        _check_not_own(config)
+    known = dataset.domains
     for domain in config.domains:
         if domain not in known:
             raise ConfigError(
@@ -164,13 +202,53 @@ def check_dataset(config: DatasetConfig) -> None:
         )
 
 
+def check_own(config: DatasetConfig) -> None:
+    """Refuse names of a user's own that could not be those of domains, classes and a data set.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    if config.of and config.name in catalog.DATASETS:
+        raise ConfigError(f"dataset.of: {config.name} is a data set itself; dataset.name must be a name of your own")
+    if len(config.classes) < 2 or len({kind.casefold() for kind in config.classes}) != len(config.classes):
+        found = shortened(", ".join(config.classes)) or "none"
+        raise ConfigError(f"dataset.classes: expected at least two different classes, found {found}")
+    if len(config.classes) > folders.MOST_CLASSES or len(config.domains) > folders.MOST_DOMAINS:
+        raise ConfigError(
+            f"dataset: {len(config.domains)} domains with {len(config.classes)} classes; allowed are "
+            f"{folders.MOST_DOMAINS} and {folders.MOST_CLASSES} at most"
+        )
+    for key, names, check in (
+        ("name", (config.name,), folders.check_domain),
+        ("domains", config.domains, folders.check_domain),
+        ("classes", config.classes, folders.check_class),
+    ):
+        for name in names:
+            try:
+                check(name)
+            except ValueError as problem:
+                raise ConfigError(f"dataset.{key}: {problem}") from None
+
+
+def _check_not_own(config: DatasetConfig) -> None:
+    """Refuse what is said of a user's own images where the data set has names and splits of its own."""
+    if config.of:
+        raise ConfigError(f"dataset.of: {config.of} has names of its own; allowed is {', '.join(catalog.of_users())}")
+    for key in ("classes", "labels", "test_share"):
+        if getattr(config, key):
+            raise ConfigError(
+                f"dataset.{key}: {config.name} has its own; it belongs to {', '.join(catalog.of_users())}"
+            )
+
+
 def check_together(config: RunConfig) -> None:
     """Refuse combinations of sections that make no sense.
 
     Raises:
         ConfigError: With the keys.
     """
-    size = config.dataset.size or catalog.get(config.dataset.name).size
+    dataset = config.dataset.known()
+    size = config.dataset.size or dataset.size
     asked = [("model.name", config.model.name), *(("model.per_node", name) for name in config.model.per_node)]
     for key, name in asked:
         only = NETWORKS.named(name, key).size
@@ -179,7 +257,7 @@ def check_together(config: RunConfig) -> None:
             raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
     _check_batchnorm(config, [name for _, name in asked])
     for domain in config.allocation.training_domains(config.dataset.domains):
-        if domain in catalog.get(config.dataset.name).test_only:
+        if domain in dataset.test_only:
             raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")
     if config.shift.name in ("domain", "attribute") and not config.allocation.held_out:
         raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
@@ -230,7 +308,7 @@ def _check_whole_domains(config: RunConfig) -> None:
         found = "name=corruption" if config.shift.name == "corruption" else "label_mix=own"
         raise ConfigError(f"shift.{found} needs allocation.test_on=split, found domain: it alters test splits")
     for domain in config.dataset.domains:
-        if domain in catalog.get(config.dataset.name).test_only:
+        if domain in config.dataset.known().test_only:
             raise ConfigError(f"allocation.test_on=domain: {domain!r} is a test set only; allowed is split")
 
 

@@ -30,12 +30,13 @@ def prepare(name: str, arguments: list[str]) -> None:
         DataError: If a domain is missing or broken, or the cache cannot be written.
     """
     cfg = _dataset_config(name, arguments)
-    size = cfg.size or catalog.get(name).size
+    known = cfg.known()
+    size = cfg.size or known.size
     for domain in cfg.domains:
-        found = {split: _part(cfg, domain, split, size) for split in catalog.get(name).splits(domain)}
+        found = {split: _part(cfg, domain, split, size) for split in known.splits(domain)}
         there = sum(len(images) for images in found.values())
         counts = ", ".join(f"{split} {len(images)}" for split, images in found.items())
-        published = catalog.get(name).counts
+        published = known.counts
         note = trees.compare_counts({domain: there}, {domain: published[domain]}) if domain in published else None
         typer.echo(f"{domain}: {counts}, {size}x{size}" + (f"; published: {note}" if note else ""))
     typer.echo(f"cache: {shown(cache.cache_dir())}")
@@ -58,7 +59,7 @@ def _dataset_config(name: str, arguments: list[str]) -> DatasetConfig:
 def _part(cfg: DatasetConfig, domain: str, split: Split, size: int) -> ImageSet:
     """Prepare one domain and split, with a progress bar."""
     with _bar(f"{domain} {split}") as show:
-        return catalog.prepare(cfg.name, domain, split, cfg.source(), size, show)
+        return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show)
 
 
 @contextmanager
@@ -75,13 +76,33 @@ def _report(progress: Progress, total: int) -> Report:
     return lambda finished: progress.advance(task, finished)
 
 
-def chosen_domains(dataset: str, text: str) -> tuple[str, ...]:
+def preview(name: str, data_dir: str, domains: str, split: Split, per_class: int, severities: str) -> Image.Image:
+    """Draw a contact sheet of a data set.
+
+    Args:
+        name: The data set.
+        data_dir: Folder of the images; empty where it makes its own.
+        domains: Those to draw, with commas; empty for all.
+        split: Which split.
+        per_class: Samples per class and domain.
+        severities: With commas: draw the 15 corruptions instead; empty for none.
+
+    Raises:
+        ConfigError: If a name or a severity is none.
+        DataError: If images are missing or broken.
+    """
+    cfg = configuration.resolve_dataset(name, data_dir, [])
+    chosen = _chosen_domains(name, cfg.known().domains, domains)
+    sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source()) for domain in chosen}
+    return _sheet(cfg.known().classes, sets, per_class, severities)
+
+
+def _chosen_domains(dataset: str, known: tuple[str, ...], text: str) -> tuple[str, ...]:
     """Return the domains named in ``text`` (with commas), or all.
 
     Raises:
         ConfigError: If the data set has no such domain.
     """
-    known = catalog.get(dataset).domains
     wanted = tuple(text.split(",")) if text else known
     for name in wanted:
         if name not in known:
@@ -89,14 +110,14 @@ def chosen_domains(dataset: str, text: str) -> tuple[str, ...]:
     return wanted
 
 
-def sheet(dataset: str, sets: dict[str, ImageSet], per_class: int, severities: str) -> Image.Image:
+def _sheet(classes: tuple[str, ...], sets: dict[str, ImageSet], per_class: int, severities: str) -> Image.Image:
     """Draw a contact sheet of classes by domain, or of the 15 corruptions of the first domain's images.
 
     Raises:
         ConfigError: If a severity is none.
     """
     if not severities:
-        return contact_sheet(sets, catalog.get(dataset).classes, per_class=per_class)
+        return contact_sheet(sets, classes, per_class=per_class)
     if not all(text.strip() in ("1", "2", "3", "4", "5") for text in severities.split(",")):
         raise ConfigError(f"--corruptions is {as_found(severities)}; allowed are severities from 1 to 5, with commas")
     levels = tuple(int(text) for text in severities.split(","))

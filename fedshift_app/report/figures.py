@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from datasets import catalog
 from fedshift_app.report import analysis, cams, maps
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.page import Section
@@ -23,7 +22,7 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
         sight: What could be seen.
         numbers: Takes the numbers behind the figures, for ``report.json``.
     """
-    classes = catalog.get(record.config.dataset.name).classes
+    classes = record.config.dataset.known().classes
     numbers["classes"] = list(classes)
     numbers["missing"] = sight.missing or sight.nothing
     numbers["domains"] = {}

@@ -4,7 +4,6 @@ from flwr.app import ArrayRecord
 
 from clients.modules.catalog import MODULES
 from clients.training.statistics import layers
-from datasets import catalog
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
@@ -45,7 +44,7 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     personal = setup.is_personal(config, model)
     federation = Federation(
         domains=config.dataset.domains,
-        num_classes=len(catalog.get(config.dataset.name).classes),
+        num_classes=len(config.dataset.known().classes),
         feature_dim=model.feature_dim,
         seed=config.seed,
         participation=config.federation.participation,
