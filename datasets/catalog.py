@@ -6,7 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeGuard
 
-from datasets import broken, cache, cifar, digits, domainnet, files, folders, handwritten, office, pacs, trees, vlcs
+from datasets import (
+    broken,
+    cache,
+    camelyon,
+    cifar,
+    digits,
+    domainnet,
+    files,
+    folders,
+    handwritten,
+    isic,
+    office,
+    pacs,
+    trees,
+    vlcs,
+)
 from datasets.base import Dataset, ImageSet, Names, Source, Split, checked
 from datasets.decode import Progress, no_progress
 from datasets.listing import Arrays, Found, Listing
@@ -35,6 +50,11 @@ _OURS = {
             domainnet.find10, domainnet.COUNTS10,
         ),
         Dataset(cifar.NAME, cifar.TITLE, cifar.DOMAINS, cifar.CLASSES, 32, cifar.find, cifar.COUNTS, _CIFAR_TESTS),
+        Dataset(
+            camelyon.NAME, camelyon.TITLE, camelyon.DOMAINS, camelyon.CLASSES, camelyon.SIZE, camelyon.find,
+            test_only=camelyon.TEST_ONLY,
+        ),
+        Dataset(isic.NAME, isic.TITLE, isic.DOMAINS, isic.CLASSES, isic.SIZE, isic.find, isic.COUNTS),
         Dataset(
             folders.NAME, folders.TITLE, (), (), folders.SIZE, folders.find,
             own=folders.names, find_own=folders.find_own,

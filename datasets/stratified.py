@@ -12,13 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+_PASSES = 20  # single images need one, groups a few
+_NOTHING = 1e-12  # a change that rounding makes
+
 
 def test_part(labels: Sequence[int], units: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
     """Choose the test images of a site.
 
-    Units go one after the other, in the order of their hashes, and become test where that brings the share of the
-    classes in them nearer to ``share`` (the sum of squared differences over the classes falls). Then a class that at
-    least two units hold gets one into the side that lacks it, unless that takes another such class's last one away.
+    Units go one after the other, in the order of their hashes, and change sides (all begin as train) where that brings
+    the shares of the classes nearer to ``share``: the sum of their squared differences falls. That is repeated until
+    none does. Then a class that at least two units hold gets one into the side that lacks it, unless that takes another
+    such class's last one away.
 
     Args:
         labels: Labels of the N images.
@@ -36,10 +40,16 @@ def test_part(labels: Sequence[int], units: Sequence[str], share: float, seed: i
     total = Counter(labels)
     test: Counter[int] = Counter()
     chosen: set[str] = set()
-    for unit in order:
-        if _change(test, held[unit], total, share, 1) < 0:
-            chosen.add(unit)
-            test += held[unit]
+    for _ in range(_PASSES):
+        before = set(chosen)
+        for unit in order:
+            sign = -1 if unit in chosen else 1
+            if _change(test, held[unit], total, share, sign) < -_NOTHING:
+                chosen ^= {unit}
+                for label, count in held[unit].items():
+                    test[label] += sign * count
+        if chosen == before:
+            break
     _cover(order, held, chosen, total, share)
     return np.array([unit in chosen for unit in units], bool)
 
@@ -89,7 +99,7 @@ def _cover(
             test = sum((held[unit] for unit in chosen), Counter[int]())
             sign = 1 if lacking else -1
             moved = min(able, key=lambda unit: _change(test, held[unit], total, share, sign))
-            (chosen.add if lacking else chosen.remove)(moved)
+            chosen ^= {moved}
             for one in held[moved]:
                 if one in both:
                     sides[one][lacking] += 1

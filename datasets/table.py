@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from datasets import files
 from datasets.base import SPLITS, Split
+from datasets.listing import Item, Listing
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import DataError
 
@@ -130,3 +133,29 @@ def _split(text: str) -> Split | None:
     if text and found is None:
         raise ValueError(f"split {as_found(text)}; allowed are {', '.join(SPLITS)}, or nothing in all rows of a domain")
     return found
+
+
+def listing(
+    path: Path, rows: Sequence[Row], domain: str, split: Split, folder: Path, classes: tuple[str, ...]
+) -> Listing:
+    """List the images of one domain and split, in the order of the table.
+
+    Args:
+        path: The table, for messages.
+        rows: Its rows, each with a split.
+        domain: Name of the domain.
+        split: Which split.
+        folder: Where the files of the rows lie.
+        classes: Class names; a label is an index into them.
+
+    Raises:
+        DataError: If there is no row, or a file is missing.
+    """
+    mine = [row for row in rows if (row.domain, row.split) == (domain, split)]
+    if not mine:
+        raise DataError(f"{shown(path)}: no {split} images of {domain}")
+    for row in mine:
+        if not (folder / row.file).is_file():
+            raise DataError(f"{shown(path)} line {row.line}: no file {shown(folder / row.file)}")
+    items = tuple(Item(folder / row.file, str(folder / row.file)) for row in mine)
+    return Listing(items, np.array([classes.index(row.label) for row in mine], np.int64))

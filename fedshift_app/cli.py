@@ -362,12 +362,14 @@ def export(
 
 @app.command("deploy-demo")
 def deploy_demo(
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
-    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, with TLS and node keys.
+    """Run an experiment on a SuperLink and SuperNodes on this machine's loopback, with TLS and node keys.
 
-    Four rounds, unless rounds=N. Keys of `fedshift run`, but for the experiment, resume, report and how to launch.
+    Without EXPERIMENT it is `handwritten`, four SuperNodes, four rounds unless rounds=N; any other runs its own rounds,
+    on as many SuperNodes as it deals (allocation.counts), else one per domain, at most 16. Keys of `fedshift run`, but
+    for resume, report and how to launch.
     """
     from fedshift_app.launch import deploying
 

@@ -26,7 +26,7 @@ from fedshift_app.node import holdings, setup, shelves
 from fedshift_app.run import console, durable, exit_codes, logs, profiling, resuming, space, starting
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import write_atomically
-from fedshift_app.run.folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
+from fedshift_app.run.folder import COMMAND, PROFILE_FILE, SKIPPED_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
@@ -116,6 +116,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     simulated = engine != setup.DEPLOYMENT
     _look_for_room(output_dir, past, space.needed(config, initial, strategy, nodes, simulated=simulated))
     images = holdings.fingerprints(config) if past is None and simulated else {}
+    skipped = holdings.skipped(config) if simulated else []  # a real node tells its owner alone
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.personal, command=_command(run_config),
@@ -126,6 +127,10 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
             console.log.info("%s", describe(config, engine, nodes, federation.bn_ways), extra={"event": "started"})
+            if skipped:
+                write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
+                told = {"event": "skipped", "images": len(skipped)}
+                console.log.warning("%d broken images are left out: %s", len(skipped), SKIPPED_FILE, extra=told)
             progress.folder, progress.strategy = folder, strategy
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status

@@ -149,6 +149,21 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
     return found
 
 
+def skipped(config: RunConfig) -> list[dict[str, str]]:
+    """Return the images that a simulation does without because they cannot be read: domain, split, file and reason.
+
+    Raises:
+        DataError: If images are missing, or the cache cannot be written.
+    """
+    cfg = config.dataset
+    return [
+        {"domain": domain, "split": split, "file": one.name, "reason": one.reason}
+        for domain in cfg.domains
+        for split in config.allocation.reads(domain)
+        for one in catalog.skipped(cfg.kind, domain, split, cfg.source())
+    ]
+
+
 @functools.lru_cache(maxsize=8)
 def _dealt(allocation: Allocation, domains: tuple[str, ...], num_nodes: int, seed: int) -> tuple[str, ...]:
     return allocation.deal(domains, num_nodes, seed)

@@ -48,6 +48,7 @@ ON_ALL = "personal models, each on all domains"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
 PROFILE_FILE = "profile.json"  # only of a run that measures its time
+SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
 
 
