@@ -55,7 +55,8 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
     broken = sum(len(part.broken) for part in found.parts)
     if broken and not cfg.skip_broken:
         typer.echo(
-            f"{broken} images cannot be read: mend or remove them, or go on without them: dataset.skip_broken=true",
+            f"{broken} {'image' if broken == 1 else 'images'} cannot be read: mend or remove, or go on without: "
+            "dataset.skip_broken=true",
             err=True,
         )
         return 1

@@ -13,7 +13,7 @@ from datasets import checkup, folders
 from datasets.base import SPLITS
 from datasets.listing import Item
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig, RunConfig
+from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError, DataError
 from fedshift_wire.paths import user_path
@@ -95,9 +95,12 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     counts = {site.domain: Counter(picture.split for picture in site.pictures) for site in survey.sites}
     proposal = propose(_sides(survey), [counts[domain]["train"] for domain in dataset.domains if counts[domain]] or [0])
     text = _text(name, dataset, survey, proposal)
-    home.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    _check(path)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"DIR: {shown(home)} cannot be written ({error.strerror})") from None
+    configuration.resolve({"experiment": str(path)})
     typer.echo(_told(path, survey))
     return path
 
@@ -200,11 +203,6 @@ def _listed(names: Sequence[str]) -> str:
     return "[" + ", ".join(map(_quoted, names)) + "]"
 
 
-def _check(path: Path) -> RunConfig:
-    """Resolve the file as a run would."""
-    return configuration.resolve({"experiment": str(path)})
-
-
 def _told(path: Path, survey: folders.Survey) -> str:
     """Return what was written and the next commands."""
     file = shlex.quote(_as_typed(path))
@@ -216,9 +214,10 @@ def _told(path: Path, survey: folders.Survey) -> str:
   classes: {classes}
 
 Read it, then:
-  fedshift prepare {file}                                  # check the images
-  fedshift sweep {file} method={",".join(METHODS)} seed=0,1   # compare methods
-  fedshift deploy-demo {file}                              # the same on SuperNodes, here; elsewhere: docs/deployment.md"""
+  fedshift prepare {file}       # check the images
+  fedshift sweep {file} method={",".join(METHODS)} seed=0,1
+                                # compare methods
+  fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: docs/deployment.md"""
 
 
 def _as_typed(path: Path) -> str:
