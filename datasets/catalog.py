@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from datasets import cache, cifar, digits, domainnet, files, handwritten, office, pacs, trees, vlcs
-from datasets.base import Dataset, ImageSet, Source, Split, checked
+from datasets.base import PLAIN, Dataset, Form, ImageSet, Source, Split, checked
 from datasets.decode import Progress, no_progress
 from datasets.listing import Arrays, Found, Listing
 from fedshift_wire.extensions import Registry
@@ -49,7 +49,7 @@ def get(name: str) -> Dataset:
 
 
 @functools.cache
-def load(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> ImageSet:
+def load(name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN) -> ImageSet:
     """Return one domain and split, decoded once per machine and mapped once per process.
 
     Args:
@@ -58,17 +58,20 @@ def load(name: str, domain: str, split: Split, source: Source, size: int | None 
         split: Which split.
         source: Where the images are.
         size: Height and width in pixels; None for the data set's own.
+        form: How images become squares of 8 bits a channel.
 
     Raises:
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
     dataset = get(name)
     found = dataset.find(domain, split, source)
-    return _images(dataset, name, domain, split, size or dataset.size, found)
+    return _images(dataset, cache.Part(name, domain, split, size or dataset.size, form), found)
 
 
 @functools.cache
-def load_own(name: str, domain: str, split: Split, data_dir: Path, size: int | None = None) -> ImageSet:
+def load_own(
+    name: str, domain: str, split: Split, data_dir: Path, size: int | None = None, form: Form = PLAIN
+) -> ImageSet:
     """Return the images in a real node's own folder, in the plain layouts that any data set may have.
 
     Raises:
@@ -76,10 +79,12 @@ def load_own(name: str, domain: str, split: Split, data_dir: Path, size: int | N
     """
     dataset = get(name)
     found = trees.find_plain(data_dir, domain, split, dataset.classes)
-    return _images(dataset, f"{name}-own", domain, split, size or dataset.size, found)
+    return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), found)
 
 
-def content(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> str | None:
+def content(
+    name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN
+) -> str | None:
     """Return a hash of one domain and split as it is trained and tested on; None where the images are drawn, not read.
 
     Raises:
@@ -87,11 +92,11 @@ def content(name: str, domain: str, split: Split, source: Source, size: int | No
     """
     dataset = get(name)
     found = dataset.find(domain, split, source)
-    return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size), found)
+    return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size, form), found)
 
 
 def prepare(
-    name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress]
+    name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress], form: Form = PLAIN
 ) -> ImageSet:
     """Decode one domain and split into the cache, all cores at work, unless a good copy is kept.
 
@@ -102,6 +107,7 @@ def prepare(
         source: Where the images are.
         size: Height and width in pixels.
         show: Given the number of images to decode, returns what is told of finished ones.
+        form: How images become squares of 8 bits a channel.
 
     Raises:
         DataError: As for :func:`load`.
@@ -109,19 +115,20 @@ def prepare(
     dataset = get(name)
     found = dataset.find(domain, split, source)
     total = len(found) if isinstance(found, Listing) else 0
-    return _images(dataset, name, domain, split, size, found, workers=os.cpu_count() or 1, progress=show(total))
+    part = cache.Part(name, domain, split, size, form)
+    return _images(dataset, part, found, workers=os.cpu_count() or 1, progress=show(total))
 
 
 def _images(
-    dataset: Dataset, label: str, domain: str, split: Split, size: int, found: Found,
-    *, workers: int = 1, progress: Progress = no_progress,
-) -> ImageSet:  # fmt: skip
+    dataset: Dataset, part: cache.Part, found: Found, *, workers: int = 1, progress: Progress = no_progress
+) -> ImageSet:
     if _drawn(found):
         images = found.read()
-        images = ImageSet(files.resize(images.x, size), images.y)
+        images = ImageSet(files.resize(images.x, part.size, part.form.resize), images.y)
     else:
-        images = cache.load(cache.Part(label, domain, split, size), found, workers=workers, progress=progress)
-    return checked(images, classes=len(dataset.classes), size=size, where=f"{label} {domain} {split}")
+        images = cache.load(part, found, workers=workers, progress=progress)
+    where = f"{part.dataset} {part.domain} {part.split}"
+    return checked(images, classes=len(dataset.classes), size=part.size, where=where)
 
 
 def _drawn(found: Found) -> TypeGuard[Arrays]:

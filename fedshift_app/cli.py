@@ -288,7 +288,7 @@ def prepare(
 ) -> None:
     """Check a data set, decode it once with all cores, and keep it in the cache of images.
 
-    Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.download=true.
+    Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.resize=crop, dataset.download=true.
     """
     from fedshift_app.launch import preparing
 

@@ -2,14 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from clients.models.catalog import NETWORKS
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
-from datasets.base import Source
+from datasets.base import Form, Resize, Source
 from datasets.corruptions import CORRUPTIONS
 from datasets.splits import Allocation
 from fedshift_app.config import registry
@@ -28,6 +28,8 @@ from strategies.settings import AggregationConfig
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 MOST_BYTES = 150  # of such a name: method, seed and time stand beside it in a folder's name, which has 255
 
+WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
+
 
 class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which images."""
@@ -37,7 +39,24 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     data_dir: str = ""  # where the images are; empty: the data set makes its own
     download: bool = False  # let torchvision fetch what it can
     seed: Seed = 0  # of generated images
-    size: int | None = Field(None, ge=16, le=512)  # height and width in pixels; null: the data set's own
+    size: int | None = Field(None, ge=16, le=1024)  # height and width in pixels; null: the data set's own
+    #: How an image that is no square becomes one. squash: both sides to the size; crop: the shorter side, and the
+    #: middle of the longer one; pad: the longer side, on black.
+    resize: Resize = "squash"
+    #: Of files with more than 8 bits a channel, the values that become black and white, in DICOM those of the modality
+    #: (Hounsfield); null: the full range, of DICOM the file's own window.
+    window: tuple[WindowEnd, WindowEnd] | None = None
+
+    @field_validator("window")
+    @classmethod
+    def _rises(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
+        if window is not None and not window[0] < window[1]:
+            raise ValueError(f"expected [low, high] with low below high, found [{window[0]:g}, {window[1]:g}]")
+        return window
+
+    def form(self) -> Form:
+        """Return how images become squares of 8 bits a channel."""
+        return Form(self.resize, self.window)
 
     def source(self) -> Source:
         """Return where the images come from on this machine."""

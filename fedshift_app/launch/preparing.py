@@ -58,7 +58,7 @@ def _dataset_config(name: str, arguments: list[str]) -> DatasetConfig:
 def _part(cfg: DatasetConfig, domain: str, split: Split, size: int) -> ImageSet:
     """Prepare one domain and split, with a progress bar."""
     with _bar(f"{domain} {split}") as show:
-        return catalog.prepare(cfg.name, domain, split, cfg.source(), size, show)
+        return catalog.prepare(cfg.name, domain, split, cfg.source(), size, show, cfg.form())
 
 
 @contextmanager
