@@ -111,7 +111,9 @@ def _grey(stored: NDArray[Any], data: "Dataset", window: tuple[float, float] | N
     stored = np.clip(stored.astype(np.int64), low, high)  # overlays may lie in the bits above
     if bits > _MOST_TABLE:
         return _windowed(stored, data, window, (low, high), where)
-    return _windowed(np.arange(low, high + 1), data, window, (low, high), where)[stored - low]
+    table = _windowed(np.arange(low, high + 1), data, window, (low, high), where)
+    shown_as: NDArray[np.uint8] = table[stored - low]
+    return shown_as
 
 
 def _windowed(

@@ -354,7 +354,7 @@ def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[n
         rgb = _rgb(x)
         out = np.empty((count, size, size, 3), np.uint8)
         for number in range(count):
-            out[number] = fit(Image.fromarray(np.ascontiguousarray(rgb[number])), size, how)
+            out[number] = np.asarray(fit(Image.fromarray(np.ascontiguousarray(rgb[number])), size, how))
         return out
     # Here, because torchvision takes a second to import and images of the right size do not need it.
     import torch

@@ -14,7 +14,7 @@ _WHITE = 255
 def fit(rgb: Image.Image, size: int, resize: Resize) -> Image.Image:
     """Return an image as a square: bilinear with antialias, as torchvision's Resize on PIL images.
 
-    With crop as its Resize and CenterCrop, but for single values that are rounded the other way.
+    With crop as its Resize and CenterCrop, to one grey level.
 
     Args:
         rgb: The image.

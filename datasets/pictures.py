@@ -51,7 +51,8 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
     """
     if dicom.is_dicom(content):
         return dicom.decoded(content, name, window)
-    bits, inverted, formats = 16, False, FORMATS
+    bits, inverted = 16, False
+    formats: tuple[str, ...] = FORMATS
     if content.startswith(tiff.MAGIC):
         content, bits, inverted = tiff.reduced(content, name)
         formats = ("TIFF",)

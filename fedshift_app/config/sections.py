@@ -10,7 +10,7 @@ from clients.models.catalog import NETWORKS
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
 from datasets.base import Form, Resize, Source
-from datasets.corruptions import CORRUPTIONS
+from datasets.corruptions import CORRUPTIONS, LARGEST_SIDE, SMALLEST_SIDE
 from datasets.splits import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
@@ -204,6 +204,11 @@ def check_together(config: RunConfig) -> None:
         raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
     if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
         raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
+    if config.shift.name == "corruption" and not SMALLEST_SIDE <= size <= LARGEST_SIDE:
+        raise ConfigError(
+            f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
+            "constants are made for these sizes; take another dataset.size"
+        )
     if config.shift.label_mix == "own" and config.allocation.test_fraction > 0:
         raise ConfigError(
             "shift.label_mix=own needs allocation.test_fraction=0, found "

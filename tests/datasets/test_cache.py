@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from support import SmallDisk
 
-from clients.images.pipeline import Pipeline, draw_moves
+from clients.images.augment import Pipeline, draw_moves
 from clients.training.settings import ImageConfig
-from datasets import cache, catalog, corruptions, trees
+from datasets import cache, catalog, trees
 from datasets.base import Form, ImageSet, Source
 from datasets.listing import Arrays, Listing
 from fedshift_wire.errors import DataError
@@ -280,7 +280,7 @@ def rights(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_nobody_else_reads_decoded_images_whatever_the_umask(kept: Path, photos: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
@@ -344,13 +344,13 @@ def test_parts_that_were_kept_before_there_were_forms_are_found(photos: Path) ->
 
 @pytest.mark.parametrize("size", [224, 384])
 def test_large_images_go_the_same_way(photos: Path, size: int) -> None:
-    """Decoded, mapped, cut and mirrored, normalised, corrupted."""
+    """Decoded, mapped, cut and mirrored, normalised."""
     Image.fromarray(np.arange(3 * 300 * 500, dtype=np.uint32).astype(np.uint8).reshape(300, 500, 3)).save(
         photos / "cat" / "a.png"
     )
     images = cache.load(cache.Part("pets", "photo", "train", size, Form("crop")), listed(photos))
     assert images.x.shape == (11, size, size, 3) and isinstance(images.x, np.memmap)
-    config = ImageConfig(crop_padding=size // 8, flip=True)
+    config = ImageConfig(crop_padding=16, flip=True)
     x = Pipeline(config, torch.device("cpu")).train(torch.from_numpy(images.x), torch.Generator().manual_seed(1))
     moves = draw_moves(11, config, torch.Generator().manual_seed(1))
     p = config.crop_padding
@@ -360,4 +360,3 @@ def test_large_images_go_the_same_way(photos: Path, size: int) -> None:
         cut = cut[:, ::-1] if moves.flip[number] else cut
         wanted = (cut / 255 - np.array(config.mean)) / np.array(config.std)
         assert np.allclose(x[number].numpy(), wanted.transpose(2, 0, 1), atol=1e-5)
-    assert corruptions.random_corruption(images.x[:2], 5, np.arange(2), 0).shape == (2, size, size, 3)
