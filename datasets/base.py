@@ -17,6 +17,32 @@ if TYPE_CHECKING:
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
 TEST_SHARE = 0.2  # of a user's own images
+Resize = Literal["squash", "crop", "pad"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an image of any shape and depth becomes a square of 8 bits a channel.
+
+    Attributes:
+        resize: squash: both sides to the size; crop: the shorter side, of which the middle is kept; pad: the longer
+            side, the rest black.
+        window: The values that become black and white in files of more than 8 bits; None: the file's full range, of
+            DICOM its own window.
+    """
+
+    resize: Resize = "squash"
+    window: tuple[float, float] | None = None
+
+    @property
+    def mark(self) -> str:
+        """What names of folders say of it; empty for what images have always been."""
+        resize = "" if self.resize == "squash" else f"-{self.resize}"
+        return resize if self.window is None else f"{resize}-w{self.window[0]:g}to{self.window[1]:g}"
+
+
+#: What images have always been.
+PLAIN = Form()
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from datasets import cache
+from datasets import cache, private_files
+from datasets.base import PLAIN, Form
 from datasets.decode import decode
 from datasets.listing import Found, Item, Listing
 from fedshift_wire.bounds import plain, shown, whole
@@ -40,24 +42,24 @@ class Broken:
     reason: str
 
 
-def of(listing: Listing) -> tuple[Broken, ...]:
+def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
     """Return the images of a listing that cannot be read.
 
     Raises:
         DataError: If the verdict cannot be kept.
     """
-    mark = cache.fingerprint(listing, _SIZE)
+    mark = cache.fingerprint(listing, _SIZE, form)
     path = cache.cache_dir() / f"broken-{mark[:32]}.json"
     kept = _kept(path, listing)
     if kept is None:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            verdicts = list(pool.map(_reason, listing.items))
+            verdicts = list(pool.map(partial(_reason, form), listing.items))
         kept = {place: reason for place, reason in enumerate(verdicts) if reason}
         _keep(path, len(listing), kept)
     return tuple(Broken(place, shown(listing.items[place].name), reason) for place, reason in sorted(kept.items()))
 
 
-def left_out(found: Found) -> Found:
+def left_out(found: Found, form: Form = PLAIN) -> Found:
     """Return what was found without the images that cannot be read; arrays are read as a whole or not at all.
 
     Raises:
@@ -65,7 +67,7 @@ def left_out(found: Found) -> Found:
     """
     if not isinstance(found, Listing):
         return found
-    bad = of(found)
+    bad = of(found, form)
     if not bad:
         return found
     if len(bad) == len(found):
@@ -80,9 +82,9 @@ def _warn(bad: int, all_of: int, name: str, reason: str) -> None:
     log.warning("%d of %d images cannot be read and are left out: %s (%s), ...", bad, all_of, name, reason)
 
 
-def _reason(item: Item) -> str:
+def _reason(form: Form, item: Item) -> str:
     try:
-        decode(item, _SIZE)
+        decode(item, _SIZE, form)
     except DataError as error:
         text = str(error).removeprefix(f"{shown(item.name)}: ")
         return plain(text.partition("\n")[0])
@@ -104,7 +106,7 @@ def _kept(path: Path, listing: Listing) -> dict[int, str] | None:
 def _keep(path: Path, images: int, found: dict[int, str]) -> None:
     """Write a verdict: whole, or not at all."""
     with cache.writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(path.parent)
         handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump({"images": images, "broken": list(found.items())}, file)

@@ -22,7 +22,7 @@ from datasets import (
     trees,
     vlcs,
 )
-from datasets.base import Dataset, ImageSet, Names, Source, Split, checked
+from datasets.base import PLAIN, Dataset, Form, ImageSet, Names, Source, Split, checked
 from datasets.decode import Progress, no_progress
 from datasets.listing import Arrays, Found, Listing
 from fedshift_wire.bounds import shown
@@ -97,7 +97,7 @@ def stated(name: str, names: Names, as_name: str = "") -> Dataset:
 
 
 @functools.cache
-def load(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> ImageSet:
+def load(name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN) -> ImageSet:
     """Return one domain and split, decoded once per machine and mapped once per process.
 
     Args:
@@ -106,16 +106,20 @@ def load(name: str, domain: str, split: Split, source: Source, size: int | None 
         split: Which split.
         source: Where the images are.
         size: Height and width in pixels; None for the data set's own.
+        form: How images become squares of 8 bits a channel.
 
     Raises:
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
     dataset = get(name)
-    return _images(dataset, name, domain, split, source, size or dataset.size, _found(dataset, domain, split, source))
+    found = _found(dataset, domain, split, source, form)
+    return _images(dataset, cache.Part(name, domain, split, size or dataset.size, form), source, found)
 
 
 @functools.cache
-def load_own(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> ImageSet:
+def load_own(
+    name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN
+) -> ImageSet:
     """Return the images in a real node's own folder: in the plain layouts, or those of the data set.
 
     Raises:
@@ -126,8 +130,8 @@ def load_own(name: str, domain: str, split: Split, source: Source, size: int | N
     if found is None:
         assert source.data_dir is not None
         raise DataError(f"{shown(source.data_dir)}: {domain} has no {split} images")
-    found = broken.left_out(found) if source.skip_broken else found
-    return _images(dataset, f"{name}-own", domain, split, source, size or dataset.size, found)
+    found = broken.left_out(found, form) if source.skip_broken else found
+    return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), source, found)
 
 
 def has_own(name: str, domain: str, split: Split, source: Source) -> bool:
@@ -151,29 +155,31 @@ def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> Found |
     return trees.find_plain(source.data_dir, domain, split, dataset.classes)
 
 
-def content(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> str | None:
+def content(
+    name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN
+) -> str | None:
     """Return a hash of one domain and split as it is trained and tested on; None where the images are drawn, not read.
 
     Raises:
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    found = _found(dataset, domain, split, source)
-    return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size), found)
+    found = _found(dataset, domain, split, source, form)
+    return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size, form), found)
 
 
-def skipped(name: str, domain: str, split: Split, source: Source) -> tuple[broken.Broken, ...]:
+def skipped(name: str, domain: str, split: Split, source: Source, form: Form = PLAIN) -> tuple[broken.Broken, ...]:
     """Return the images of one domain and split that ``skip_broken`` leaves out.
 
     Raises:
         DataError: As for :func:`load`.
     """
     found = get(name).find(domain, split, source)
-    return broken.of(found) if source.skip_broken and isinstance(found, Listing) else ()
+    return broken.of(found, form) if source.skip_broken and isinstance(found, Listing) else ()
 
 
 def prepare(
-    name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress]
+    name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress], form: Form = PLAIN
 ) -> ImageSet:
     """Decode one domain and split into the cache, all cores at work, unless a good copy is kept.
 
@@ -184,32 +190,35 @@ def prepare(
         source: Where the images are.
         size: Height and width in pixels.
         show: Given the number of images to decode, returns what is told of finished ones.
+        form: How images become squares of 8 bits a channel.
 
     Raises:
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    found = _found(dataset, domain, split, source)
+    found = _found(dataset, domain, split, source, form)
     total = len(found) if isinstance(found, Listing) else 0
-    return _images(dataset, name, domain, split, source, size, found, workers=os.cpu_count() or 1, progress=show(total))
+    part = cache.Part(name, domain, split, size, form)
+    return _images(dataset, part, source, found, workers=os.cpu_count() or 1, progress=show(total))
 
 
-def _found(dataset: Dataset, domain: str, split: Split, source: Source) -> Found:
+def _found(dataset: Dataset, domain: str, split: Split, source: Source, form: Form) -> Found:
     found = dataset.find(domain, split, source)
-    return broken.left_out(found) if source.skip_broken else found
+    return broken.left_out(found, form) if source.skip_broken else found
 
 
 def _images(
-    dataset: Dataset, label: str, domain: str, split: Split, source: Source, size: int, found: Found,
+    dataset: Dataset, part: cache.Part, source: Source, found: Found,
     *, workers: int = 1, progress: Progress = no_progress,
 ) -> ImageSet:  # fmt: skip
     if _drawn(found):
         images = found.read()
-        images = ImageSet(files.resize(images.x, size), images.y)
+        images = ImageSet(files.resize(images.x, part.size, part.form.resize), images.y)
     else:
-        images = cache.load(cache.Part(label, domain, split, size), found, workers=workers, progress=progress)
+        images = cache.load(part, found, workers=workers, progress=progress)
     classes = dataset.classes if dataset.own is None else source.classes
-    return checked(images, classes=len(classes), size=size, where=f"{label} {domain} {split}")
+    where = f"{part.dataset} {part.domain} {part.split}"
+    return checked(images, classes=len(classes), size=part.size, where=where)
 
 
 def _drawn(found: Found) -> TypeGuard[Arrays]:

@@ -1,6 +1,5 @@
 """What there is to know of a data set before anybody trains on it: counts, sizes, broken files, copies."""
 
-import io
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from datasets import broken, catalog, duplicates, files, pictures
-from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
+from datasets.base import SPLITS, Dataset, Form, ImageSet, Source, Split
 from datasets.broken import Broken
 from datasets.decode import decode_into, encoded
 from datasets.duplicates import Sketches
@@ -90,7 +89,7 @@ class Checkup:
         return found
 
 
-def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, prepare: Prepare) -> Checkup:
+def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, form: Form, prepare: Prepare) -> Checkup:
     """Look at all images of a data set.
 
     Args:
@@ -98,13 +97,14 @@ def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, pre
         kind: The name of the data set that reads the images.
         domains: Those to look at.
         source: Where the images are.
+        form: How they become squares of 8 bits a channel.
         prepare: Decodes a part into the cache.
 
     Raises:
         DataError: If a domain is missing, none of its images can be read, or the cache cannot be written.
     """
     parts = [
-        _part(known, domain, split, found, source, prepare)
+        _part(known, domain, split, found, source, form, prepare)
         for domain in domains
         for split, found in _found(known, kind, domain, source).items()
     ]
@@ -131,17 +131,19 @@ def _has(kind: str, domain: str, split: Split, source: Source) -> bool:
     return catalog.has_own(kind, domain, split, source)
 
 
-def _part(known: Dataset, domain: str, split: Split, found: Found, source: Source, prepare: Prepare) -> Part:
+def _part(
+    known: Dataset, domain: str, split: Split, found: Found, source: Source, form: Form, prepare: Prepare
+) -> Part:
     bad: tuple[Broken, ...] = ()
     if isinstance(found, Listing) and source.skip_broken:
-        bad = broken.of(found)
+        bad = broken.of(found, form)
     try:
         images = prepare(domain, split)
     except DataError:
-        bad = broken.of(found) if isinstance(found, Listing) else ()
+        bad = broken.of(found, form) if isinstance(found, Listing) else ()
         if not isinstance(found, Listing) or not bad:
             raise
-        images = _readable(found, bad)
+        images = _readable(found, bad, form)
     sizes: Counter[tuple[int, int]] = Counter()
     modes: Counter[str] = Counter()
     names = tuple(f"image {place}" for place in range(len(images)))
@@ -158,11 +160,11 @@ def _without(found: Listing, bad: Sequence[Broken]) -> Listing:
     return found.select(np.delete(np.arange(len(found)), [one.place for one in bad]))
 
 
-def _readable(found: Listing, bad: Sequence[Broken]) -> ImageSet:
+def _readable(found: Listing, bad: Sequence[Broken], form: Form) -> ImageSet:
     """Return the images that can be read, for a look at them."""
     good = _without(found, bad)
     out = np.empty((len(good), _LOOK, _LOOK, 3), np.uint8)
-    decode_into(good, out, workers=os.cpu_count() or 1)
+    decode_into(good, out, form, workers=os.cpu_count() or 1)
     return ImageSet(out, good.labels)
 
 
@@ -177,5 +179,5 @@ def headers(items: Sequence[Item]) -> list[tuple[tuple[int, int], str]]:
 
 
 def _header(item: Item) -> tuple[tuple[int, int], str]:
-    with files.reading(item.name), pictures.opened(io.BytesIO(encoded(item)), item.name) as image:
-        return image.size, image.mode
+    with files.reading(item.name):
+        return pictures.header(encoded(item), item.name)

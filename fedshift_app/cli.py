@@ -311,8 +311,8 @@ def prepare(
     """Check a data set, decode it once with all cores, and keep it in the cache of images.
 
     Tells the images of each class by site and split, sizes, files that cannot be read or were not taken, and images
-    that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.download=true, and the
-    others of the section dataset.
+    that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.resize=crop,
+    dataset.download=true, and the others of the section dataset.
     """
     from fedshift_app.launch import preparing
 

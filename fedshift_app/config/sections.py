@@ -2,15 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from clients.models.catalog import NETWORKS
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog, folders
-from datasets.base import TEST_SHARE, Dataset, Names, Source
-from datasets.corruptions import CORRUPTIONS
+from datasets.base import TEST_SHARE, Dataset, Form, Names, Resize, Source
+from datasets.corruptions import CORRUPTIONS, LARGEST_SIDE, SMALLEST_SIDE
 from datasets.splits import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
@@ -28,6 +28,8 @@ from strategies.settings import AggregationConfig
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 MOST_BYTES = 150  # of such a name: method, seed and time stand beside it in a folder's name, which has 255
 
+WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
+
 
 class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which images."""
@@ -40,10 +42,27 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     labels: str = ""  # of folders: the table in data_dir that names images; empty: labels.csv, where there is one
     download: bool = False  # let torchvision fetch what it can
     seed: Seed = 0  # of generated images, and of the split of folders
-    size: int | None = Field(None, ge=16, le=512)  # height and width in pixels; null: the data set's own
+    size: int | None = Field(None, ge=16, le=1024)  # height and width in pixels; null: the data set's own
+    #: How an image that is no square becomes one. squash: both sides to the size; crop: the shorter side, and the
+    #: middle of the longer one; pad: the longer side, on black.
+    resize: Resize = "squash"
+    #: Of files with more than 8 bits a channel, the values that become black and white, in DICOM those of the modality
+    #: (Hounsfield); null: the full range, of DICOM the file's own window.
+    window: tuple[WindowEnd, WindowEnd] | None = None
     #: Of folders: the part of each class that is test, where images do not say themselves; null: 0.2.
     test_share: float | None = Field(None, gt=0, lt=1)
     skip_broken: bool = False  # go on without images that cannot be read, and name them
+
+    @field_validator("window")
+    @classmethod
+    def _rises(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
+        if window is not None and not window[0] < window[1]:
+            raise ValueError(f"expected [low, high] with low below high, found [{window[0]:g}, {window[1]:g}]")
+        return window
+
+    def form(self) -> Form:
+        """Return how images become squares of 8 bits a channel."""
+        return Form(self.resize, self.window)
 
     @field_validator("labels")
     @classmethod
@@ -263,6 +282,11 @@ def check_together(config: RunConfig) -> None:
         raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
     if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
         raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
+    if config.shift.name == "corruption" and not SMALLEST_SIDE <= size <= LARGEST_SIDE:
+        raise ConfigError(
+            f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
+            "constants are made for these sizes; take another dataset.size"
+        )
     if config.shift.label_mix == "own" and config.allocation.test_fraction > 0:
         raise ConfigError(
             "shift.label_mix=own needs allocation.test_fraction=0, found "

@@ -17,7 +17,7 @@ def check_data(config: RunConfig, nodes: int) -> None:
     cfg = config.dataset
     for domain in cfg.domains:
         for split in config.allocation.reads(domain):
-            labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size).y
+            labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
     dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
     classes = len(cfg.known().classes)
     for domain in dict.fromkeys(dealt):

@@ -46,9 +46,9 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
 
     def decoded(domain: str, split: Split) -> ImageSet:
         with _bar(f"{domain} {split}") as show:
-            return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show)
+            return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show, cfg.form())
 
-    found = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), decoded)
+    found = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
     around = data_check.around(cfg) if cfg.kind == folders.NAME else data_check.Around()
     told = data_check.as_json(cfg, found, around) if as_json else data_check.as_text(cfg, found, around)
     typer.echo(told)
@@ -111,7 +111,7 @@ def preview(name: str, data_dir: str, domains: str, split: Split, per_class: int
     """
     cfg = configuration.resolve_dataset(name, data_dir, [])
     chosen = _chosen_domains(name, cfg.known().domains, domains)
-    sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source()) for domain in chosen}
+    sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), None, cfg.form()) for domain in chosen}
     return _sheet(cfg.known().classes, sets, per_class, severities)
 
 

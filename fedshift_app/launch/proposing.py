@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from datasets import checkup, folders
+from datasets import checkup, folders, sites
 from datasets.base import SPLITS
 from datasets.listing import Item
 from fedshift_app.config import resolving as configuration
@@ -118,7 +118,7 @@ def _dataset(arguments: Sequence[str]) -> DatasetConfig:
                 f"{as_found(argument)}: init takes data-dir=DIR, and of the section dataset: {', '.join(TAKEN)}"
             )
     if not data_dir:
-        raise ConfigError(f"init needs the key data-dir: a folder with {folders.LAYOUTS}")
+        raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
     return configuration.resolve_dataset(folders.NAME, data_dir, dotted)
 
 

@@ -86,8 +86,7 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         raise ConfigError(f"this node holds {where.domain!r}, it has no test images of {domain!r}")
     shift = config.shift
     if shift.name == "corruption" and shift.severity > 0:
-        cfg = config.dataset
-        whole = _corrupted(cfg.kind, domain, where.source, where.shared, cfg.size, shift, config.seed)
+        whole = _corrupted(config.dataset, domain, where.source, where.shared, shift, config.seed)
     elif where.shared and config.allocation.test_on == "domain":
         whole = _both_splits(config.dataset, where.source, domain)
     else:
@@ -143,7 +142,7 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for domain in cfg.domains:
         for split in config.allocation.reads(domain):
-            mark = catalog.content(cfg.kind, domain, split, cfg.source(), cfg.size)
+            mark = catalog.content(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
             if mark is not None:
                 found.setdefault(domain, {})[split] = mark
     return found
@@ -160,7 +159,7 @@ def skipped(config: RunConfig) -> list[dict[str, str]]:
         {"domain": domain, "split": split, "file": one.name, "reason": one.reason}
         for domain in cfg.domains
         for split in config.allocation.reads(domain)
-        for one in catalog.skipped(cfg.kind, domain, split, cfg.source())
+        for one in catalog.skipped(cfg.kind, domain, split, cfg.source(), cfg.form())
     ]
 
 
@@ -176,7 +175,7 @@ def _domain_parts(
     allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
 ) -> dict[int, Parts]:
     """Return what each node of the simulation that holds a domain holds of its pool, by index of the node."""
-    labels = [catalog.load(dataset.kind, domain, split, source, dataset.size).y for split in allocation.pool]
+    labels = [_read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
     held = _dealt(allocation, dataset.domains, num_nodes, seed)
     classes = len(dataset.known().classes)
     return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed)
@@ -225,29 +224,28 @@ def _classes(config: RunConfig) -> int:
 
 
 def _split(config: RunConfig, where: Place, split: Split, domain: str) -> ImageSet:
-    cfg = config.dataset
-    return _read(cfg.kind, domain, split, where.source, where.shared, cfg.size)
+    return _read(config.dataset, domain, split, where.source, where.shared)
 
 
-def _read(name: str, domain: str, split: Split, source: Source, shared: bool, size: int | None) -> ImageSet:
+def _read(dataset: DatasetConfig, domain: str, split: Split, source: Source, shared: bool) -> ImageSet:
     if shared or source.data_dir is None:
-        return catalog.load(name, domain, split, source, size)
-    return catalog.load_own(name, domain, split, source, size)
+        return catalog.load(dataset.kind, domain, split, source, dataset.size, dataset.form())
+    return catalog.load_own(dataset.kind, domain, split, source, dataset.size, dataset.form())
 
 
 @functools.lru_cache(maxsize=8)
 def _both_splits(dataset: DatasetConfig, source: Source, domain: str) -> ImageSet:
     """Return all images of a domain: its training, then its test split."""
-    train, test = (catalog.load(dataset.kind, domain, split, source, dataset.size) for split in SPLITS)
+    train, test = (_read(dataset, domain, split, source, shared=True) for split in SPLITS)
     return ImageSet(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]))
 
 
 @functools.lru_cache(maxsize=32)
 def _corrupted(
-    name: str, domain: str, source: Source, shared: bool, size: int | None, shift: ShiftConfig, seed: int
+    dataset: DatasetConfig, domain: str, source: Source, shared: bool, shift: ShiftConfig, seed: int
 ) -> ImageSet:
     """Return a domain's test images after the configured corruption; the same for every node and round."""
-    clean = _read(name, domain, "test", source, shared, size)
+    clean = _read(dataset, domain, "test", source, shared)
     keys = np.arange(len(clean))
     if shift.corruption == "random":
         return ImageSet(corruptions.random_corruption(clean.x, shift.severity, keys, seed), clean.y)
