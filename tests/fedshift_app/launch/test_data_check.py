@@ -29,7 +29,8 @@ def images(made: Path, tmp_path: Path) -> Path:
 
 def told(capsys: pytest.CaptureFixture[str], name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
     assert preparing.prepare(name, list(arguments), as_json=True) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    found: dict[str, Any] = json.loads(out[out.index("{\n") :])  # lines of the log may come before
     return found
 
 
