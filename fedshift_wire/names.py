@@ -28,6 +28,7 @@ RUN = "run"  # the resolved configuration as JSON
 ENGINE = "engine"  # "simulation" or "deployment": whether the node is told its domain or works it out
 RUN_ID = "run-id"  # 32 hexadecimal digits; a run that is resumed keeps it
 RESUMED_AFTER = "resumed-after"  # list of int: after which rounds the run was resumed, absent if it never was
+CHOSEN = "chosen"  # list of int: rounds whose memory the node keeps beside the usual ones, absent if there is none
 MEMORY_ROUND = "memory-round"  # int: the node must have what it kept in this round, or later; absent if nothing
 KEPT_IN = "kept-in"  # folder where simulated nodes keep their private parts, on the machine that they share
 NODE_INDEX = "node-index"  # int, the node's place in the order of the federation

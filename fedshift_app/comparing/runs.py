@@ -25,9 +25,9 @@ from strategies.federation.schedule import BN_WAYS_TOLD
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
 #: and so is one whose personal models are scored elsewhere.
-ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "evaluate.personal_on")
+ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on")
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number.
-ASIDE = (*FREE, "seed", "experiment", "model.bn_keep")
+ASIDE = (*FREE, "seed", "experiment", "model.bn_keep", "keep")
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
 NODES = "nodes"
 #: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
@@ -46,6 +46,15 @@ class Chosen(_Results):
 
     round: int
     domains: dict[str, float | None]
+
+
+class Stopped(_Results):
+    """An early end."""
+
+    after_round: int
+    of: int
+    best_round: int
+    patience: int
 
 
 class Clients(_Results):
@@ -71,6 +80,7 @@ class Results(_Results):
     final: dict[str, float | None]
     best_test: Chosen
     best_validation: Chosen | None = None
+    stopped_early: Stopped | None = None
     client_models: Clients | None = None
     others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
     spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)

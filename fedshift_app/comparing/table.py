@@ -13,6 +13,7 @@ from fedshift_app.comparing.papers import PLAIN
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
 from fedshift_app.config import registry
+from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.folder import ON_ALL, lost_told
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
@@ -315,6 +316,10 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
     found += [
         f"{_named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
         for row in rows for run in row.runs if run.results.lost
+    ]  # fmt: skip
+    found += [
+        f"{_named(row)}, seed {run.results.seed} {stop_told(run.results.stopped_early.model_dump())}"
+        for row in rows for run in row.runs if run.results.stopped_early is not None
     ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
         found.append("scored personal: each node's own model, on its own domain; that is not the global model's task")

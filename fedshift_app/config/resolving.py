@@ -54,7 +54,7 @@ DEFAULT_EXPERIMENT = "handwritten"
 SUGGESTED = (DEFAULT_EXPERIMENT, "digits-small")  # to who asks for one that is like none
 
 #: What a file may say of a method besides its parameters.
-ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "evaluate", "rounds")
+ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "server", "evaluate", "rounds")
 #: The sections that make a recipe: what another method's recipe left in them is not this method's.
 OF_RECIPES = ("modules", "adapt", "aggregation")
 
@@ -211,6 +211,12 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
         raise ConfigError(
             f"aggregation.robust={config.aggregation.robust}: {method.name!r} merges weights in a way of its own; "
             f"robust averages go with {', '.join(able)}"
+        )
+    if config.server.optimizer != "none" and not method.strategy_class().averages():
+        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
+        raise ConfigError(
+            f"server.optimizer={config.server.optimizer}: {method.name!r} merges weights in a way of its own, and may "
+            f"rely on their being sent; server optimisers go with {', '.join(able)}"
         )
     check_method(config.privacy, method, config.evaluate)
     recipes.check_needs(config, method)

@@ -22,7 +22,7 @@ from fedshift_wire.names import AVERAGED, OWN
 from fedshift_wire.params import Params, Rounds, Seconds, Seed
 from fedshift_wire.paths import check_path
 from strategies.federation.schedule import EvaluateConfig
-from strategies.settings import AggregationConfig
+from strategies.settings import AggregationConfig, ServerConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
@@ -145,12 +145,16 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     modules: tuple[Section, ...] = ()  # of each entry ``name`` and the parameters
     adapt: Section = FrozenDict({"name": registry.NONE})  # ``name`` and the parameters
     aggregation: AggregationConfig = AggregationConfig()
+    server: ServerConfig = ServerConfig()
     plugins: tuple[str, ...] = ()  # a user's own Python files, in simulation only
     federation: FederationConfig = FederationConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     shift: ShiftConfig = ShiftConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    rounds: Rounds
+    #: Which round's model the run is for, and keeps beside those it can go on from: the last, or that with the best
+    #: validation accuracy (``fedshift_app.run.choosing``).
+    keep: Literal["last", "best-validation"] = "last"
+    rounds: Rounds  # with ``evaluate.patience`` the most
     seed: Seed = 0
     profile: bool = False  # tell where the time of each round went
     tracking: TrackerName = "none"  # show the rounds elsewhere as well, beside metrics.jsonl
@@ -275,6 +279,12 @@ def check_together(config: RunConfig) -> None:
             any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
             raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
     _check_batchnorm(config, [name for _, name in asked])
+    _check_choosing(config)
+    if config.train.warmup_rounds > 0 and config.train.warmup_rounds >= config.rounds:
+        raise ConfigError(
+            f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "
+            f"rounds={config.rounds}"
+        )
     for domain in config.allocation.training_domains(config.dataset.domains):
         if domain in dataset.test_only:
             raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")
@@ -301,6 +311,31 @@ def check_together(config: RunConfig) -> None:
         )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_choosing(config: RunConfig) -> None:
+    """Refuse to choose a round, or to stop, by validation that does not take place.
+
+    Raises:
+        ConfigError: With the keys.
+    """
+    patience = config.evaluate.patience
+    if config.keep == "last" and not patience:
+        return
+    told = f"evaluate.patience={patience}" if config.keep == "last" else f"keep={config.keep}"
+    if not config.allocation.validation_fraction:
+        raise ConfigError(
+            f"{told} needs validation parts on the nodes: allocation.validation_fraction above 0, found 0"
+        )
+    if config.evaluate.fraction < 1:
+        raise ConfigError(
+            f"{told} needs evaluate.fraction=1, found {config.evaluate.fraction:g}: any round may be the one to count"
+        )
+    if patience and config.evaluate.client_models == "last":
+        raise ConfigError(
+            f"evaluate.patience={patience} may end a run before its last five rounds, which "
+            "evaluate.client_models=last scores; allowed are off and every"
+        )
 
 
 def _check_batchnorm(config: RunConfig, networks: list[str]) -> None:

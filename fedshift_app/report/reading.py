@@ -9,7 +9,7 @@ from typing import Any
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import checkpoints, folder, resuming
+from fedshift_app.run import checkpoints, choosing, folder, resuming
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
@@ -17,6 +17,7 @@ from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.roster import Node
+from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 
@@ -33,7 +34,8 @@ class Record:
         results: ``results.json``; of a run that is not finished, the summary of its rounds so far; None where no round
             was scored on all test images.
         finished: Whether there is a ``results.json``.
-        checkpoint: The state after the last full round that can be read, or None.
+        checkpoint: The state after the round whose model the run keeps (``keep``), or, where that cannot be read, after
+            the last that can; None where there is none.
     """
 
     folder: Path
@@ -86,7 +88,7 @@ def read(folder: Path) -> Record:
         lines=lines,
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,
-        checkpoint=_checkpoint(path / checkpoints.FOLDER),
+        checkpoint=_checkpoint(path / checkpoints.FOLDER, _kept_round(lines, config)),
     )
 
 
@@ -104,14 +106,25 @@ def _results(path: Path) -> dict[str, Any] | None:
 
 def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
     """Summarise the rounds of a run that is not finished, without the scores of client models."""
-    told = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
-    history = [resuming.round_result(line, (), config) for line in told]
+    history = _history(lines, config)
     scored = any(result.accuracy and result.evaluated_share == 1 for result in history)
     return folder.finite(folder.summary(history)) if scored else None
 
 
-def _checkpoint(folder: Path) -> Checkpoint | None:
-    for number in checkpoints.rounds(folder):
+def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult]:
+    """Return the rounds without the scores of client models."""
+    told = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
+    return [resuming.round_result(line, (), config) for line in told]
+
+
+def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
+    """Return the round that the run has chosen so far; 0 where it keeps the last."""
+    best = choosing.best(_history(lines, config)) if config.keep == choosing.BEST else None
+    return best.server_round if best is not None else 0
+
+
+def _checkpoint(folder: Path, kept_round: int) -> Checkpoint | None:
+    for number in sorted(checkpoints.rounds(folder), key=lambda number: number != kept_round):
         try:
             return checkpoints.load(folder, number)
         except Damaged as reason:

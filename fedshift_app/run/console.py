@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.scores import mean
 from fedshift_wire.bounds import MOST_NAME, few, plain
@@ -105,6 +106,10 @@ def table(results: dict[str, Any]) -> str:
             partly = results.get("partly_scored_rounds", 0)
             among = f", among the rounds scored on all test images ({partly} were not)" if partly else ""
             notes.append(f"{mark} chosen on {on}{among}")
+    if chosen := results.get("chosen_round"):
+        notes[-1] += f"; its model is kept: {chosen['files'][0]}"
+    if stopped := results.get("stopped_early"):
+        notes.append(stop_told(stopped))
     rows = [(name, *(percent(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
     rows.append(("AVG", *(percent(avg) for _, avg, _ in columns.values())))
     rows.append(("STD", *(std for _, _, std in columns.values())))

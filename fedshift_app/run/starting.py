@@ -1,5 +1,7 @@
 """What a run starts from: the initial weights, what the strategy must know, and the strategy itself."""
 
+from collections.abc import Mapping
+
 from flwr.app import ArrayRecord
 
 from clients.modules.catalog import MODULES
@@ -33,11 +35,7 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
     private = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
     shared = {name: t.numpy() for name, t in model.state_dict().items() if name not in private}
     privacy.check_shared(config.privacy, shared)
-    if not shared and config.aggregation.robust != "none":
-        raise ConfigError(
-            f"aggregation.robust={config.aggregation.robust} averages weights, and with the method "
-            f"{config.method['name']!r}, as it is configured, none travel"
-        )
+    _check_shared(config, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
@@ -72,8 +70,25 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         bn_ways=_ways(config, batchnorms),
         batchnorms=batchnorms,
         everywhere=personal and not deployed and config.evaluate.personal_on == "all_domains",
+        server=config.server,
+        buffers=tuple(name for name, _ in model.named_buffers() if name in shared),
     )
     return encode(shared), federation
+
+
+def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
+    """Refuse what is done with weights where none travel.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    robust, optimizer = config.aggregation.robust, config.server.optimizer
+    asked = {f"aggregation.robust={robust} averages": robust, f"server.optimizer={optimizer} needs averaged": optimizer}
+    for told, value in asked.items():
+        if value != "none" and not shared:
+            raise ConfigError(
+                f"{told} weights, and with the method {config.method['name']!r}, as it is configured, none travel"
+            )
 
 
 def _terms(config: RunConfig) -> tuple[str, ...]:
@@ -125,6 +140,7 @@ def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     """Put a strategy where it was after a checkpoint."""
     strategy.completed = checkpoint.server_round
     strategy.knowledge, strategy.state = dict(checkpoint.knowledge), dict(checkpoint.state)
+    strategy.moments = dict(checkpoint.moments)
 
 
 def _check_widths(config: RunConfig, feature_dim: int) -> None:

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import AVERAGED, CE, RETAKEN
-from strategies.federation.evaluation import ClientScores
+from fedshift_wire.names import AVERAGED, BN_SCORE, CE, RETAKEN
+from fedshift_wire.seeding import generator
+from strategies.federation.evaluation import ClientScores, Evaluation
+from strategies.federation.roster import Node
 from strategies.federation.schedule import EvaluateConfig
-from strategies.settings import AggregationConfig
+from strategies.settings import AggregationConfig, ServerConfig
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Federation:
         bn_ways: With which statistics of BatchNorm they are scored, of ``evaluate.bn``; the first is the accuracy.
         batchnorms: Names of the BatchNorm layers whose statistics travel with the weights.
         everywhere: Each node's own model is scored on all domains (``evaluate.personal_on``).
+        server: What the server does with the average.
+        buffers: Names of the arrays that travel and are no parameters, such as BatchNorm's running statistics.
     """
 
     domains: tuple[str, ...]
@@ -87,11 +91,32 @@ class Federation:
     bn_ways: tuple[str, ...] = (AVERAGED,)
     batchnorms: tuple[str, ...] = ()
     everywhere: bool = False
+    server: ServerConfig = field(default_factory=ServerConfig)
+    buffers: tuple[str, ...] = ()
 
     @property
     def retakes(self) -> bool:
         """Whether BatchNorm's statistics are taken anew in rounds that are scored."""
         return RETAKEN in self.bn_ways
+
+    def number(self, present: int) -> int:
+        """Return how many of the nodes that are present train in a round."""
+        return max(1, round(self.participation * present))
+
+    def sample(self, server_round: int, nodes: list[Node]) -> list[Node]:
+        """Choose which nodes train, by index, from (seed, round)."""
+        rng = generator(self.seed, "participation", server_round)
+        chosen = rng.permutation(len(nodes))[: self.number(len(nodes))]
+        return [nodes[i] for i in sorted(chosen)]
+
+    def evaluation(self, server_round: int, nodes: list[Node]) -> Evaluation:
+        """Return who of the nodes that are connected scores what after a round."""
+        return Evaluation(
+            self.domains, nodes, personal=self.personal, own_tests=self.own_tests, validation=self.validation,
+            everywhere=self.everywhere, batch=self.eval_batch, divisible=self.scores_images_alone,
+            share=self.evaluate.share(server_round, self.rounds),
+            scores=(*self.scores, *(BN_SCORE + way for way in self.bn_ways[1:])),
+        )  # fmt: skip
 
 
 @dataclass
