@@ -27,9 +27,11 @@ from fedshift_wire.names import (
     BN_WAYS,
     CLASS_COUNTS,
     CONFIG,
+    COUNTS,
     DOMAIN,
     DOMAINS,
     DRAWN,
+    FIGURES,
     KEPT,
     KNOWLEDGE,
     LOCAL_DOMAINS,
@@ -132,10 +134,12 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
     if STATISTICS in msg.content.array_records:
         client.statistics = setup.statistics(decode(msg.content.array_records[STATISTICS]), client)
     _, num_examples, metrics = client.evaluate(
-        parameters, _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES)
+        parameters,
+        _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES, FIGURES),
     )
     told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | called.told | _seconds(client, started))
-    return RecordDict({METRICS: told})
+    counted = client.counted()
+    return RecordDict({METRICS: told} | ({COUNTS: encode(counted)} if counted else {}))
 
 
 def _seconds(client: DomainClient, started: float) -> dict[str, float | int]:

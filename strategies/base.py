@@ -31,6 +31,7 @@ from fedshift_wire.names import (
     BN_WAYS,
     CONFIG,
     ENGINE,
+    FIGURES,
     KNOWLEDGE,
     LOCAL_DOMAINS,
     METRICS,
@@ -283,6 +284,7 @@ class DomainStrategy(FedAvg):
             everywhere=fed.everywhere,
             batch=fed.eval_batch, divisible=fed.scores_images_alone, share=fed.evaluate.share(server_round, fed.rounds),
             scores=(*fed.scores, *(BN_SCORE + way for way in fed.bn_ways[1:])),
+            classes=fed.num_classes if fed.evaluate.figures else 0,
         )  # fmt: skip
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
@@ -335,6 +337,8 @@ class DomainStrategy(FedAvg):
         more: dict[str, Any] = {VALIDATION: True} if evaluation.validating else {}
         if self.federation.bn_ways != (AVERAGED,):
             more |= {BN_WAYS: list(self.federation.bn_ways), BN_IMAGES: self.federation.evaluate.bn_images}
+        if evaluation.counting:
+            more |= {FIGURES: True}
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
         messages = [
             self._message(MessageType.EVALUATE, node, self._global, server_round, asked_of(parts_of[node]) | more)
@@ -382,7 +386,7 @@ class DomainStrategy(FedAvg):
             )
         tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
-        self._result.others = tally.others()
+        self._result.others, self._result.counts = tally.others(), evaluation.counts()
         self._result.spread = evaluation.spread() if self.federation.everywhere else {}
         self._result.evaluated_share = evaluation.share
         if self.federation.validation:

@@ -5,13 +5,14 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from typing import Any
 import yaml
 from flwr.app import ArrayRecord
 
+from datasets import catalog
 from fedshift_app import __version__
 from fedshift_app.config import extending
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, durable, tracking
+from fedshift_app.run import checkpoints, durable, figures, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.scores import client_models, mean, mean_client_models
@@ -48,6 +50,7 @@ ON_ALL = "personal models, each on all domains"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
 PROFILE_FILE = "profile.json"  # only of a run that measures its time
+_NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
 
 
@@ -121,6 +124,7 @@ class RunFolder:
         self._before = 0.0  # seconds of the run before this process
         self._started = time.perf_counter()
         self._weights = ArrayRecord()
+        self._figures: dict[str, Any] | None = None  # of the last round that was scored on all test images
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
             self._go_on(past, {"time": now, "after_round": past.completed, "engine": engine, "command": command})
@@ -178,6 +182,8 @@ class RunFolder:
             lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
             write_atomically(metrics, "".join(lines[: past.completed]))
         self.history = list(past.history)
+        scored = _fully_scored(self.history)
+        self._figures = figures.kept(self.path, scored[-1].server_round if scored else None)
         if past.checkpoint is not None:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
@@ -217,7 +223,10 @@ class RunFolder:
             nodes: All nodes that have ever answered.
         """
         started = time.perf_counter()
-        self.history.append(result)
+        self.history.append(replace(result, counts={}))  # of all rounds they would fill the memory
+        if found := figures.section(result, catalog.get(self.config.dataset.name).classes):
+            self._figures = finite(found)
+            write_atomically(self.path / figures.FILE, as_text(self._figures))
         arrays, averaged = decode(weights), {}
         if self.config.model.bn_keep == RETAKEN:
             averaged = {name: arrays[name] for name in result.statistics}
@@ -261,7 +270,9 @@ class RunFolder:
         }
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
-        write_atomically(self.path / RESULTS_FILE, json.dumps(finite(results), indent=2) + "\n")
+        if self._figures is not None:
+            results["figures"] = self._figures
+        write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         return results
 
 
@@ -404,6 +415,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_text(content: Mapping[str, Any]) -> str:
+    """Return indented JSON in which a list of numbers, as a row of a matrix, is one line."""
+    text = json.dumps(content, indent=2)  # a line's end within a text is escaped, so the pattern finds lists only
+    return _NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
 
 
 def weights_hash(arrays: Arrays) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.counts import Counts
 from fedshift_wire.names import AVERAGED, CE, RETAKEN
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.schedule import EvaluateConfig
@@ -116,6 +117,7 @@ class RoundResult:
         lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
         spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where
             each is scored on all domains.
+        counts: By domain what the figures are made of, None where a node told none; empty where nobody was asked.
         statistics: BatchNorm's statistics that were taken anew, by state-dict name; empty where none were.
     """
 
@@ -136,4 +138,5 @@ class RoundResult:
     started_anew: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     spread: dict[str, float | None] = field(default_factory=dict)
+    counts: dict[str, Counts | None] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
