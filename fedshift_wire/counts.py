@@ -19,7 +19,7 @@ SCORE_BINS = 200
 #: Of up to so many classes the matrix and the scores travel, at most 0.5 MB a domain; of more only sums of the matrix.
 MOST_CLASSES = 200
 #: Bins of scores are this narrow about a guess, in log-odds, times 10 at most; their ends are so far from it.
-_FINE, _END = 0.1, 25.0
+_FINE, _END = 0.1, 40.0
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

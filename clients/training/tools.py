@@ -103,6 +103,7 @@ class NodeTools(NumPyClient):
         self.shared_names = [name for name in model.state_dict() if name not in private]
         self._by_batch = False  # scores take BatchNorm's statistics of each batch
         self._counts = False  # scores tell what the figures are made of
+        self._counting: Counting | None = None  # of the pass that goes on
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
 
@@ -169,17 +170,6 @@ class NodeTools(NumPyClient):
             images: Labelled images.
             predict: Gives the logits; by default :meth:`predict`.
         """
-        return self._pass(images, predict, None)
-
-    def scored(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> Scores:
-        """As :meth:`score`, with what the figures are made of where the server asks for it."""
-        counting = Counting(self.model.num_classes) if self._counts else None
-        correct, loss_sum = self._pass(images, predict, counting)
-        return Scores(correct, loss_sum, counts=None if counting is None else counting.counts())
-
-    def _pass(
-        self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None, counting: Counting | None
-    ) -> tuple[int, float]:
         self.model.eval()
         predict = self._scored_by(predict or self.predict)
         correct = torch.zeros((), dtype=torch.int64, device=self.setup.device)
@@ -190,9 +180,18 @@ class NodeTools(NumPyClient):
                 predicted = logits.argmax(dim=1)
                 correct += (predicted == y).sum()
                 loss_sum += losses.cross_entropy(logits, y) * len(y)
-                if counting is not None:
-                    counting.add(logits, predicted, y)
+                if self._counting is not None:
+                    self._counting.add(logits, predicted, y)
         return int(correct), float(loss_sum)
+
+    def scored(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> Scores:
+        """As :meth:`score`, with what the figures are made of where the server asks for it."""
+        self._counting = counting = Counting(self.model.num_classes) if self._counts else None
+        try:
+            correct, loss_sum = self.score(images, predict)
+        finally:
+            self._counting = None
+        return Scores(correct, loss_sum, counts=None if counting is None else counting.counts())
 
     def _scored_by(self, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """Return how images are classified while scores go by the statistics of each batch, else ``predict`` itself."""

@@ -32,7 +32,9 @@ from fedshift_wire.errors import ConfigError, DataError, FedShiftError
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")
 VOID = {"meta", "br", "img", "hr", "link", "input"}
-SECTIONS = {"accuracy", "training", "confusion", "features", "prototypes", "attention", "federation", "configuration"}
+SECTIONS = {
+    "accuracy", "training", "by-class", "confusion", "features", "prototypes", "attention", "federation", "configuration",
+}  # fmt: skip
 
 
 class Page(HTMLParser):
