@@ -138,8 +138,10 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
         _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES, FIGURES),
     )
     told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | called.told | _seconds(client, started))
-    counted = client.counted()
-    return RecordDict({METRICS: told} | ({COUNTS: encode(counted)} if counted else {}))
+    answer = RecordDict({METRICS: told})
+    if counted := client.counted():
+        answer[COUNTS] = encode(counted)
+    return answer
 
 
 def _seconds(client: DomainClient, started: float) -> dict[str, float | int]:

@@ -118,7 +118,7 @@ def of(counts: Counts) -> dict[str, Any]:
 
 def shares(part: Ints | Shares, whole: Ints | Shares) -> Shares:
     """Return part / whole, NaN where there is nothing."""
-    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    return np.asarray(np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0))
 
 
 def ece(calibration: Shares) -> float:
