@@ -234,7 +234,12 @@ def compare(
         list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.", parser=path)
     ],
     paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
-    score: Annotated[str, typer.Option(help="last5, final, best, validation, bn, bn=WAY or clients.")] = "last5",
+    score: Annotated[
+        str,
+        typer.Option(
+            help="last5, final, best, validation, balanced_accuracy, macro_f1, auc, ece, bn, bn=WAY or clients."
+        ),
+    ] = "last5",
     allow_different: Annotated[
         bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
     ] = False,

@@ -26,9 +26,11 @@ from fedshift_wire.names import (
     BN_WAYS,
     CLASS_COUNTS,
     CONFIG,
+    COUNTS,
     DOMAIN,
     DOMAINS,
     DRAWN,
+    FIGURES,
     KEPT,
     KNOWLEDGE,
     LOCAL_DOMAINS,
@@ -131,10 +133,14 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
     if STATISTICS in msg.content.array_records:
         client.statistics = setup.statistics(decode(msg.content.array_records[STATISTICS]), client)
     _, num_examples, metrics = client.evaluate(
-        parameters, _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES)
+        parameters,
+        _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES, FIGURES),
     )
     told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | called.told | _seconds(client, started))
-    return RecordDict({METRICS: told})
+    answer = RecordDict({METRICS: told})
+    if counted := client.counted():
+        answer[COUNTS] = encode(counted)
+    return answer
 
 
 def _seconds(client: DomainClient, started: float) -> dict[str, float | int]:

@@ -21,6 +21,7 @@ KNOWLEDGE = "knowledge"
 CONFIG = "config"
 METRICS = "metrics"
 STATISTICS = "statistics"  # a fifth record, where BatchNorm's statistics were taken anew: they, by state-dict name
+COUNTS = "counts"  # a further one of an answer to ``figures``: the arrays of ``fedshift_wire.counts``
 
 # --- config, server -> node ---
 SERVER_ROUND = "server-round"  # int, from 1
@@ -41,6 +42,7 @@ TOLD = "told/"  # + name: a scalar that the method tells this node (int, float o
 BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score, the headline first; absent: averaged
 BN_IMAGES = "bn-images"  # int: the most training images behind BatchNorm's statistics of the node's own
 TAKE_STATISTICS = "take-statistics"  # True: do not score, tell BatchNorm's statistics of training images
+FIGURES = "figures"  # True: count how predictions, confidence and scores are spread (record ``counts``); else absent
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---
@@ -70,6 +72,8 @@ LOCAL_OWN_CORRECT = "local-own-correct"  # on the node's own test set, where tha
 LOCAL_OWN_COUNT = "local-own-count"
 VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; absent where it has none
 VALIDATION_COUNT = "validation-count"
+CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_wire.counts``
+CALIBRATION, CLASS_SCORES = "calibration/", "scores/"  # counts: + domain
 KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; else absent
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent
 SECONDS = "seconds/"  # + part of the node's work, of ``WORK``; only where the run measures its time

@@ -27,6 +27,7 @@ from fedshift_wire.names import (
     BN_WAYS,
     CONFIG,
     ENGINE,
+    FIGURES,
     KNOWLEDGE,
     LOCAL_DOMAINS,
     METRICS,
@@ -334,6 +335,8 @@ class DomainStrategy(FedAvg):
         more: dict[str, Any] = {VALIDATION: True} if evaluation.validating else {}
         if self.federation.bn_ways != (AVERAGED,):
             more |= {BN_WAYS: list(self.federation.bn_ways), BN_IMAGES: self.federation.evaluate.bn_images}
+        if evaluation.counting:
+            more |= {FIGURES: True}
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
         return self._evaluating(work, lambda node: asked_of(parts_of[node]) | more, server_round)
 
@@ -372,7 +375,7 @@ class DomainStrategy(FedAvg):
             )
         tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
-        self._result.others = tally.others()
+        self._result.others, self._result.counts = tally.others(), evaluation.counts()
         self._result.spread = evaluation.spread() if self.federation.everywhere else {}
         self._result.evaluated_share = evaluation.share
         if self.federation.validation:

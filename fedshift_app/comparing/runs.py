@@ -14,6 +14,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.run import told as told_of_run
+from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE
 from fedshift_wire.bounds import as_found
@@ -85,6 +86,7 @@ class Results(_Results):
     others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
     spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
     scored_with: str = AVERAGED  # the way of evaluate.bn behind domains, final, best_test and best_validation
+    figures: Figures | None = None  # of the last round; none of a run of an earlier version, or that asked for none
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
@@ -314,6 +316,19 @@ def _by_statistics(way: str) -> Score:
     return take
 
 
+def _by_figure(name: str) -> Score:
+    def take(run: Run) -> dict[str, float | None]:
+        told = run.results.figures
+        if told is None:
+            raise ConfigError(
+                f"--score {name}: {run.name} has no figures (evaluate.figures=true; runs of earlier versions had none)"
+            )
+        domains = {domain: told.domains.get(domain) for domain in run.results.domains}
+        return {domain: None if one is None else getattr(one, name) for domain, one in domains.items()}
+
+    return take
+
+
 def _all_statistics(run: Run) -> dict[str, float | None]:
     """Return the average over the domains by way of ``evaluate.bn``; None where one was not asked or lacks a domain."""
     found: dict[str, float | None] = {}
@@ -325,6 +340,11 @@ def _all_statistics(run: Run) -> dict[str, float | None]:
 
 #: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is told.
 MEASURES = {"clients": "GATA", "bn": AVERAGED}
+#: The scores of ``--score`` that are not accuracies, and what they are called; of ``ece`` the lowest is the best.
+FIGURES = {
+    "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC", "ece": "expected calibration error",
+}  # fmt: skip
+LOWEST_IS_BEST = ("ece",)
 #: The scores of ``--score``.
 SCORES: dict[str, tuple[Score, str]] = {
     "last5": (lambda run: run.results.domains, "mean of the last five rounds"),
@@ -336,5 +356,6 @@ SCORES: dict[str, tuple[Score, str]] = {
         f"{BN_SCORE}{way}": (_by_statistics(way), f"BatchNorm's statistics {told}, mean of the last five rounds")
         for way, told in BN_WAYS_TOLD.items()
     },
+    **{name: (_by_figure(name), "last round") for name in FIGURES},
     "clients": (_clients, "client models after local training, mean of the last five rounds"),
 }

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import checkpoints, choosing, folder, resuming
+from fedshift_app.run import checkpoints, choosing, figures, folder, resuming
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
+from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
@@ -34,6 +38,7 @@ class Record:
         results: ``results.json``; of a run that is not finished, the summary of its rounds so far; None where no round
             was scored on all test images.
         finished: Whether there is a ``results.json``.
+        figures: What the nodes counted of the test images in the last round that was scored on all; None where nothing.
         checkpoint: The state after the round whose model the run keeps (``keep``), or, where that cannot be read, after
             the last that can; None where there is none.
     """
@@ -45,6 +50,7 @@ class Record:
     results: dict[str, Any] | None
     finished: bool
     checkpoint: Checkpoint | None
+    figures: Figures | None = None
 
     @property
     def engine(self) -> str:
@@ -81,6 +87,11 @@ def read(folder: Path) -> Record:
     config = configuration.validate(told["resolved"])
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE)
+    try:
+        counted = _figures(path, results, lines)
+    except ValidationError as error:
+        problem, found = told_of_run.first_problem(error)
+        raise ConfigError(f"report: {path / RESULTS_FILE}: figures: {problem}, found {as_found(found)}") from None
     return Record(
         folder=path,
         config=config,
@@ -89,7 +100,18 @@ def read(folder: Path) -> Record:
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,
         checkpoint=_checkpoint(path / checkpoints.FOLDER, _kept_round(lines, config)),
+        figures=counted,
     )
+
+
+def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]]) -> Figures | None:
+    """Return the figures of a run; of one that is not finished those of its last round that was scored on all."""
+    if results is not None:
+        told = results.get("figures")
+    else:
+        scored = [line["round"] for line in lines if line["accuracy"] and "evaluated_share" not in line]
+        told = figures.kept(path, scored[-1] if scored else None)
+    return None if told is None else Figures.model_validate(told)
 
 
 def _results(path: Path) -> dict[str, Any] | None:

@@ -5,13 +5,14 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from flwr.app import ArrayRecord
 from fedshift_app import __version__
 from fedshift_app.config import extending
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, choosing, durable, tracking
+from fedshift_app.run import checkpoints, choosing, durable, figures, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.scores import client_models, mean, mean_client_models
@@ -49,6 +50,7 @@ CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "resul
 LOCK_FILE = "lock"  # locked by the process that writes here
 PROFILE_FILE = "profile.json"  # only of a run that measures its time
 SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
+_NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
 
 
@@ -122,6 +124,7 @@ class RunFolder:
         self._before = 0.0  # seconds of the run before this process
         self._started = time.perf_counter()
         self._weights = ArrayRecord()
+        self._figures: dict[str, Any] | None = None  # of the last round that was scored on all test images
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
             self._go_on(past, {"time": now, "after_round": past.completed, "engine": engine, "command": command})
@@ -187,6 +190,8 @@ class RunFolder:
             lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
             write_atomically(metrics, "".join(lines[: past.completed]))
         self.history = list(past.history)
+        scored = _fully_scored(self.history)
+        self._figures = figures.kept(self.path, scored[-1].server_round if scored else None)
         if past.checkpoint is not None:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
@@ -233,7 +238,10 @@ class RunFolder:
             moments: What the server's optimiser keeps.
         """
         started = time.perf_counter()
-        self.history.append(result)
+        self.history.append(replace(result, counts={}))  # of all rounds they would fill the memory
+        if found := figures.section(result, self.config.dataset.known().classes):
+            self._figures = finite(found)
+            write_atomically(self.path / figures.FILE, as_text(self._figures))
         arrays, averaged = decode(weights), {}
         if self.config.model.bn_keep == RETAKEN:
             averaged = {name: arrays[name] for name in result.statistics}
@@ -286,7 +294,9 @@ class RunFolder:
         )
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
-        write_atomically(self.path / RESULTS_FILE, json.dumps(finite(results), indent=2) + "\n")
+        if self._figures is not None:
+            results["figures"] = self._figures
+        write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         return results
 
 
@@ -409,6 +419,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_text(content: Mapping[str, Any]) -> str:
+    """Return indented JSON in which a list of numbers, as a row of a matrix, is one line."""
+    text = json.dumps(content, indent=2)  # a line's end within a text is escaped, so the pattern finds lists only
+    return _NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
 
 
 def weights_hash(arrays: Arrays) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.counts import Counts
 from fedshift_wire.names import AVERAGED, BN_SCORE, CE, RETAKEN
 from fedshift_wire.seeding import generator
 from strategies.federation.evaluation import ClientScores, Evaluation
@@ -116,6 +117,7 @@ class Federation:
             everywhere=self.everywhere, batch=self.eval_batch, divisible=self.scores_images_alone,
             share=self.evaluate.share(server_round, self.rounds),
             scores=(*self.scores, *(BN_SCORE + way for way in self.bn_ways[1:])),
+            classes=self.num_classes if self.evaluate.figures else 0,
         )  # fmt: skip
 
 
@@ -141,6 +143,7 @@ class RoundResult:
         lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
         spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where
             each is scored on all domains.
+        counts: By domain what the figures are made of, None where a node told none; empty where nobody was asked.
         statistics: BatchNorm's statistics that were taken anew, by state-dict name; empty where none were.
     """
 
@@ -161,4 +164,5 @@ class RoundResult:
     started_anew: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     spread: dict[str, float | None] = field(default_factory=dict)
+    counts: dict[str, Counts | None] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)

@@ -35,6 +35,10 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: last five rounds; every: in every round.
     client_models: Literal["off", "last", "every"] = "off"
 
+    #: What nodes tell beside how many test images are right, in rounds that are scored on all of them: counts behind
+    #: recall, precision, balanced accuracy, macro-F1, AUC and calibration error (docs/figures.md). No number of the
+    #: training or of the accuracy depends on it.
+    figures: bool = True
     #: Where each node has a model of its own, which nodes score a domain: own_domain: those that hold it; all_domains:
     #: all of them, in simulation, where each sees every test set. Accuracy is then the mean over nodes, and how far
     #: they are apart is told. n nodes make n passes over each test set.
