@@ -65,20 +65,20 @@ class Record:
         return self.checkpoint.nodes if self.checkpoint else []
 
 
-def read(folder: Path) -> Record:
-    """Read a run folder.
+def read(folder: Path, command: str = "report") -> Record:
+    """Read a run folder, for a command that messages name.
 
     Raises:
         ConfigError: If it is none, or a file in it is not what a run writes.
     """
     path = user_path(folder)
     if not (path / CONFIG_FILE).is_file():
-        raise ConfigError(f"report: {path} is not the folder of a run: it has no {CONFIG_FILE}")
+        raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(path / CONFIG_FILE)
-    told_of_run.check(told, f"report: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
+    told_of_run.check(told, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
     config = configuration.validate(told["resolved"])
     lines = resuming.full_lines(path / METRICS_FILE)
-    results = _results(path / RESULTS_FILE)
+    results = _results(path / RESULTS_FILE, command)
     return Record(
         folder=path,
         config=config,
@@ -86,11 +86,11 @@ def read(folder: Path) -> Record:
         lines=lines,
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,
-        checkpoint=_checkpoint(path / checkpoints.FOLDER),
+        checkpoint=_checkpoint(path / checkpoints.FOLDER, command),
     )
 
 
-def _results(path: Path) -> dict[str, Any] | None:
+def _results(path: Path, command: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
@@ -98,7 +98,7 @@ def _results(path: Path) -> dict[str, Any] | None:
         if not isinstance(found, dict) or "domains" not in found:
             raise ValueError("expected an object with 'domains'")
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"report: {path} cannot be read: {error}") from None
+        raise ConfigError(f"{command}: {path} cannot be read: {error}") from None
     return found
 
 
@@ -110,10 +110,10 @@ def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | 
     return folder.finite(folder.summary(history)) if scored else None
 
 
-def _checkpoint(folder: Path) -> Checkpoint | None:
+def _checkpoint(folder: Path, command: str) -> Checkpoint | None:
     for number in checkpoints.rounds(folder):
         try:
             return checkpoints.load(folder, number)
         except Damaged as reason:
-            log.warning("report: a damaged checkpoint is left out: %s", reason)
+            log.warning("%s: a damaged checkpoint is left out: %s", command, reason)
     return None
