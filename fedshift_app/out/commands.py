@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -122,9 +122,10 @@ def predict(
 
 
 def _form(given: str) -> Form:
-    if given not in FORMS:
-        raise ConfigError(f"--format: {as_found(given)} is unknown; there are {', '.join(FORMS)}")
-    return cast(Form, given)
+    for form in FORMS:
+        if given == form:
+            return form
+    raise ConfigError(f"--format: {as_found(given)} is unknown; there are {', '.join(FORMS)}")
 
 
 def _named(given: str) -> Path:

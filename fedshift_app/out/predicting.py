@@ -50,7 +50,7 @@ class Metrics:
     @property
     def counts(self) -> NDArray[np.int64]:
         """Images of each class, (C,)."""
-        return self.confusion.sum(axis=1)
+        return np.asarray(self.confusion.sum(axis=1))
 
     @property
     def recalls(self) -> list[float | None]:
@@ -85,7 +85,7 @@ class Predicted:
     @property
     def chosen(self) -> NDArray[np.int64]:
         """The likeliest class of each image, (N,)."""
-        return self.probabilities.argmax(axis=1)
+        return np.asarray(self.probabilities.argmax(axis=1))
 
     def metrics(self) -> Metrics | None:
         """Return how well the labelled images were predicted; None if there is none."""

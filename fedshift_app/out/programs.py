@@ -4,6 +4,7 @@ TorchScript and exported files are code: they are opened here, and nowhere else,
 """
 
 import importlib.util
+import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.jit._trace import TracerWarning
 
 from datasets import files
 from fedshift_app.out.forms import FILES, Form
@@ -68,16 +70,25 @@ def _told(form: Form) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise FedShiftError(f"this model cannot be had as {form}: {files.brief(error)}") from None
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the last names what cannot be had, the first the exporter's own steps
+            cause = cause.__cause__
+        raise FedShiftError(f"this model cannot be had as {form}: {files.brief(cause)}") from None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Pass over what torch says to whoever develops with it, and what :func:`_check` answers."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"`?torch\.jit\.")  # TorchScript is old; it was asked for
-        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
-        yield
+    logger = logging.getLogger("onnx_ir")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"`?torch\.jit\.")  # TorchScript is old; it was asked for
+            warnings.filterwarnings("ignore", category=TracerWarning)
+            yield
+    finally:
+        logger.setLevel(before)
 
 
 def _check(scorer: Scorer, program: Program) -> None:
@@ -111,11 +122,22 @@ def _write_exported(scorer: Scorer, path: Path) -> None:
 
 
 def _write_onnx(scorer: Scorer, path: Path) -> None:
+    exported = _exported(scorer).run_decompositions({**torch.export.default_decompositions(), **_AS_ONNX})
     program = torch.onnx.export(
-        _exported(scorer), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
+        exported, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
     )  # fmt: skip
     assert program is not None
     program.save(path, external_data=False)
+
+
+def _distances(one: Tensor, other: Tensor, p: float, mode: int | None) -> Tensor:
+    """Return what torch.cdist does, (B, P), which ONNX does not know: distances of rows (B, D) and (P, D)."""
+    if p != 2:
+        raise ValueError(f"distances with p={p:g}")
+    return (one[..., :, None, :] - other[..., None, :, :]).square().sum(dim=-1).sqrt()
+
+
+_AS_ONNX = {torch.ops.aten._cdist_forward.default: _distances}
 
 
 def _open_torchscript(path: Path) -> Program:

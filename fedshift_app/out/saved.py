@@ -24,7 +24,7 @@ from fedshift_app.run import durable
 from fedshift_wire.bounds import LARGEST_COUNT, MOST_ROUNDS, as_found, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 
-VERSION = 1  # of model.json
+VERSION: Literal[1] = 1  # of model.json
 MODEL_JSON, CARD = "model.json", "README.md"
 MOST_BYTES = 1 << 20  # of model.json
 MOST_CLASSES = 10_000

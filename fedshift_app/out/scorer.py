@@ -76,7 +76,7 @@ class Scorer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return scores (B, C) of images (B, 3, H, W), float32, 0 to 1."""
-        return self._client.predict((images - self.mean) / self.std)
+        return self._client.predict((images - self.get_buffer("mean")) / self.get_buffer("std"))
 
     def _tensor(self, name: str) -> Tensor | None:
         place = self._places.get(name)
@@ -123,11 +123,11 @@ class _Noted(dict[str, Any]):
         return super().get(key, default)
 
 
-class _Used(TorchDispatchMode):
+class _Used(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Remembers which memory any operation is given."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.places: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
