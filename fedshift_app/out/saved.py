@@ -10,7 +10,8 @@ Nothing else is read to use it. What stands in ``model.json`` may come from anyb
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -168,7 +169,8 @@ def write(folder: Path, told: Mapping[str, Any], data: bytes) -> SavedModel:
     """
     check_free(folder)
     file = FILES[told["form"]]
-    model = SavedModel(**told, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    with in_a_line(shown(folder)):
+        model = SavedModel(**told, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     part = folder.with_name(folder.name + durable.PART)
     with durable.writing(folder):
         shutil.rmtree(part, ignore_errors=True)
@@ -232,17 +234,24 @@ def _parsed(path: Path) -> SavedModel:
     if content.get("fedshift_model") != VERSION:
         found = as_found(content.get("fedshift_model"))
         raise ConfigError(f"{shown(path)}: fedshift_model is {found}, this version reads {VERSION}")
-    try:
+    with in_a_line(shown(path)):
         return SavedModel.model_validate(content)
+
+
+@contextmanager
+def in_a_line(where: str) -> Iterator[None]:
+    """Turn what does not fit into ``model.json`` into a line that names the key.
+
+    Raises:
+        ConfigError: With the first key.
+    """
+    try:
+        yield
     except ValidationError as error:
-        raise ConfigError(f"{shown(path)}: {_first_line(error)}") from None
-
-
-def _first_line(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{key}: {message}" if key else message
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        message = str(problem["msg"]).removeprefix("Value error, ")
+        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{message}") from None
 
 
 def weights_of(file: Path) -> dict[str, Any]:

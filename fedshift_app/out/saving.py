@@ -24,6 +24,7 @@ from fedshift_app.run.scores import mean
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.frozen import FrozenDict
 from fedshift_wire.names import BN_SCORE
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask
@@ -73,14 +74,15 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     node = None if wanted.node is None else _node(checkpoint, wanted.node)
     config = _with_own_network(record.config, node)
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
-    measured = _measured(record, checkpoint, before)
+    with saved.in_a_line(f"save: {shown(record.folder)}"):
+        measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
     return output, write(output, config, arrays, wanted.form, {
         "parts": "shared" if wanted.shared else "global" if node is None else "node",
         "node": "" if node is None else str(node.index),
         "site": "" if node is None else node.domain,
         "before": before,
         "measured": measured,
-        "origin": _origin(record, checkpoint),
+        "origin": origin,
     })  # fmt: skip
 
 
@@ -137,8 +139,9 @@ def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
                 f"save: the run in {shown(record.folder)} is not finished, {len(record.lines)} of "
                 f"{record.config.rounds} rounds are complete{instead}"
             )
-        if record.checkpoint is None:
-            raise ConfigError(f"save: {shown(record.folder)} has no checkpoint that can be read")
+        if record.checkpoint is None or record.checkpoint.server_round < len(record.lines):
+            others = f"; --round N saves another of {', '.join(map(str, kept))}" if kept else ""
+            raise ConfigError(f"save: {shown(record.folder)}: its last checkpoint cannot be read{others}")
         return record.checkpoint
     if server_round not in kept:
         raise ConfigError(f"--round: {server_round} is not kept; kept are {', '.join(map(str, kept)) or 'none'}")
@@ -308,6 +311,8 @@ def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str
 def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured | None:
     """Return the figures of the round whose weights these are, if these weights are what was scored."""
     config = record.config
+    if checkpoint.server_round > len(record.lines):
+        return None
     line = record.lines[checkpoint.server_round - 1]
     adapts, keep = setup.adaptation(config), config.model.bn_keep
     accuracy, others = line["accuracy"], line.get("others", {})
@@ -322,7 +327,9 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
         domain: Site(accuracy=value, images=_test_images(config, checkpoint.nodes, domain))
         for domain, value in accuracy.items()
     }
-    personal = setup.is_personal(config, setup.initial_model(config)) and not before
+    if before:  # else whatever adapts counts as personal
+        config = config.model_copy(update={"adapt": FrozenDict({"name": registry.NONE})})
+    personal = setup.is_personal(config, setup.initial_model(config))
     of = "personal models" if personal else "global model"
     return Measured(of=of, server_round=checkpoint.server_round, sites=sites, average=mean(accuracy.values()))
 

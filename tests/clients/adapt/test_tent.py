@@ -83,7 +83,7 @@ def test_entropy_falls_from_batch_to_batch() -> None:
     adapted = tent.Tent(model, model, lr=0.01)
     entropies = [float(tent.entropy(adapted(images)).mean()) for _ in range(10)]
     assert entropies == sorted(entropies, reverse=True)
-    assert entropies[-1] < 0.9 * entropies[0]
+    assert entropies[-1] < entropies[0] - 0.02
 
 
 @pytest.mark.parametrize("groups", [0, 2])

@@ -19,7 +19,7 @@ from datasets import catalog
 from datasets.base import Source
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import runner
-from fedshift_app.out import forms, opening, saved, saving, scorer
+from fedshift_app.out import card, forms, opening, programs, saved, saving, scorer
 from fedshift_app.out.forms import Form
 from fedshift_app.out.saving import Wanted
 from fedshift_app.report import reading
@@ -28,7 +28,6 @@ from fedshift_wire.errors import ConfigError, FedShiftError
 
 QUICK = "train.epochs=1 allocation.share=0.05 model.name=cnn_bn train.precision=float32"
 ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
-needs_onnx = pytest.mark.skipif(not ONNX, reason="onnx, onnxscript and onnxruntime are not installed")
 
 
 def finished(folder: Path, method: str, nodes: int = 4, **flat: Any) -> Run:
@@ -51,7 +50,7 @@ def fedbn(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def fedproto(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that shares no weight and classifies by the nearest prototype, on two networks."""
-    asked = f'{QUICK} method.predict_by=prototype model.name=cnn2 model.per_node=["cnn2","cnn3"]'
+    asked = f'{QUICK} method.predict_by=prototype model.name=cnn model.per_node=["cnn","cnn_bn"]'
     return finished(tmp_path_factory.mktemp("runs"), "fedproto", 4, set=asked)
 
 
@@ -87,7 +86,16 @@ def test_a_global_model_scores_what_the_run_says(fedavg: Run, tmp_path: Path) ->
     assert all(np.array_equal(kept[name], wanted[name]) for name in kept)
 
 
-@pytest.mark.parametrize("form", ["torchscript", pytest.param("onnx", marks=needs_onnx)])
+def test_statistics_that_were_taken_anew_are_saved_with_their_figures(tmp_path: Path) -> None:
+    run = finished(tmp_path, "fedavg", set=f'{QUICK} evaluate.bn=["averaged","retaken"] model.bn_keep=retaken')
+    folder, told = saving.save(Wanted(run.folder, "safetensors"))
+    retaken = run.rounds[0]["others"]["bn=retaken"]
+    assert told.measured is not None
+    assert {d: site.accuracy for d, site in told.measured.sites.items()} == retaken != run.results["final"]
+    assert all(correct(folder, domain) == pytest.approx(value) for domain, value in retaken.items())
+
+
+@pytest.mark.parametrize("form", ["torchscript", "exported"])
 def test_a_program_gives_what_the_network_gives(form: Form, fedavg: Run, tmp_path: Path) -> None:
     folder, told = saving.save(Wanted(fedavg.folder, form, output=tmp_path / "model"))
     assert told.configuration == {}
@@ -117,9 +125,9 @@ def test_a_node_is_classified_by_its_own_batchnorm(fedbn: Run, tmp_path: Path) -
 
 def test_prototypes_classify_and_are_saved_with_the_nodes_own_network(fedproto: Run, tmp_path: Path) -> None:
     folder, told = saving.save(Wanted(fedproto.folder, "safetensors", node=1, output=tmp_path / "model"))
-    assert (told.network, told.knowledge) == ("cnn3", ("labels", "prototypes"))
+    assert (told.network, told.knowledge) == ("cnn_bn", ("labels", "prototypes"))
     arrays = load_file(folder / "model.safetensors")
-    network = networks.build("cnn3", 10, seed=0)
+    network = networks.build("cnn_bn", 10, seed=0).eval()
     weights = {name: torch.from_numpy(array) for name, array in arrays.items() if not name.startswith("knowledge/")}
     network.encoder.load_state_dict({n.removeprefix("encoder."): t for n, t in weights.items() if n[0] == "e"})
     x, _ = test_images("texture")
@@ -133,13 +141,21 @@ def test_prototypes_classify_and_are_saved_with_the_nodes_own_network(fedproto: 
     assert correct(folder, "texture") == pytest.approx(fedproto.results["final"]["texture"])
 
 
-@pytest.mark.parametrize("form", ["torchscript", "exported", pytest.param("onnx", marks=needs_onnx)])
-def test_prototypes_are_in_a_program(form: Form, fedproto: Run, tmp_path: Path) -> None:
+@pytest.mark.skipif(not ONNX, reason="onnx, onnxscript and onnxruntime are not installed: pip install 'fedshift[onnx]'")
+def test_onnx_gives_what_torch_gives(fedproto: Run, tmp_path: Path) -> None:
+    """BatchNorm, and distances of prototypes, which ONNX has not of itself."""
     saving.save(Wanted(fedproto.folder, "safetensors", node=1, output=tmp_path / "weights"))
-    saving.save(Wanted(fedproto.folder, form, node=1, output=tmp_path / "program"))
+    saving.save(Wanted(fedproto.folder, "onnx", node=1, output=tmp_path / "program"))
     one, other = (opening.program_of(*saved.read(tmp_path / name)) for name in ("weights", "program"))
-    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(one(images), other(images), rtol=1e-4, atol=1e-4)
+    for number in (1, 2, 5):
+        images = torch.rand(number, 3, 32, 32, generator=torch.Generator().manual_seed(number))
+        assert torch.allclose(one(images), other(images), rtol=1e-4, atol=1e-4)
+
+
+def test_onnx_without_its_packages_is_told(fedavg: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "ONNX_NEEDS", ("onnx", "no_such_package"))
+    told = refusal_of(FedShiftError, saving.save, Wanted(fedavg.folder, "onnx", output=tmp_path / "model"))
+    assert told == "onnx needs no_such_package: pip install 'fedshift[onnx]'"
 
 
 # --- what classifies, of each method -----------------------------------------------------------------------
@@ -184,7 +200,7 @@ def test_modules_classify_too_and_noise_at_test_is_no_program(tmp_path: Path) ->
     assert not torch.allclose(wanted, plain, atol=1e-3)  # else the modules would do nothing here
     noisy = resolve({"method": "f2dc", "set": "model.name=cnn_bn method.eval_noise=true"})
     with pytest.raises(FedShiftError, match="this model cannot be had as torchscript"):
-        saving.programs.made(scorer.rebuilt(noisy, arrays, "the"), "torchscript")
+        programs.made(scorer.rebuilt(noisy, arrays, "the"), "torchscript")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +266,7 @@ def test_a_personal_models_card_has_no_figures_for_machines(fedbn: Run, tmp_path
 def test_names_cannot_break_the_card(fedavg: Run, tmp_path: Path) -> None:
     _, told = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
     evil = told.model_copy(update={"classes": ("a|b", "<script>", "\n---\n")})
-    _, front, text = saving.saved.card(evil).split("---\n", 2)
+    _, front, text = card.card(evil).split("---\n", 2)
     yaml.safe_load(front)
     assert "a\\|b" in text and "<script>" not in text and "\n---\n" not in text
 
@@ -283,6 +299,16 @@ def test_an_unfinished_run_is_saved_by_a_round_that_is_named(fedavg: Run, tmp_pa
     assert "is not finished, 1 of 1 rounds are complete; --round N saves one of 1" in told
     folder, _ = saving.save(Wanted(copy, "safetensors", server_round=1))
     assert folder.name == "model-round-1"
+
+
+def test_a_run_folder_that_was_damaged(fedavg: Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(fedavg.folder, tmp_path / "copy")
+    line = fedavg.rounds[0] | {"accuracy": {"scan": 101.0}}
+    (copy / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    told = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
+    assert "accuracy: Input should be less than or equal to 100" in told
+    (copy / "checkpoint" / "weights-00001.safetensors").write_bytes(b"")
+    assert "its last checkpoint cannot be read" in refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
 
 
 def test_personal_parts_that_are_gone_are_told(fedbn: Run, tmp_path: Path) -> None:
