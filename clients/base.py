@@ -132,6 +132,15 @@ class DomainClient(NodeTools):
         """Tell whether each node is scored with a model of its own; by default if parts are private."""
         return bool(cls.private(model, config, params))
 
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """Tell whether a score is that of the weights themselves, with the private parts, and of nothing made of them.
+
+        A method with a ``score_test`` of its own says so itself: else its model cannot be saved as the one that was
+        scored.
+        """
+        return cls.score_test is DomainClient.score_test
+
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
 

@@ -230,6 +230,11 @@ class FedCodeClient(DomainClient):
         assert isinstance(params, FedCodeParams)
         return not params.share_head or config.bn == "local"
 
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """The first score is that of the node's model as it is."""
+        return True
+
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and the node's pseudo-domain; round 1 has none (A1)."""
         self._semantic = self.tensor("prototypes")  # G, K' x D

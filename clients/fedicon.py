@@ -104,6 +104,12 @@ class FedICONClient(DomainClient):
         assert isinstance(params, FedICONParams)
         return params.personalises or super().personal(model, config, params)
 
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """Not where each node trains its own classifier ahead of a score (A7)."""
+        assert isinstance(params, FedICONParams)
+        return not params.personalises
+
     # --- training ----------------------------------------------------------------------------------
 
     @property

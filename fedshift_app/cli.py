@@ -17,6 +17,7 @@ from datasets.base import SPLITS, Dataset, Split
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
 from fedshift_wire.bounds import as_found, shown
@@ -47,6 +48,7 @@ app = typer.Typer(
 
 credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
 app.add_typer(credentials_app, name="credentials")
+app.add_typer(out_commands.app)  # save, save-node, predict
 
 
 @app.command()

@@ -73,25 +73,25 @@ class Record:
         return self.checkpoint.nodes if self.checkpoint else []
 
 
-def read(folder: Path) -> Record:
-    """Read a run folder.
+def read(folder: Path, command: str = "report") -> Record:
+    """Read a run folder, for a command that messages name.
 
     Raises:
         ConfigError: If it is none, or a file in it is not what a run writes.
     """
     path = user_path(folder)
     if not (path / CONFIG_FILE).is_file():
-        raise ConfigError(f"report: {path} is not the folder of a run: it has no {CONFIG_FILE}")
+        raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(path / CONFIG_FILE)
-    told_of_run.check(told, f"report: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
+    told_of_run.check(told, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
     config = configuration.validate(told["resolved"])
     lines = resuming.full_lines(path / METRICS_FILE)
-    results = _results(path / RESULTS_FILE)
+    results = _results(path / RESULTS_FILE, command)
     try:
         counted = _figures(path, results, lines)
     except ValidationError as error:
         problem, found = told_of_run.first_problem(error)
-        raise ConfigError(f"report: {path / RESULTS_FILE}: figures: {problem}, found {as_found(found)}") from None
+        raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(found)}") from None
     return Record(
         folder=path,
         config=config,
@@ -99,7 +99,7 @@ def read(folder: Path) -> Record:
         lines=lines,
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,
-        checkpoint=_checkpoint(path / checkpoints.FOLDER, _kept_round(lines, config)),
+        checkpoint=_checkpoint(path / checkpoints.FOLDER, _kept_round(lines, config), command),
         figures=counted,
     )
 
@@ -114,7 +114,7 @@ def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, A
     return None if told is None else Figures.model_validate(told)
 
 
-def _results(path: Path) -> dict[str, Any] | None:
+def _results(path: Path, command: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
@@ -122,7 +122,7 @@ def _results(path: Path) -> dict[str, Any] | None:
         if not isinstance(found, dict) or "domains" not in found:
             raise ValueError("expected an object with 'domains'")
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"report: {path} cannot be read: {error}") from None
+        raise ConfigError(f"{command}: {path} cannot be read: {error}") from None
     return found
 
 
@@ -145,10 +145,10 @@ def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
     return best.server_round if best is not None else 0
 
 
-def _checkpoint(folder: Path, kept_round: int) -> Checkpoint | None:
+def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:
     for number in sorted(checkpoints.rounds(folder), key=lambda number: number != kept_round):
         try:
             return checkpoints.load(folder, number)
         except Damaged as reason:
-            log.warning("report: a damaged checkpoint is left out: %s", reason)
+            log.warning("%s: a damaged checkpoint is left out: %s", command, reason)
     return None
