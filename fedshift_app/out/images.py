@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets import pictures
+from datasets.base import Form
 from datasets.decode import decode
 from datasets.listing import Item
 from fedshift_wire.bounds import MOST_NAME, shown
@@ -89,21 +90,24 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in below if pictures.is_image_name(path.name)]
 
 
-def read(path: Path, size: int) -> NDArray[np.uint8]:
+def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:
     """Return an image as the run's images were read, (size, size, 3): the one place that decodes.
 
     Raises:
         DataError: If it cannot be.
     """
-    return decode(Item(path, str(path)), size)
+    return decode(Item(path, str(path)), size, form)
 
 
-def batches(all_pictures: Sequence[Picture], size: int, number: int, least: int, broken: list[str]) -> Iterator[Batch]:
+def batches(
+    all_pictures: Sequence[Picture], size: int, form: Form, number: int, least: int, broken: list[str]
+) -> Iterator[Batch]:
     """Decode images and yield them in batches; those that cannot be read are left out and told of.
 
     Args:
         all_pictures: The files.
         size: Height and width in pixels.
+        form: How they become squares of 8 bits a channel.
         number: Images of a batch.
         least: Images of the last batch at least, if there are so many: it is joined to the one before.
         broken: What could not be read is put here, a line each.
@@ -111,7 +115,7 @@ def batches(all_pictures: Sequence[Picture], size: int, number: int, least: int,
     waiting, batch = Batch(), Batch()
     for picture in all_pictures:
         try:
-            pixels = read(picture.path, size)
+            pixels = read(picture.path, size, form)
         except DataError as error:
             broken.append(str(error))
             continue

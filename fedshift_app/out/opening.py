@@ -28,10 +28,13 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
         config = resolving.validate(dict(model.configuration))
     except ConfigError as error:
         raise ConfigError(f"{shown(folder)}: configuration: {error}") from None
-    told = (model.classes, model.size, model.mean, model.std, model.network)
-    built = scorer.classes_of(config), scorer.size_of(config), config.images.mean, config.images.std, config.model.name
-    for key, one, other in zip(("classes", "size", "mean", "std", "network"), told, built, strict=True):
-        if one != other:
+    built = {
+        "classes": scorer.classes_of(config), "size": scorer.size_of(config), "resize": config.dataset.resize,
+        "window": config.dataset.window, "mean": config.images.mean, "std": config.images.std,
+        "network": config.model.name,
+    }  # fmt: skip
+    for key, value in built.items():
+        if getattr(model, key) != value:
             raise ConfigError(f"{shown(folder)}: {key} is not that of its configuration")
     return config
 

@@ -120,7 +120,7 @@ def predict(folder: Path, given: Sequence[Path], *, batch: int | None = None, ad
         told.append(f"tent: Adam, lr {tent.LR:g}, batches of {number}; results depend on the order of the images")
     found = Predicted(model, told=told)
     parts: list[Floats] = []
-    for one in images.batches(taken, model.size, number, 2 if adapt else 1, found.broken):
+    for one in images.batches(taken, model.size, model.images(), number, 2 if adapt else 1, found.broken):
         parts.append(_probabilities(one, run, model))
         found.pictures += one.pictures
     if not parts:

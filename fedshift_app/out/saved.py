@@ -18,7 +18,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from clients.training.settings import ImageConfig
-from fedshift_app.config.sections import RunConfig
+from datasets import base
+from datasets.base import Resize
+from fedshift_app.config.sections import RunConfig, WindowEnd
 from fedshift_app.out.card import card
 from fedshift_app.out.forms import FILES, Form
 from fedshift_app.run import durable
@@ -29,8 +31,6 @@ VERSION: Literal[1] = 1  # of model.json
 MODEL_JSON, CARD = "model.json", "README.md"
 MOST_BYTES = 1 << 20  # of model.json
 MOST_CLASSES = 10_000
-#: How an image of another shape becomes a square: stretched, as ``datasets.decode`` does.
-RESIZE = "squash"
 INPUT = "float32 (B, 3, size, size), RGB, 0 to 1, not normalised: the mean is taken off inside"
 OUTPUT = "float32 (B, C), scores of the classes in their order; softmax makes probabilities of them"
 
@@ -91,7 +91,8 @@ class SavedModel(_Told):
         site: Its site, where it is known.
         classes: Names, in the order of the scores.
         size: Height and width of the images in pixels.
-        resize: How an image of another shape becomes a square.
+        resize: How an image of another shape becomes a square, as ``dataset.resize``.
+        window: The values that become black and white in files of more than 8 bits, as ``dataset.window``.
         mean: By channel, of images from 0 to 1; taken off inside the model.
         std: Likewise.
         input: What a program takes.
@@ -118,7 +119,8 @@ class SavedModel(_Told):
     site: Text = ""
     classes: tuple[Name, ...] = Field(min_length=1, max_length=MOST_CLASSES)
     size: int = Field(ge=1, le=4096)
-    resize: Name = RESIZE
+    resize: Resize = "squash"
+    window: tuple[WindowEnd, WindowEnd] | None = None
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     input: Text = INPUT
@@ -133,6 +135,10 @@ class SavedModel(_Told):
     measured: Measured | None = None
     origin: Origin
     configuration: dict[str, Any] = {}
+
+    def images(self) -> base.Form:
+        """Return how images become squares of 8 bits a channel."""
+        return base.Form(self.resize, self.window)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

@@ -108,6 +108,8 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, told: dic
         "form": form,
         "classes": scorer.classes_of(config),
         "size": scorer.size_of(config),
+        "resize": config.dataset.resize,
+        "window": config.dataset.window,
         "mean": config.images.mean,
         "std": config.images.std,
         "network": config.model.name,

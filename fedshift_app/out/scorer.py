@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 from clients.base import ClientSetup, DomainClient
 from clients.training.settings import ModelConfig
 from clients.training.tools import MODEL_PART
-from datasets import catalog
 from datasets.base import ImageSet
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
@@ -32,12 +31,12 @@ KNOWLEDGE = "knowledge/"  # prefix of a server's array among saved weights
 
 def classes_of(config: RunConfig) -> tuple[str, ...]:
     """Return the names of a run's classes, in the order of the scores: the one place that asks."""
-    return catalog.get(config.dataset.name).classes
+    return config.dataset.known().classes
 
 
 def size_of(config: RunConfig) -> int:
     """Return height and width of a run's images in pixels."""
-    return config.dataset.size or catalog.get(config.dataset.name).size
+    return config.dataset.size or config.dataset.known().size
 
 
 @dataclass(frozen=True)

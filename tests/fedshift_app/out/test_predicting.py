@@ -13,6 +13,7 @@ from PIL import Image
 from support import refusal_of
 
 from clients.adapt import tent
+from datasets.base import PLAIN
 from fedshift_app import cli
 from fedshift_app.config.resolving import resolve
 from fedshift_app.out import images, opening, predicting, saved, saving, scorer
@@ -168,7 +169,7 @@ def test_tent_predicts_as_its_core_does_batch_by_batch(model: Path, pictures: Pa
     found = predicting.predict(model, [pictures], batch=5, adapt="tent")
     built = opening.scorer_of(*saved.read(model))
     adapted = tent.Tent(built.model, built)
-    x = torch.from_numpy(np.stack([images.read(p.path, 32) for p in found.pictures])).permute(0, 3, 1, 2) / 255
+    x = torch.from_numpy(np.stack([images.read(p.path, 32, PLAIN) for p in found.pictures])).permute(0, 3, 1, 2) / 255
     # Eleven in fives: the last batch of one joins the one before.
     wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
     assert found.probabilities == pytest.approx(wanted, abs=1e-6)
