@@ -2,8 +2,10 @@
 
 import csv
 import json
+import logging
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +102,20 @@ def test_only_folders_that_are_all_classes_are_scored(model: Path, pictures: Pat
 
 
 Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def leave_the_process_as_it_was() -> Iterator[None]:
+    """The command owns its process: it sets up logging and signals."""
+    loggers = [logging.getLogger(name) for name in ("fedshift", "flwr")]
+    before = [(logger.handlers[:], logger.filters[:], logger.level, logger.propagate) for logger in loggers]
+    handled = {number: signal.getsignal(number) for number in cli.STOPPING}
+    yield
+    for logger, (handlers, filters, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.filters[:], logger.propagate = handlers, filters, propagate
+        logger.setLevel(level)
+    for number, handler in handled.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
