@@ -47,7 +47,6 @@ from strategies.federation.changes import SentWeights
 from strategies.federation.clock import Clock
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import (
-    NO_ANSWER,
     Evaluation,
     Questions,
     asked_of,
@@ -265,7 +264,7 @@ class DomainStrategy(FedAvg):
             self._asked, replies, lambda node, reply: self._read(node, reply, sent), self.federation.max_update
         )
         for node, reason in problems:
-            self._leave_out(node, reason, lost=reason == NO_ANSWER)
+            self._leave_out(node, reason, lost=reason == checks.NO_ANSWER)
         if not updates:
             raise FederationError(f"round {server_round}: no node delivered a usable result: {by_reason(problems)}")
         weights = self.node_weights(updates)
@@ -366,7 +365,7 @@ class DomainStrategy(FedAvg):
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         while True:
             for node, problem in evaluation.read(self._answers(replies), self._hear):
-                self._leave_out(node, f"could not evaluate: {problem}", lost=problem == NO_ANSWER)
+                self._leave_out(node, f"could not evaluate: {problem}", lost=problem == checks.NO_ANSWER)
             again = evaluation.replacements()
             if not again:
                 break

@@ -40,7 +40,6 @@ from strategies.federation.roster import Node
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
 #: own, whose making alone takes up to a third of a batch (ResNet-10), so that smaller ones would gain little.
 MIN_BATCHES = 8
-NO_ANSWER = "no answer in time"
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ class Evaluation:
             reply = came.get(node.node_id)
             try:
                 if reply is None:
-                    raise Refused(NO_ANSWER)
+                    raise Refused(checks.NO_ANSWER)
                 heard(node, self._add(node, reply, tasks))
             except Refused as refused:
                 failed.append((node, str(refused)))

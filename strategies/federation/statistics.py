@@ -26,7 +26,7 @@ from fedshift_wire.names import (
 )
 from strategies.federation import checks
 from strategies.federation.changes import out_of_proportion
-from strategies.federation.evaluation import NO_ANSWER, Heard
+from strategies.federation.evaluation import Heard
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import array_record, by_reason, decode
@@ -107,7 +107,7 @@ def read_all(
         except Refused as refused:
             problems.append((node, str(refused)))
             checks.let_go(reply)
-    problems += [(node, NO_ANSWER) for node in waiting.values()]
+    problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
     nodes = sorted(told, key=lambda node: node.index)
     strange = out_of_proportion([told[node][0] for node in nodes], federation.max_update)
     problems += [(nodes[place], reason) for place, reason in strange.items()]
@@ -143,7 +143,7 @@ def retaken(
     channels = {name: weights[f"{name}.{BN_MEAN}"].shape[0] for name in federation.batchnorms}
     told, problems = read_all({node.node_id: node for node in nodes}, ask(work, asked), channels, federation, hear)
     for node, reason in problems:
-        leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=reason == NO_ANSWER)
+        leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=reason == checks.NO_ANSWER)
     if not told:
         raise FederationError(f"round {server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}")
     return merge(told, federation.batchnorms)

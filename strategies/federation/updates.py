@@ -16,7 +16,6 @@ from fedshift_wire.records import RecordError
 from strategies.federation import checks
 from strategies.federation.averaging import RunningAverage, shares
 from strategies.federation.changes import SentWeights, out_of_proportion
-from strategies.federation.evaluation import NO_ANSWER
 from strategies.federation.roster import Node
 
 
@@ -96,7 +95,7 @@ def sift(
         except Refused as refused:
             problems.append((node, str(refused)))
             checks.let_go(reply)
-    problems += [(node, NO_ANSWER) for node in waiting.values()]
+    problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
     updates.sort(key=lambda update: update.node.index)
     strange = out_of_proportion([update.knowledge for update in updates], max_update)
     problems += [(updates[place].node, reason) for place, reason in strange.items()]
