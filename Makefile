@@ -1,5 +1,6 @@
 # make demo         a simulation on the embedded digits, from nothing, with a table at the end
-# make deploy-demo  the same app on a SuperLink and four SuperNodes on this machine, with TLS and node keys
+# make deploy-demo  the same app on a SuperLink and four SuperNodes on this machine, with TLS and node keys; four rounds
+#                   make deploy-demo experiment=NAME|FILE: another experiment, its rounds; keys="data-dir=DIR method=i2pfl"
 # make docker-demo  the same in containers: builds the image, runs docker/compose.yaml, removes it again
 # make test         ruff, mypy and the tests;  make check leaves out the tests that start Flower's processes,
 #                   make test-all runs those too that kill a run again and again, or train each method until it has learnt
@@ -26,7 +27,7 @@ demo: install
 	$(BIN)/fedshift run handwritten method=i2pfl
 
 deploy-demo: install
-	$(BIN)/fedshift deploy-demo
+	$(BIN)/fedshift deploy-demo $(experiment) $(keys)
 
 docker-demo:
 	docker/demo.sh

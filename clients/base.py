@@ -33,6 +33,7 @@ from clients.training.tools import ClientSetup, NodeTools, Scores
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.counts import Counts
 from fedshift_wire.names import (
     AVERAGED,
     BATCH,
@@ -45,6 +46,7 @@ from fedshift_wire.names import (
     CE,
     CORRECT,
     COUNT,
+    FIGURES,
     LOCAL_CORRECT,
     LOCAL_COUNT,
     LOCAL_DOMAINS,
@@ -105,6 +107,7 @@ class DomainClient(NodeTools):
         self.own_test = own_test
         self._adaptation = adaptation
         self._contribution: Arrays = {}
+        self._counted: Arrays = {}
         self._phase = Phase(0)
         self._trained_here = False  # the model is what local training left, not what the server sent
 
@@ -128,6 +131,15 @@ class DomainClient(NodeTools):
     def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
         """Tell whether each node is scored with a model of its own; by default if parts are private."""
         return bool(cls.private(model, config, params))
+
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """Tell whether a score is that of the weights themselves, with the private parts, and of nothing made of them.
+
+        A method with a ``score_test`` of its own says so itself: else its model cannot be saved as the one that was
+        scored.
+        """
+        return cls.score_test is DomainClient.score_test
 
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
@@ -155,20 +167,22 @@ class DomainClient(NodeTools):
         """Score a test set, adapted to it if the run says so; the model must be afterwards what it was before."""
         adaptation = self._adaptation
         if adaptation is None or (self._trained_here and not adaptation.after_training):
-            return Scores(*self.score(test))
+            return self.scored(test)
         before, _ = self.score(test)
         own = type(adaptation).predict is not Adaptation.predict
         correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
+        counts: Counts | None = None
         with self.kept_weights(), self.own_draws("dropout-adapt", self.server_round):
             for places in adaptation.adapt(self, test.x):
                 whole = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
                 part = test if whole else test.select(places)
-                found = self.score(part, (lambda x: adaptation.predict(self, x)) if own else None)
-                correct, loss_sum = correct + found[0], loss_sum + found[1]
+                found = self.scored(part, (lambda x: adaptation.predict(self, x)) if own else None)
+                correct, loss_sum = correct + found.correct, loss_sum + found.loss_sum
+                counts = found.counts if counts is None or found.counts is None else counts + found.counts
                 np.add.at(times, places, 1)
         if not (times == 1).all():
             raise RuntimeError(f"{type(adaptation).__name__} must have each test image scored once")
-        return Scores(correct, loss_sum, {adaptation.before: before})
+        return Scores(correct, loss_sum, {adaptation.before: before}, counts)
 
     @classmethod
     def kept_names(cls, model: SplitModel, config: ModelConfig, params: Params, modules: AllModules) -> frozenset[str]:
@@ -216,11 +230,14 @@ class DomainClient(NodeTools):
         self.server_round = int(config.get(SERVER_ROUND, 0))
         self._take(parameters)
         metrics: dict[str, Any] = {}
+        self._counted = {}
         loss, images = 0.0, 0
         headline, *others = config.get(BN_WAYS, (AVERAGED,))
         with self._scored_with(headline, config):
             for domain, test in asked_images(self.test_set, config, self.setup.seed, mixed=headline == BATCH):
-                scores = self.score_test(test)
+                scores = self._score_counted(test) if config.get(FIGURES) else self.score_test(test)
+                if scores.counts is not None:
+                    self._counted |= scores.counts.arrays(domain)
                 metrics |= {CORRECT + domain: scores.correct, COUNT + domain: len(test)}
                 metrics |= {LOSS_SUM + domain: scores.loss_sum}
                 metrics |= {f"{OTHER_CORRECT}{name}/{domain}": correct for name, correct in scores.others.items()}
@@ -234,6 +251,17 @@ class DomainClient(NodeTools):
                     metrics[f"{OTHER_CORRECT}{BN_SCORE}{way}/{domain}"] = self.score_test(test).correct
         self.watch.lap(stopwatch.EVALUATION)
         return loss / max(images, 1), images, metrics
+
+    def _score_counted(self, test: ImageSet) -> Scores:
+        self._counts = True
+        try:
+            return self.score_test(test)
+        finally:
+            self._counts = False
+
+    def counted(self) -> Arrays:
+        """Return what the last ``evaluate`` counted where it was to (``figures``), see ``fedshift_wire.counts``."""
+        return self._counted
 
     def tell_statistics(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[Arrays, int]:
         """Take BatchNorm's statistics of training images with the given weights (``evaluate.bn``: retaken).

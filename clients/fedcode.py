@@ -11,6 +11,7 @@ Deviations: (1) no contrast in round 1, where there is no prototype yet (A1); (2
 feature, as printed it is a constant (``fdr_form``, A3); (3) the paper gives no tau: 0.5.
 """
 
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
@@ -251,6 +252,11 @@ class FedCodeClient(DomainClient):
         assert isinstance(params, FedCodeParams)
         return not params.share_head or config.bn == "local"
 
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """The first score is that of the node's model as it is."""
+        return True
+
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and the node's pseudo-domain; round 1 has none (A1)."""
         self._semantic = self.tensor("prototypes")  # G, K' x D
@@ -308,7 +314,7 @@ class FedCodeClient(DomainClient):
         def predict(x: Tensor) -> Tensor:
             return nn.functional.linear(self.forward(x)[0], weight, bias)
 
-        return Scores(own.correct, own.loss_sum, {**own.others, "global": self.score(test, predict)[0]})
+        return replace(own, others={**own.others, "global": self.score(test, predict)[0]})
 
     def _contrasts(self, z_c: Tensor, z_s: Tensor | None, y: Tensor) -> dict[str, Tensor]:
         """Return SemCL (Eq. 11) and StyCL (Eq. 13) as far as there are prototypes for them."""

@@ -31,6 +31,7 @@ from clients.losses import fedicon as terms
 from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.workbench import optimizer_of
 from datasets.base import ImageSet
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.params import Params, Rounds
@@ -107,6 +108,12 @@ class FedICONClient(DomainClient):
         assert isinstance(params, FedICONParams)
         return params.personalises or super().personal(model, config, params)
 
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """Not where each node trains its own classifier ahead of a score (A7)."""
+        assert isinstance(params, FedICONParams)
+        return not params.personalises
+
     # --- training ----------------------------------------------------------------------------------
 
     @property
@@ -153,9 +160,7 @@ class FedICONClient(DomainClient):
             parts = [(self.forward(x)[0], y) for x, y in self.plain_batches(self.train_set)]
         features, y = (torch.cat(column) for column in zip(*parts, strict=True))  # N x D, N
         classifier = self.model.classifier.requires_grad_(True)
-        optimizer = torch.optim.SGD(
-            classifier.parameters(), lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay
-        )
+        optimizer = optimizer_of(cfg, classifier.parameters())
         order = self.torch_rng("fedicon-personal", self.server_round)
         for _ in range(self.params.personal_epochs):
             for index in torch.split(torch.randperm(len(y), generator=order).to(y.device), cfg.batch_size):

@@ -16,6 +16,33 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")
+TEST_SHARE = 0.2  # of a user's own images
+Resize = Literal["squash", "crop", "pad"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an image of any shape and depth becomes a square of 8 bits a channel.
+
+    Attributes:
+        resize: squash: both sides to the size; crop: the shorter side, of which the middle is kept; pad: the longer
+            side, the rest black.
+        window: The values that become black and white in files of more than 8 bits; None: the file's full range, of
+            DICOM its own window.
+    """
+
+    resize: Resize = "squash"
+    window: tuple[float, float] | None = None
+
+    @property
+    def mark(self) -> str:
+        """What names of folders say of it; empty for what images have always been."""
+        resize = "" if self.resize == "squash" else f"-{self.resize}"
+        return resize if self.window is None else f"{resize}-w{self.window[0]:g}to{self.window[1]:g}"
+
+
+#: What images have always been.
+PLAIN = Form()
 
 
 @dataclass(frozen=True)
@@ -49,12 +76,28 @@ class Source:
     Attributes:
         data_dir: Folder with the images, or None where the data set makes its own.
         download: Let torchvision fetch what is missing, where it can.
-        seed: Seed of generated images.
+        seed: Seed of generated images, and of the split of a user's own.
+        classes: Of a user's own images the class names; a label is an index into them.
+        labels: Of a user's own images the table in ``data_dir`` that names them; empty for ``labels.csv``, if there.
+        test_share: Of a user's own images the part that is test, where they do not say themselves.
+        skip_broken: Leave out images that cannot be read.
     """
 
     data_dir: Path | None = None
     download: bool = False
     seed: int = 0
+    classes: tuple[str, ...] = ()
+    labels: str = ""
+    test_share: float = TEST_SHARE
+    skip_broken: bool = False
+
+
+@dataclass(frozen=True)
+class Names:
+    """The domains and classes of a user's own images, each in the order of tables and labels."""
+
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -70,8 +113,11 @@ class Dataset:
         find: Finds one domain and split without decoding it: ``find(domain, split, source)``.
         counts: Published number of images by domain, both splits together; a domain may be left out.
         test_only: Domains that are a test set and nothing else: no node can train on them.
-        defaults: Of a data set that is not FedShift's own, what conf/datasets/NAME.yaml says of ours: ``images``, and
-            ``domains`` where a run does not have all of them.
+        defaults: Of a data set that is not FedShift's own, what conf/datasets/NAME.yaml says of ours: ``images``,
+            ``allocation``, and ``domains`` where a run does not have all of them.
+        own: Of a data set whose domains and classes are a user's, how they are found; it names none itself.
+        find_own: Finds one domain and split in the folder of a real node, None if that has no such split; None: in the
+            plain layouts (:func:`datasets.trees.find_plain`).
     """
 
     name: str
@@ -83,6 +129,8 @@ class Dataset:
     counts: Mapping[str, int] = field(default_factory=dict)
     test_only: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    own: "Callable[[Source, tuple[str, ...]], Names] | None" = None
+    find_own: "Callable[[str, Split, Source], Found | None] | None" = None
 
     def splits(self, domain: str) -> tuple[Split, ...]:
         """Return the splits that a domain has."""

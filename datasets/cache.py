@@ -1,9 +1,10 @@
 """Decoded images, kept: one memory-mapped uint8 array per domain and split, shared by all processes.
 
 A part is a folder that appears at once, complete (it is renamed into place). Its name carries the
-fingerprint of the source files (names, sizes, times) and of the image size, so that a changed source
+fingerprint of the source files (names, sizes, times) and of the images' size and form, so that a changed source
 means another part; its ``meta.json`` says what must be in it, so that a truncated, damaged or foreign
-part is noticed and built anew. Who asks for the hash of its content finds it beside, once it was worked out.
+part is noticed and built anew. Nobody but its owner can read a part, whatever the umask is. Who asks for
+the hash of its content finds it beside, once it was worked out.
 """
 
 import contextlib
@@ -23,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files
-from datasets.base import ImageSet
+from datasets import files, private_files
+from datasets.base import PLAIN, Form, ImageSet
 from datasets.decode import Progress, decode_into, no_progress
 from datasets.listing import Arrays, Found, Listing
 from fedshift_wire.bounds import shown
@@ -47,11 +48,12 @@ class Part:
     domain: str
     split: str
     size: int
+    form: Form = PLAIN
 
     @property
     def stem(self) -> str:
-        """The beginning of the names of its folders."""
-        return f"{self.dataset}-{self.domain}-{self.split}-{self.size}px"
+        """The beginning of the names of its folders; none is the beginning of another form's."""
+        return f"{self.dataset}-{self.domain}-{self.split}{self.form.mark}-{self.size}px"
 
 
 def cache_dir() -> Path:
@@ -84,8 +86,9 @@ def content(part: Part, found: Found) -> str:
     told = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
     if not _SHA256.fullmatch(told):
         told = content_of(images)
-        with _writing(folder), _lock(folder):
+        with writing(folder), _lock(folder):
             beside = path.with_suffix(".part")
+            private_files.make(beside)
             _write_synced(beside, told)
             beside.replace(path)
     return told
@@ -102,12 +105,12 @@ def content_of(images: ImageSet) -> str:
 
 def _load(part: Part, found: Found, workers: int = 1, progress: Progress = no_progress) -> tuple[ImageSet, Path]:
     """Return the images of a part and the folder of their kept copy."""
-    mark = fingerprint(found, part.size)
+    mark = fingerprint(found, part.size, part.form)
     folder = cache_dir() / f"{part.stem}-{mark[:16]}"
     kept = _open(folder, mark)
     if kept is not None:
         return kept, folder
-    with _writing(folder), _lock(folder):
+    with writing(folder), _lock(folder):
         kept = _open(folder, mark)  # another process may have built it meanwhile
         if kept is None:
             _build(folder, mark, part, found, workers, progress)
@@ -117,9 +120,10 @@ def _load(part: Part, found: Found, workers: int = 1, progress: Progress = no_pr
     return kept, folder
 
 
-def fingerprint(found: Found, size: int) -> str:
-    """Return a hash of what decides the content of a part: its source files, labels, and the image size."""
-    digest = hashlib.sha256(f"{FORMAT} {size}".encode())
+def fingerprint(found: Found, size: int, form: Form = PLAIN) -> str:
+    """Return a hash of what decides the content of a part: its source files, labels, the images' size and form."""
+    other = "" if form == PLAIN else f" {form.resize} {form.window}"  # parts that were kept before there were others
+    digest = hashlib.sha256(f"{FORMAT} {size}{other}".encode())
     if isinstance(found, Listing):
         for item in found.items:
             digest.update(_encoded(f"{item.name} {item.offset} {item.length}\n"))
@@ -146,7 +150,9 @@ def _build(folder: Path, mark: str, part: Part, found: Found, workers: int, prog
     """Write a part beside its place and rename it into it; remove what an older source left."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{part.stem}-", dir=folder.parent))
     try:
-        x, y = _fill(temporary / X_FILE, part.size, found, workers, progress)
+        for name in (X_FILE, Y_FILE, META_FILE):
+            private_files.make(temporary / name)
+        x, y = _fill(temporary / X_FILE, part, found, workers, progress)
         np.save(temporary / Y_FILE, y)
         meta = {"format": FORMAT, "fingerprint": mark, "size": part.size, "origin": _origin(found)} | _checksums(x, y)
         _write_synced(temporary / META_FILE, json.dumps(meta))
@@ -160,17 +166,17 @@ def _build(folder: Path, mark: str, part: Part, found: Found, workers: int, prog
 
 
 def _fill(
-    path: Path, size: int, found: Found, workers: int, progress: Progress
+    path: Path, part: Part, found: Found, workers: int, progress: Progress
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     if isinstance(found, Listing):
-        shape = (len(found), size, size, 3)
+        shape = (len(found), part.size, part.size, 3)
         out = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
         _reserve(path, out.nbytes)
-        decode_into(found, out, workers=workers, progress=progress)
+        decode_into(found, out, part.form, workers=workers, progress=progress)
         out.flush()
         return out, found.labels
     images = found.read()
-    resized = files.resize(images.x, size)
+    resized = files.resize(images.x, part.size, part.form.resize)
     np.save(path, resized)
     progress(len(images))
     return resized, images.y
@@ -234,14 +240,16 @@ def _write_synced(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Let one process at a time build a part; the others wait for it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+    private_files.make_folder(folder.parent)
+    lock = folder.parent / f".{folder.name}.lock"
+    private_files.make(lock)
+    with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     """Turn a full disk or a missing right into an error that says where, and what to do."""
     try:
         yield

@@ -3,13 +3,30 @@
 import functools
 import os
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import TypeGuard
 
-from datasets import cache, cifar, digits, domainnet, files, handwritten, office, pacs, trees, vlcs
-from datasets.base import Dataset, ImageSet, Source, Split, checked
+from datasets import (
+    broken,
+    cache,
+    camelyon,
+    cifar,
+    digits,
+    domainnet,
+    files,
+    folders,
+    handwritten,
+    isic,
+    office,
+    pacs,
+    trees,
+    vlcs,
+)
+from datasets.base import PLAIN, Dataset, Form, ImageSet, Names, Source, Split, checked
 from datasets.decode import Progress, no_progress
 from datasets.listing import Arrays, Found, Listing
+from fedshift_wire.bounds import shown
+from fedshift_wire.errors import DataError
 from fedshift_wire.extensions import Registry
 
 _D = digits
@@ -33,6 +50,15 @@ _OURS = {
             domainnet.find10, domainnet.COUNTS10,
         ),
         Dataset(cifar.NAME, cifar.TITLE, cifar.DOMAINS, cifar.CLASSES, 32, cifar.find, cifar.COUNTS, _CIFAR_TESTS),
+        Dataset(
+            camelyon.NAME, camelyon.TITLE, camelyon.DOMAINS, camelyon.CLASSES, camelyon.SIZE, camelyon.find,
+            test_only=camelyon.TEST_ONLY,
+        ),
+        Dataset(isic.NAME, isic.TITLE, isic.DOMAINS, isic.CLASSES, isic.SIZE, isic.find, isic.COUNTS),
+        Dataset(
+            folders.NAME, folders.TITLE, (), (), folders.SIZE, folders.find,
+            own=folders.names, find_own=folders.find_own,
+        ),
     )
 }  # fmt: skip
 
@@ -48,8 +74,30 @@ def get(name: str) -> Dataset:
     return DATASETS[name]
 
 
+def of_users() -> list[str]:
+    """Return the names of the data sets that leave domains and classes to the user."""
+    return [name for name, dataset in DATASETS.items() if dataset.own is not None]
+
+
+def stated(name: str, names: Names, as_name: str = "") -> Dataset:
+    """Return a data set as a run has it: one that leaves its domains and classes to the user, with the run's.
+
+    Args:
+        name: The data set.
+        names: The run's domains, and the classes that it states.
+        as_name: What the run calls it; empty for its own name.
+
+    Raises:
+        ConfigError: As :func:`get`.
+    """
+    dataset = get(name)
+    if dataset.own is None:
+        return dataset
+    return replace(dataset, name=as_name or name, domains=names.domains, classes=names.classes)
+
+
 @functools.cache
-def load(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> ImageSet:
+def load(name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN) -> ImageSet:
     """Return one domain and split, decoded once per machine and mapped once per process.
 
     Args:
@@ -58,40 +106,80 @@ def load(name: str, domain: str, split: Split, source: Source, size: int | None 
         split: Which split.
         source: Where the images are.
         size: Height and width in pixels; None for the data set's own.
+        form: How images become squares of 8 bits a channel.
 
     Raises:
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
     dataset = get(name)
-    found = dataset.find(domain, split, source)
-    return _images(dataset, name, domain, split, size or dataset.size, found)
+    found = _found(dataset, domain, split, source, form)
+    return _images(dataset, cache.Part(name, domain, split, size or dataset.size, form), source, found)
 
 
 @functools.cache
-def load_own(name: str, domain: str, split: Split, data_dir: Path, size: int | None = None) -> ImageSet:
-    """Return the images in a real node's own folder, in the plain layouts that any data set may have.
+def load_own(
+    name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN
+) -> ImageSet:
+    """Return the images in a real node's own folder: in the plain layouts, or those of the data set.
 
     Raises:
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
     dataset = get(name)
-    found = trees.find_plain(data_dir, domain, split, dataset.classes)
-    return _images(dataset, f"{name}-own", domain, split, size or dataset.size, found)
+    found = _own(dataset, domain, split, source)
+    if found is None:
+        assert source.data_dir is not None
+        raise DataError(f"{shown(source.data_dir)}: {domain} has no {split} images")
+    found = broken.left_out(found, form) if source.skip_broken else found
+    return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), source, found)
 
 
-def content(name: str, domain: str, split: Split, source: Source, size: int | None = None) -> str | None:
+def has_own(name: str, domain: str, split: Split, source: Source) -> bool:
+    """Tell whether a real node's own folder has a split.
+
+    Raises:
+        DataError: If what is there cannot be listed.
+    """
+    dataset = get(name)
+    if dataset.find_own is not None:
+        return dataset.find_own(domain, split, source) is not None
+    if source.data_dir is None:
+        return True
+    return files.find_domain(source.data_dir, domain, split) is not None
+
+
+def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> Found | None:
+    if dataset.find_own is not None:
+        return dataset.find_own(domain, split, source)
+    assert source.data_dir is not None
+    return trees.find_plain(source.data_dir, domain, split, dataset.classes)
+
+
+def content(
+    name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN
+) -> str | None:
     """Return a hash of one domain and split as it is trained and tested on; None where the images are drawn, not read.
 
     Raises:
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    found = dataset.find(domain, split, source)
-    return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size), found)
+    found = _found(dataset, domain, split, source, form)
+    return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size, form), found)
+
+
+def skipped(name: str, domain: str, split: Split, source: Source, form: Form = PLAIN) -> tuple[broken.Broken, ...]:
+    """Return the images of one domain and split that ``skip_broken`` leaves out.
+
+    Raises:
+        DataError: As for :func:`load`.
+    """
+    found = get(name).find(domain, split, source)
+    return broken.of(found, form) if source.skip_broken and isinstance(found, Listing) else ()
 
 
 def prepare(
-    name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress]
+    name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress], form: Form = PLAIN
 ) -> ImageSet:
     """Decode one domain and split into the cache, all cores at work, unless a good copy is kept.
 
@@ -102,26 +190,35 @@ def prepare(
         source: Where the images are.
         size: Height and width in pixels.
         show: Given the number of images to decode, returns what is told of finished ones.
+        form: How images become squares of 8 bits a channel.
 
     Raises:
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    found = dataset.find(domain, split, source)
+    found = _found(dataset, domain, split, source, form)
     total = len(found) if isinstance(found, Listing) else 0
-    return _images(dataset, name, domain, split, size, found, workers=os.cpu_count() or 1, progress=show(total))
+    part = cache.Part(name, domain, split, size, form)
+    return _images(dataset, part, source, found, workers=os.cpu_count() or 1, progress=show(total))
+
+
+def _found(dataset: Dataset, domain: str, split: Split, source: Source, form: Form) -> Found:
+    found = dataset.find(domain, split, source)
+    return broken.left_out(found, form) if source.skip_broken else found
 
 
 def _images(
-    dataset: Dataset, label: str, domain: str, split: Split, size: int, found: Found,
+    dataset: Dataset, part: cache.Part, source: Source, found: Found,
     *, workers: int = 1, progress: Progress = no_progress,
 ) -> ImageSet:  # fmt: skip
     if _drawn(found):
         images = found.read()
-        images = ImageSet(files.resize(images.x, size), images.y)
+        images = ImageSet(files.resize(images.x, part.size, part.form.resize), images.y)
     else:
-        images = cache.load(cache.Part(label, domain, split, size), found, workers=workers, progress=progress)
-    return checked(images, classes=len(dataset.classes), size=size, where=f"{label} {domain} {split}")
+        images = cache.load(part, found, workers=workers, progress=progress)
+    classes = dataset.classes if dataset.own is None else source.classes
+    where = f"{part.dataset} {part.domain} {part.split}"
+    return checked(images, classes=len(classes), size=part.size, where=where)
 
 
 def _drawn(found: Found) -> TypeGuard[Arrays]:

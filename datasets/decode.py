@@ -1,15 +1,15 @@
 """Decoding images, once per machine: in parallel, straight into the array that is kept."""
 
-import io
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from datasets import files, pictures
+from datasets.base import PLAIN, Form
+from datasets.fitting import fit
 from datasets.listing import Item, Listing
 
 #: Called with the number of images that have just been finished.
@@ -20,12 +20,15 @@ def no_progress(finished: int) -> None:
     """Show nothing."""
 
 
-def decode_into(listing: Listing, out: NDArray[np.uint8], *, workers: int, progress: Progress = no_progress) -> None:
-    """Decode all images of a listing, resized to squares, into ``out``.
+def decode_into(
+    listing: Listing, out: NDArray[np.uint8], form: Form = PLAIN, *, workers: int, progress: Progress = no_progress
+) -> None:
+    """Decode all images of a listing, made squares, into ``out``.
 
     Args:
         listing: The encoded images.
         out: Where they go, shape (N, size, size, 3), uint8.
+        form: How they become squares of 8 bits a channel.
         workers: Threads; Pillow decodes outside of Python's lock.
         progress: Told of finished images.
 
@@ -34,7 +37,7 @@ def decode_into(listing: Listing, out: NDArray[np.uint8], *, workers: int, progr
     """
 
     def one(number: int) -> None:
-        out[number] = decode(listing.items[number], out.shape[1])
+        out[number] = decode(listing.items[number], out.shape[1], form)
         progress(1)
 
     with ThreadPoolExecutor(workers) as pool:
@@ -42,20 +45,18 @@ def decode_into(listing: Listing, out: NDArray[np.uint8], *, workers: int, progr
         list(pool.map(one, range(len(listing))))
 
 
-def decode(item: Item, size: int) -> NDArray[np.uint8]:
-    """Return one image as (size, size, 3) uint8: bilinear with antialias, as torchvision's Resize on PIL images.
+def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
+    """Return one image as (size, size, 3) uint8, as any data set's are.
 
     Raises:
         DataError: If it cannot be read.
     """
-    with files.reading(item.name), pictures.opened(io.BytesIO(_encoded(item)), item.name) as image:
-        rgb = image.convert("RGB")
-        if rgb.size != (size, size):
-            rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
-        return np.asarray(rgb)
+    with files.reading(item.name):
+        return np.asarray(fit(pictures.decoded(encoded(item), item.name, form.window), size, form.resize))
 
 
-def _encoded(item: Item) -> bytes:
+def encoded(item: Item) -> bytes:
+    """Return an image as it lies in its file."""
     if item.length < 0:
         return Path(item.path).read_bytes()
     with item.path.open("rb") as file:

@@ -3,7 +3,7 @@
 | layout | place | content |
 |---|---|---|
 | npz | `<data_dir>/<domain>_<split>.npz` | `x` uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3); `y` integers (N,) |
-| image folder | `<data_dir>/<domain>/<split>/<class>/*` | png, jpg, jpeg, bmp and webp files of any size |
+| image folder | `<data_dir>/<domain>/<split>/<class>/*` | image files of any size (`datasets/pictures.py`) |
 
 Where both are there, the npz is read. Images of any height and width become RGB squares.
 """
@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import psutil
 from numpy.typing import NDArray
+from PIL import Image
 
-from datasets import pictures
-from datasets.base import ImageSet, Split, checked
+from datasets import pictures, private_files
+from datasets.base import ImageSet, Resize, Split, checked
+from datasets.fitting import fit
 from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
 
@@ -245,7 +247,8 @@ def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSe
     return checked(ImageSet(x, y), classes=len(classes), size=size, where=str(where))
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible(folder: Path) -> list[Path]:
+    """Return what a folder holds, by name, without hidden files."""
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
 
 
@@ -272,7 +275,7 @@ def labelled_images(
     found: list[tuple[Path, int]] = []
     left: Counter[str] = Counter()
     for label, sub in class_folders(folder, classes, aliases=aliases, others=others):
-        inside = [path for path in _visible(sub) if path.is_file()]
+        inside = [path for path in visible(sub) if path.is_file()]
         images = [(path, label) for path in inside if pictures.is_image_name(path.name)]
         not_taken = pictures.not_taken(path.name for path in inside)
         if not_taken and not images:
@@ -302,7 +305,7 @@ def class_folders(
         DataError: If a folder is no class, or two are the same.
     """
     found: dict[int, Path] = {}
-    for sub in _visible(folder):
+    for sub in visible(folder):
         if not sub.is_dir() or sub.name.lower() in others:
             continue
         label = label_of(sub.name, classes, aliases or {})
@@ -329,16 +332,17 @@ def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) ->
 def _decode(path: Path) -> NDArray[np.uint8]:
     """Return one image file as (H, W, 3) uint8, decoded to the last byte."""
     where = path.absolute()
-    with reading(where), pictures.opened(path, where) as image:
-        return np.asarray(image.convert("RGB"))
+    with reading(where):
+        return np.asarray(pictures.decoded(path.read_bytes(), where))
 
 
-def resize(x: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[np.uint8]:
     """Return images as RGB squares: bilinear with antialias, unchanged where already right.
 
     Args:
         x: Images, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), H and W above 0.
         size: Height and width of the result in pixels.
+        how: As in :class:`~datasets.base.Form`.
 
     Returns:
         Images of shape (N, size, size, 3); each depends on its own pixels alone.
@@ -347,6 +351,12 @@ def resize(x: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     count, height, width, channels = x.shape
     if (height, width, channels) == (size, size, 3):
         return x
+    if how != "squash" and height != width:
+        rgb = _rgb(x)
+        out = np.empty((count, size, size, 3), np.uint8)
+        for number in range(count):
+            out[number] = np.asarray(fit(Image.fromarray(np.ascontiguousarray(rgb[number])), size, how))
+        return out
     # Here, because torchvision takes a second to import and images of the right size do not need it.
     import torch
     from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
@@ -362,14 +372,15 @@ def resize(x: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def write_npz(path: Path, images: ImageSet) -> None:
-    """Write ``images`` as a compressed npz with ``x`` and ``y``: whole, or not at all.
+    """Write ``images`` as a compressed npz with ``x`` and ``y``: whole, or not at all; readable to its owner alone.
 
     Raises:
         DataError: If the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(path.parent)
+        private_files.make(temporary)
         with temporary.open("wb") as file:
             np.savez_compressed(file, x=images.x, y=images.y)
         temporary.replace(path)

@@ -1,20 +1,25 @@
-"""Image files: which are taken, and opening them as what they may be and as nothing else."""
+"""Image files: which are taken, and decoding them as what they may be and as nothing else."""
 
+import io
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from datasets import dicom, tiff
+from datasets.fitting import levels
 from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
 
 #: Suffixes of image files, in any letter case.
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-#: Pillow's names of their formats. It knows dozens, goes by the content of a file, runs Ghostscript for one of them.
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".dcm")
+#: Pillow's names of formats that it opens as they are. It knows dozens, goes by the content of a file, runs Ghostscript
+#: for one of them. TIFF is reduced first (datasets/tiff.py), DICOM is none of Pillow's (datasets/dicom.py).
 #: A JPEG that is called .png is taken: published data sets have such.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 #: What file managers and authors leave in a folder of images; hidden files are passed over anyway.
@@ -27,28 +32,84 @@ log = logging.getLogger("fedshift")
 _told: set[str] = set()  # folders of which this process has spoken
 
 
-@contextmanager
-def opened(file: Path | BinaryIO, name: object) -> Iterator[Image.Image]:
-    """Open an image of 8 bits a channel; no other program is started for it.
+def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
+    """Return an image as RGB of 8 bits a channel, decoded to the last byte; no other program is started for it.
 
+    What 8 bits hold is taken as it is: an alpha channel is dropped, so that a transparent pixel has the colour that the
+    file stores below; orientation and colour profiles are not followed, which data sets of papers were not either. Of
+    several frames of a WebP or PNG the first one counts. Grey of 16 bits is divided by 257, the full range, never by an
+    image's own: sites would not differ any more. Colour of 16 bits keeps the upper byte, as Pillow reads it.
     Pillow's bound of pixels (``Image.MAX_IMAGE_PIXELS``) stays.
 
     Args:
-        file: The file.
+        content: The file.
         name: How messages name it.
+        window: As in :class:`~datasets.base.Form`.
 
     Raises:
-        DataError: If it is of no format of :data:`FORMATS`, or has more bits, which Pillow would clip without a word.
+        DataError: If it is of no format of :data:`FORMATS`, TIFF or DICOM, or its pixels are of another kind.
     """
-    try:
-        image = Image.open(file, formats=FORMATS)
-    except UnidentifiedImageError:
-        kinds = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise DataError(f"{shown(name)}: cannot be read (by its content it is no {kinds} image)") from None
+    if dicom.is_dicom(content):
+        return dicom.decoded(content, name, window)
+    image, bits, inverted = _opened(content, name)
     with image:
-        if image.mode.startswith(("I", "F")):
-            raise DataError(f"{shown(name)}: pixels of mode {image.mode}; allowed are 8 bits a channel")
-        yield image
+        if not image.mode.startswith(("I", "F")):
+            return image.convert("RGB")
+        whole = (
+            image.mode.startswith("I;16") or image.format == "PNG"
+        )  # "I" of a PNG: so old versions of Pillow call it
+        if not whole and (image.mode != "I" or window is None):
+            raise DataError(
+                f"{shown(name)}: pixels of mode {image.mode}; allowed are 8 and 16 bits a channel, and with "
+                "dataset.window=[low,high] signed and longer whole numbers"
+            )
+        return Image.fromarray(_grey(np.asarray(image), window or (0, 2**bits - 1), inverted, whole)).convert("RGB")
+
+
+def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
+    """Return an image's width and height in pixels and its mode, by Pillow's or DICOM's word; no pixel is decoded.
+
+    Raises:
+        DataError: As :func:`decoded`.
+    """
+    if dicom.is_dicom(content):
+        return dicom.header(content, name)
+    image, _, _ = _opened(content, name)
+    with image:
+        return image.size, image.mode
+
+
+def _opened(content: bytes, name: object) -> tuple[Image.Image, int, bool]:
+    """Open an image; return it, its bits a channel if there are more than 8, and whether its white is at zero.
+
+    Raises:
+        DataError: If it is of no kind that is taken.
+    """
+    bits, inverted = 16, False
+    formats: tuple[str, ...] = FORMATS
+    if content.startswith(tiff.MAGIC):
+        content, bits, inverted = tiff.reduced(content, name)
+        formats = ("TIFF",)
+    try:
+        return Image.open(io.BytesIO(content), formats=formats), bits, inverted
+    except UnidentifiedImageError:
+        raise DataError(f"{shown(name)}: cannot be read ({_unknown(content)})") from None
+
+
+def _grey(values: NDArray[Any], window: tuple[float, float], inverted: bool, whole: bool) -> NDArray[np.uint8]:
+    """Return grey values (H, W) of more than 8 bits as 8 bits; ``whole``: they are none but those of 16 bits."""
+    # As a table where there may be one: numbers of 64 bits for each pixel would be eight times the image.
+    grey = levels(np.arange(1 << 16), *window)[values] if whole else levels(values, *window)
+    return 255 - grey if inverted else grey
+
+
+def _unknown(content: bytes) -> str:
+    """Say why Pillow does not know an image."""
+    if content.startswith(tiff.MAGIC):
+        return "a TIFF of a kind that is not taken: grey, RGB, CMYK or palette of 8 or 16 bits a channel are"
+    if content.startswith(tiff.BIG_MAGIC):
+        return "a BigTIFF; allowed is TIFF"
+    return f"by its content it is no {', '.join(FORMATS)}, TIFF or DICOM image"
 
 
 def is_image_name(name: str) -> bool:

@@ -13,10 +13,11 @@ import typer
 
 from clients.models.catalog import FAMILIES, NETWORKS
 from datasets import catalog
-from datasets.base import SPLITS, Source, Split
+from datasets.base import SPLITS, Dataset, Split
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
 from fedshift_wire.bounds import as_found, shown
@@ -47,6 +48,7 @@ app = typer.Typer(
 
 credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
 app.add_typer(credentials_app, name="credentials")
+app.add_typer(out_commands.app)  # save, save-node, predict
 
 
 @app.command()
@@ -170,7 +172,13 @@ def list_methods(
 @app.command("datasets")
 def list_datasets() -> None:
     """List the data sets, one line each, with the package that they come from."""
-    show(catalog.DATASETS, lambda d: f"{d.title}; domains {', '.join(d.domains)}; {len(d.classes)} classes")
+
+    def told(dataset: Dataset) -> str:
+        if dataset.own is not None:
+            return f"{dataset.title}; domains and classes as in data-dir, or stated"
+        return f"{dataset.title}; domains {', '.join(dataset.domains)}; {len(dataset.classes)} classes"
+
+    show(catalog.DATASETS, told)
 
 
 @app.command("models")
@@ -230,7 +238,12 @@ def compare(
         list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.", parser=path)
     ],
     paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
-    score: Annotated[str, typer.Option(help="last5, final, best, validation, bn, bn=WAY or clients.")] = "last5",
+    score: Annotated[
+        str,
+        typer.Option(
+            help="last5, final, best, validation, balanced_accuracy, macro_f1, auc, ece, bn, bn=WAY or clients."
+        ),
+    ] = "last5",
     allow_different: Annotated[
         bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
     ] = False,
@@ -284,17 +297,35 @@ def costs(
 
 
 @app.command()
+def init(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder; its name becomes the experiment's.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="data-dir=DIR [KEY=VALUE ...]")] = None,
+) -> None:
+    """Write an experiment file for images of your own: what was found, and a network, batch and rounds to begin with.
+
+    data-dir: <site>/<class>/*, <site>/{train,test}/<class>/* or labels.csv, see docs/your-own-data.md. Further keys:
+    dataset.domains, classes, labels, seed, test_share.
+    """
+    from fedshift_app.launch import proposing
+
+    proposing.init(folder, arguments or [])
+
+
+@app.command()
 def prepare(
-    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.")],
+    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`; or the .yaml file of an experiment.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Check a data set, decode it once with all cores, and keep it in the cache of images.
 
-    Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.download=true.
+    Tells the images of each class by site and split, sizes, files that cannot be read or were not taken, and images
+    that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.resize=crop,
+    dataset.download=true, and the others of the section dataset.
     """
     from fedshift_app.launch import preparing
 
-    preparing.prepare(catalog.get(dataset).name, arguments or [])
+    raise SystemExit(preparing.prepare(dataset, arguments or [], as_json=as_json))
 
 
 @app.command()
@@ -310,13 +341,10 @@ def preview(
     """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
     from fedshift_app.launch import preparing
 
-    chosen = preparing.chosen_domains(dataset, domains)
-    source = Source(data_dir.resolve() if data_dir else None)
     if split not in SPLITS:
         raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
-    sets = {name: catalog.load(dataset, name, part, source) for name in chosen}
-    sheet = preparing.sheet(dataset, sets, per_class, corruptions)
+    sheet = preparing.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions)
     try:
         sheet.save(output)
     except (OSError, ValueError) as error:
@@ -343,12 +371,14 @@ def export(
 
 @app.command("deploy-demo")
 def deploy_demo(
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
-    """Run `handwritten` on a SuperLink and four SuperNodes on this machine's loopback, with TLS and node keys.
+    """Run an experiment on a SuperLink and SuperNodes on this machine's loopback, with TLS and node keys.
 
-    Four rounds, unless rounds=N. Keys of `fedshift run`, but for the experiment, resume, report and how to launch.
+    Without EXPERIMENT it is `handwritten`, four SuperNodes, four rounds unless rounds=N; any other runs its own rounds,
+    on as many SuperNodes as it deals (allocation.counts), else one per domain, at most 16. Keys of `fedshift run`, but
+    for resume, report and how to launch.
     """
     from fedshift_app.launch import deploying
 

@@ -13,7 +13,6 @@ from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
-from datasets import catalog
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import simulating
 from fedshift_app.node import holdings, noise, setup, shelves, starts
@@ -27,9 +26,11 @@ from fedshift_wire.names import (
     BN_WAYS,
     CLASS_COUNTS,
     CONFIG,
+    COUNTS,
     DOMAIN,
     DOMAINS,
     DRAWN,
+    FIGURES,
     KEPT,
     KNOWLEDGE,
     LOCAL_DOMAINS,
@@ -132,10 +133,14 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
     if STATISTICS in msg.content.array_records:
         client.statistics = setup.statistics(decode(msg.content.array_records[STATISTICS]), client)
     _, num_examples, metrics = client.evaluate(
-        parameters, _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES)
+        parameters,
+        _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES, FIGURES),
     )
     told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | called.told | _seconds(client, started))
-    return RecordDict({METRICS: told})
+    answer = RecordDict({METRICS: told})
+    if counted := client.counted():
+        answer[COUNTS] = encode(counted)
+    return answer
 
 
 def _seconds(client: DomainClient, started: float) -> dict[str, float | int]:
@@ -155,7 +160,7 @@ def _asked(config: ConfigRecord, *keys: str) -> dict[str, Any]:
 
 def _introduce(msg: Message, context: Context) -> RecordDict:
     config, where = setup.open_message(msg.content.config_records[CONFIG], context)
-    classes = len(catalog.get(config.dataset.name).classes)
+    classes = len(config.dataset.known().classes)
     own = holdings.own_images(config, where)
     counts = np.bincount(own.train.y, minlength=classes)
     metrics = MetricRecord({

@@ -5,7 +5,7 @@ import logging
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from fedshift_app.node import holdings, setup, shelves, starts
 from fedshift_app.run import (
     beginnings,
     checkpoints,
+    choosing,
     console,
     durable,
     exit_codes,
@@ -37,13 +38,13 @@ from fedshift_app.run import (
 )
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import write_atomically
-from fedshift_app.run.folder import COMMAND, PROFILE_FILE, STATUS_FILE, Past, RunFolder
+from fedshift_app.run.folder import COMMAND, PROFILE_FILE, SKIPPED_FILE, STATUS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy
-from strategies.federation import robust
+from strategies.federation import robust, stepping
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
@@ -117,10 +118,11 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     initial, federation = starting.prepare(config, engine, beginning, start)
     if warning := beginnings.slow(config):
         console.log.warning("%s", warning)
-    progress = Progress(config.rounds)
+    progress = Progress(config)
     strategy = starting.strategy_of(config, federation, progress)
     strategy.gather(grid)
     nodes = strategy.roster.nodes
+    choosing.check_nodes(config, nodes)
     if past is not None:
         resuming.check_number(past, len(nodes))
         resuming.check_nodes(past, nodes)
@@ -132,6 +134,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     simulated = engine != setup.DEPLOYMENT
     _look_for_room(output_dir, past, space.needed(config, initial, strategy, nodes, simulated=simulated))
     images = holdings.fingerprints(config) if past is None and simulated else {}
+    skipped = holdings.skipped(config) if simulated else []  # a real node tells its owner alone
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.personal, command=_command(run_config),
@@ -147,6 +150,10 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
                     console.log.info("  %s", line)
             if federation.start:
                 starts.write(folder.path / checkpoints.FOLDER, federation.start)
+            if skipped:
+                write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
+                told = {"event": "skipped", "images": len(skipped)}
+                console.log.warning("%d broken images are left out: %s", len(skipped), SKIPPED_FILE, extra=told)
             progress.folder, progress.strategy = folder, strategy
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status
@@ -220,26 +227,28 @@ def _rounds(
     checkpoint = past.checkpoint if past is not None else None
     kept_in = "" if folder.engine == setup.DEPLOYMENT else str(folder.nodes_folder)
     kept = dict(checkpoint.memory) if checkpoint is not None else {}
-    strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept)
+    strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept, folder.chosen)
     if past is not None:
         console.log.info(
             "continues after round %d of %d: %s", past.completed, config.rounds, folder.path,
             extra={"event": "resumed", "round": past.completed},
         )  # fmt: skip
     folder.start_clock()
-    with console.quiet_flower():
-        strategy.start(
-            grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
-        )
+    if not choosing.is_over(config, folder.history):  # a run that was stopped right then
+        with console.quiet_flower(), suppress(_EarlyEnd):
+            strategy.start(
+                grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
+            )
     if config.profile:
         found = profiling.summary((result.profile for result in folder.history), folder.writing)
         write_atomically(folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
     results = folder.finish(strategy.roster.nodes)
     try:
-        shelves.keep_last(folder.nodes_folder, folder.resumed_after)
+        chosen = results.get("chosen_round", {}).get("round", 0)
+        shelves.keep_last(folder.nodes_folder, folder.resumed_after, chosen)
     except durable.DiskError as error:  # the run is finished without
         console.log.warning("files that are not needed any more stay: %s", error)
-    console.log.info("%s", console.table(results), extra={"event": "finished", "round": config.rounds})
+    console.log.info("%s", console.table(results), extra={"event": "finished", "round": len(folder.history)})
     if config.profile:
         console.log.info("%s", profiling.table(found))
 
@@ -264,6 +273,10 @@ def _tell(status: dict[str, Any]) -> None:
         write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
 
 
+class _EarlyEnd(Exception):  # noqa: N818 (a way out, not a malfunction)
+    """The run is over by ``evaluate.patience``."""
+
+
 class Progress:
     """Takes each full round to the run folder and to the screen."""
 
@@ -271,21 +284,28 @@ class Progress:
     strategy: DomainStrategy
     status: StatusFile
 
-    def __init__(self, rounds: int) -> None:
-        self._rounds = rounds
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._rounds = config, config.rounds
         self._seconds = 0.0
         self._done = 0
 
     def __call__(self, result: RoundResult, weights: ArrayRecord) -> None:
-        """Save and show one round."""
+        """Save and show one round.
+
+        Raises:
+            _EarlyEnd: If it was the last, before its time; Flower's loop over rounds has no other way out.
+        """
         s = self.strategy
-        self.folder.add_round(result, weights, s.knowledge, s.state, s.memory.rounds, s.roster.nodes)
+        self.folder.add_round(result, weights, s.knowledge, s.state, s.memory.rounds, s.roster.nodes, s.moments)
+        s.memory.chosen = self.folder.chosen
         self._seconds += result.seconds
         self._done += 1
         left = self._seconds / self._done * (self._rounds - result.server_round)
         self.status.full_round(result, left)
         told = {"event": "round", "round": result.server_round}
         console.log.info("%s", console.round_line(result, self._rounds, left), extra=told)
+        if choosing.is_over(self._config, self.folder.history):
+            raise _EarlyEnd
 
 
 def _command(run_config: Any) -> str:
@@ -323,6 +343,8 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[s
         lines.append(f"  {privacy.told(config.privacy, config.rounds)}")
     if config.aggregation.robust != "none":
         lines.append(f"  {robust.told(config.aggregation)}")
+    if config.server.optimizer != "none":
+        lines.append(f"  {stepping.told(config.server)}")
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ CONFIG = "config"
 METRICS = "metrics"
 START = "start"  # a further record, once for each node: what it begins from beside the shared weights (frozen parts)
 STATISTICS = "statistics"  # a fifth record, where BatchNorm's statistics were taken anew: they, by state-dict name
+COUNTS = "counts"  # a further one of an answer to ``figures``: the arrays of ``fedshift_wire.counts``
 
 # --- config, server -> node ---
 SERVER_ROUND = "server-round"  # int, from 1
@@ -29,6 +30,7 @@ RUN = "run"  # the resolved configuration as JSON
 ENGINE = "engine"  # "simulation" or "deployment": whether the node is told its domain or works it out
 RUN_ID = "run-id"  # 32 hexadecimal digits; a run that is resumed keeps it
 RESUMED_AFTER = "resumed-after"  # list of int: after which rounds the run was resumed, absent if it never was
+CHOSEN = "chosen"  # list of int: rounds whose memory the node keeps beside the usual ones, absent if there is none
 MEMORY_ROUND = "memory-round"  # int: the node must have what it kept in this round, or later; absent if nothing
 KEPT_IN = "kept-in"  # folder where simulated nodes keep their private parts, on the machine that they share
 START_DIGEST = "start-digest"  # SHA-256 of what the node must begin from (``start``); absent where there is none
@@ -42,6 +44,7 @@ TOLD = "told/"  # + name: a scalar that the method tells this node (int, float o
 BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score, the headline first; absent: averaged
 BN_IMAGES = "bn-images"  # int: the most training images behind BatchNorm's statistics of the node's own
 TAKE_STATISTICS = "take-statistics"  # True: do not score, tell BatchNorm's statistics of training images
+FIGURES = "figures"  # True: count how predictions, confidence and scores are spread (record ``counts``); else absent
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---
@@ -71,6 +74,8 @@ LOCAL_OWN_CORRECT = "local-own-correct"  # on the node's own test set, where tha
 LOCAL_OWN_COUNT = "local-own-count"
 VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; absent where it has none
 VALIDATION_COUNT = "validation-count"
+CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_wire.counts``
+CALIBRATION, CLASS_SCORES = "calibration/", "scores/"  # counts: + domain
 KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; else absent
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent
 SECONDS = "seconds/"  # + part of the node's work, of ``WORK``; only where the run measures its time

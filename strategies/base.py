@@ -12,7 +12,6 @@ What must outlive a round is in ``knowledge`` (may be sent) or ``state`` (never 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -20,17 +19,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import (
     ARRAYS,
     AVERAGED,
     BN_IMAGES,
-    BN_MEAN,
-    BN_SCORE,
     BN_WAYS,
     CONFIG,
     ENGINE,
+    FIGURES,
     KNOWLEDGE,
     LOCAL_DOMAINS,
     METRICS,
@@ -39,26 +36,20 @@ from fedshift_wire.names import (
     RUN,
     SERVER_ROUND,
     STATISTICS,
-    TAKE_STATISTICS,
     TOLD,
     VALIDATION,
 )  # fmt: skip
 from fedshift_wire.params import Params
-from fedshift_wire.seeding import generator
 from strategies.contributions import Declaration, check_contribution
-from strategies.federation import checks, clock, robust, statistics
+from strategies.federation import checks, clock, own_models, robust, statistics, stepping
 from strategies.federation.averaging import shares
-from strategies.federation.changes import SentWeights, out_of_proportion
+from strategies.federation.changes import SentWeights
 from strategies.federation.clock import Clock
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import (
-    NO_ANSWER,
-    ClientScores,
     Evaluation,
     Questions,
     asked_of,
-    local_accuracy,
-    own_accuracy,
     tests_of,
 )
 from strategies.federation.memory import NodeMemory
@@ -66,7 +57,16 @@ from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Ask, Federation, RoundResult
 from strategies.federation.sent import Sent, check_whole, let_go_strays
 from strategies.federation.start import Start
-from strategies.federation.updates import Update, average, by_reason, decode, mean_losses, num_bytes, read_update
+from strategies.federation.updates import (
+    Update,
+    average,
+    by_reason,
+    decode,
+    mean_losses,
+    num_bytes,
+    read_update,
+    sift,
+)
 from strategies.weighting import by_rule, check_weights
 
 log = logging.getLogger("fedshift")
@@ -81,6 +81,7 @@ class DomainStrategy(FedAvg):
     Attributes:
         knowledge: What the method shares besides weights; saved after each round, sent as ``knowledge_for`` says.
         state: What only the server keeps; saved after each round, never sent.
+        moments: What the run's server optimiser keeps; as ``state``.
         last_nodes: Indices of the nodes whose updates were used in the last round, in their order.
     """
 
@@ -94,6 +95,7 @@ class DomainStrategy(FedAvg):
         self.params = params
         self.knowledge: Arrays = {}
         self.state: Arrays = {}
+        self.moments: Arrays = {}
         self.last_nodes: tuple[int, ...] = ()
         self.memory = NodeMemory()
         self.completed = 0  # full rounds of the run before this process; Flower counts from 1 after them
@@ -118,8 +120,16 @@ class DomainStrategy(FedAvg):
         """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
 
     @classmethod
+    def uses_rounds(cls, params: Params) -> str:
+        """Return what of the method goes by the number of rounds of the run; empty if nothing does.
+
+        Of such a method a run cannot be made longer when it is resumed: its first rounds would have been others.
+        """
+        return ""
+
+    @classmethod
     def averages(cls) -> bool:
-        """Tell whether weights are merged by the default rule, for which ``aggregation.robust`` can stand in."""
+        """Tell whether weights are merged by the default rule, which ``aggregation.robust`` and ``server`` build on."""
         return cls.merge is DomainStrategy.merge
 
     def scores_round(self, server_round: int) -> bool:
@@ -139,7 +149,7 @@ class DomainStrategy(FedAvg):
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the next shared weights; by default the weighted average, or what ``aggregation.robust`` asks for.
 
-        A run with ``aggregation.robust`` refuses a method that overrides this.
+        A run with ``aggregation.robust`` or ``server.optimizer`` refuses a method that overrides this.
 
         Args:
             updates: In the order of the nodes. The list may be emptied on the way, so that weights can be let go.
@@ -204,7 +214,7 @@ class DomainStrategy(FedAvg):
                 if one cannot.
         """
         self.roster.gather(grid, self.federation.min_nodes, self.federation.node_timeout)
-        robust.check_number(self.federation.aggregation, self._number(len(self.roster.nodes)))
+        robust.check_number(self.federation.aggregation, self.federation.number(len(self.roster.nodes)))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -220,7 +230,7 @@ class DomainStrategy(FedAvg):
         self._encoder = Encoder()
         try:
             present = self.roster.wait_for(grid, self.federation.min_nodes, self.federation.node_timeout)
-            nodes = self._sample(server_round, present)
+            nodes = self.federation.sample(server_round, present)
             robust.check_number(self.federation.aggregation, len(nodes))
         except FederationError as error:
             raise FederationError(f"round {server_round}: {error}") from None
@@ -251,9 +261,12 @@ class DomainStrategy(FedAvg):
         server_round += self.completed
         replies = self._answers(replies)
         self._clock.lap(clock.TRAINING)
-        updates, problems = self._sift(replies)
+        sent = SentWeights(decode(self._global), self.federation.max_update, self.federation.noise)
+        updates, problems = sift(
+            self._asked, replies, lambda node, reply: self._read(node, reply, sent), self.federation.max_update
+        )
         for node, reason in problems:
-            self._leave_out(node, reason, lost=reason == NO_ANSWER)
+            self._leave_out(node, reason, lost=reason == checks.NO_ANSWER)
         if not updates:
             raise FederationError(f"round {server_round}: no node delivered a usable result: {by_reason(problems)}")
         weights = self.node_weights(updates)
@@ -262,8 +275,9 @@ class DomainStrategy(FedAvg):
         self.last_nodes = tuple(self._result.nodes)
         self._result.losses = mean_losses(updates)
         if self._scores_clients(server_round):
-            self._result.clients = self._client_scores(updates, server_round)
-        self._global = self.merge(updates, weights)
+            self._result.clients = own_models.read(updates, self.roster.nodes, self.federation, self._leave_out)
+        merged = self.merge(updates, weights)
+        self._global, self.moments = stepping.step(self.federation, merged, self.sent, self.moments, server_round)
         self._clock.lap(clock.AVERAGING)
         return self._start.whole(self._global), MetricRecord(dict(self._result.losses))
 
@@ -280,12 +294,7 @@ class DomainStrategy(FedAvg):
         nodes = self.roster.online(grid, fed.node_timeout)
         if fed.retakes:
             self._result.statistics = self._retake([node for node in nodes if node.index in self._result.nodes])
-        self._evaluation = Evaluation(
-            fed.domains, nodes, personal=fed.personal, own_tests=fed.own_tests, validation=fed.validation,
-            everywhere=fed.everywhere,
-            batch=fed.eval_batch, divisible=fed.scores_images_alone, share=fed.evaluate.share(server_round, fed.rounds),
-            scores=(*fed.scores, *(BN_SCORE + way for way in fed.bn_ways[1:])),
-        )  # fmt: skip
+        self._evaluation = fed.evaluation(server_round, nodes)
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -301,16 +310,6 @@ class DomainStrategy(FedAvg):
         return MetricRecord({f"accuracy/{domain}": value for domain, value in told.items()})
 
     # --- parts of a round --------------------------------------------------------------------------
-
-    def _sample(self, server_round: int, nodes: list[Node]) -> list[Node]:
-        """Choose which nodes train, by index, from (seed, round)."""
-        rng = generator(self.federation.seed, "participation", server_round)
-        chosen = rng.permutation(len(nodes))[: self._number(len(nodes))]
-        return [nodes[i] for i in sorted(chosen)]
-
-    def _number(self, present: int) -> int:
-        """Return how many of the nodes that are present train in a round."""
-        return max(1, round(self.federation.participation * present))
 
     def _message(
         self, kind: str, node: Node, arrays: ArrayRecord, server_round: int,
@@ -338,45 +337,38 @@ class DomainStrategy(FedAvg):
         more: dict[str, Any] = {VALIDATION: True} if evaluation.validating else {}
         if self.federation.bn_ways != (AVERAGED,):
             more |= {BN_WAYS: list(self.federation.bn_ways), BN_IMAGES: self.federation.evaluate.bn_images}
+        if evaluation.counting:
+            more |= {FIGURES: True}
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
+        return self._evaluating(work, lambda node: asked_of(parts_of[node]) | more, server_round)
+
+    def _evaluating(
+        self, work: Mapping[Node, int], asked: Callable[[Node], Mapping[str, Any]], server_round: int
+    ) -> Iterable[Message]:
+        """Return a question to each node about the global weights, the longest work first."""
         messages = [
-            self._message(MessageType.EVALUATE, node, self._global, server_round, asked_of(parts_of[node]) | more)
+            self._message(MessageType.EVALUATE, node, self._global, server_round, asked(node))
             for node in longest_first(work)
         ]
         self._sent = Sent(messages)
         return self._in_order(messages, work)
 
     def _retake(self, nodes: list[Node]) -> Arrays:
-        """Have BatchNorm's statistics taken anew with the averaged weights, and merge them.
+        """Have BatchNorm's statistics taken anew with the averaged weights, and merge them."""
+        server_round = self._result.server_round
 
-        Raises:
-            FederationError: If no node delivers any that can be used.
-        """
-        fed, server_round = self.federation, self._result.server_round
-        asked = {BN_IMAGES: fed.evaluate.bn_images, TAKE_STATISTICS: True}
-        work = {node: statistics.expected_images(node, fed.evaluate.bn_images) for node in nodes}
-        self.roster.listener.asked(server_round, nodes, training=False)
-        messages = [
-            self._message(MessageType.EVALUATE, node, self._global, server_round, asked) for node in longest_first(work)
-        ]
-        self._sent = Sent(messages)
-        replies = self._grid.send_and_receive(self._in_order(messages, work), timeout=fed.node_timeout)
-        channels = {name: self._global[f"{name}.{BN_MEAN}"].shape[0] for name in fed.batchnorms}
-        by_id = {node.node_id: node for node in nodes}
-        told, problems = statistics.read_all(by_id, self._answers(replies), channels, fed, self._hear)
-        for node, reason in problems:
-            self._leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=reason == NO_ANSWER)
-        if not told:
-            raise FederationError(
-                f"round {server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"
-            )
-        return statistics.merge(told, fed.batchnorms)
+        def ask(work: dict[Node, int], asked: dict[str, Any]) -> Iterable[Message]:
+            self.roster.listener.asked(server_round, nodes, training=False)
+            messages = self._evaluating(work, lambda node: asked, server_round)
+            return self._answers(self._grid.send_and_receive(messages, timeout=self.federation.node_timeout))
+
+        return statistics.retaken(nodes, self._global, self.federation, server_round, ask, self._hear, self._leave_out)
 
     def _score(self, evaluation: Evaluation, replies: Iterable[Message], server_round: int) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         while True:
             for node, problem in evaluation.read(self._answers(replies), self._hear):
-                self._leave_out(node, f"could not evaluate: {problem}", lost=problem == NO_ANSWER)
+                self._leave_out(node, f"could not evaluate: {problem}", lost=problem == checks.NO_ANSWER)
             again = evaluation.replacements()
             if not again:
                 break
@@ -385,7 +377,7 @@ class DomainStrategy(FedAvg):
             )
         tally = evaluation.tally()
         self._result.accuracy, self._result.test_loss = tally.accuracy(), tally.loss()
-        self._result.others = tally.others()
+        self._result.others, self._result.counts = tally.others(), evaluation.counts()
         self._result.spread = evaluation.spread() if self.federation.everywhere else {}
         self._result.evaluated_share = evaluation.share
         if self.federation.validation:
@@ -396,46 +388,8 @@ class DomainStrategy(FedAvg):
         return asked and self.scores_round(server_round)
 
     def _local_domains(self, node: Node, server_round: int) -> dict[str, list[str]]:
-        """Return on which domains a node is to score its own model this round: all whose test images it sees."""
-        if not self._scores_clients(server_round):
-            return {}
-        own = [node.domain] if node.num_test else []
-        return {LOCAL_DOMAINS: list(self.federation.domains) if node.shared_test else own}
-
-    def _client_scores(self, updates: list[Update], server_round: int) -> ClientScores:
-        fed = self.federation
-        accuracy: dict[int, dict[str, float]] = {}
-        own: dict[int, float] = {}
-        for update in updates:
-            domains = self._local_domains(update.node, server_round)[LOCAL_DOMAINS]
-            try:
-                part = own_accuracy(update.metrics)
-                accuracy[update.node.index] = local_accuracy(update.metrics, domains)
-                own |= {} if part is None else {update.node.index: part}
-            except Refused as refused:
-                self._leave_out(update.node, f"could not score its own model: {refused}")
-        # No model was scored on what was drawn for another node.
-        nodes = (replace(node, shared_test=node.shared_test and not fed.own_tests) for node in self.roster.nodes)
-        return ClientScores(tuple(nodes), accuracy, own)
-
-    def _sift(self, replies: Iterable[Message]) -> tuple[list[Update], list[tuple[Node, str]]]:
-        """Return the replies that may be averaged, and why the others may not; both by node index."""
-        waiting, fed = dict(self._asked), self.federation
-        weights = SentWeights(decode(self._global), fed.max_update, fed.noise)
-        updates, problems = [], []
-        for reply in replies:
-            node = waiting.pop(reply.metadata.src_node_id)
-            try:
-                updates.append(self._read(node, reply, weights))
-            except Refused as refused:
-                problems.append((node, str(refused)))
-                checks.let_go(reply)
-        problems += [(node, NO_ANSWER) for node in waiting.values()]
-        updates.sort(key=lambda update: update.node.index)
-        strange = out_of_proportion([update.knowledge for update in updates], fed.max_update)
-        problems += [(updates[place].node, reason) for place, reason in strange.items()]
-        updates = [update for place, update in enumerate(updates) if place not in strange]
-        return updates, sorted(problems, key=lambda problem: problem[0].index)
+        """Return on which domains a node is to score its own model this round, as it is told."""
+        return own_models.asked_of(node, self.federation) if self._scores_clients(server_round) else {}
 
     def _read(self, node: Node, reply: Message, weights: SentWeights) -> Update:
         fed = self.federation

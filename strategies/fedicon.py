@@ -52,6 +52,12 @@ class FedICONStrategy(DomainStrategy):
                 "classifier, so there must be more rounds than that; the rest trains the encoder"
             )
 
+    @classmethod
+    def uses_rounds(cls, params: Params) -> str:
+        """Return that the two phases do, in a run that has both."""
+        assert isinstance(params, FedICONServerParams)
+        return "its classifier is trained in the last method.classifier_rounds" if params.last_rounds else ""
+
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Tell the phase of this round, if the run has two."""
         if not self.params.last_rounds:

@@ -9,6 +9,7 @@ Symbols: G^k global prototype of class k, alpha_t share of the contrast, t round
 Deviation: a class that no node of a round holds keeps its prototype.
 """
 
+from fedshift_wire.params import Params
 from strategies.base import Scalars
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask
@@ -19,6 +20,11 @@ from strategies.prototypes import mean_prototypes, one_per_class, stack_prototyp
 
 class FedProcStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
+
+    @classmethod
+    def uses_rounds(cls, params: Params) -> str:
+        """Return that alpha does."""
+        return "its alpha is 1 - t / rounds"
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Tell the round's alpha; nothing before there are prototypes."""

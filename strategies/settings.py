@@ -1,4 +1,4 @@
-"""What a configuration says of averaging. Pydantic only: the command line reads it without Flower."""
+"""What a configuration says of averaging and of the server after it. Pydantic only: no Flower on the command line."""
 
 from typing import Literal
 
@@ -23,3 +23,33 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     clip_norm: float | None = Field(None, gt=0)  # of clip: longest change of an update; null: the round's median
     trim: float = Field(0.2, gt=0, lt=0.5)  # of trimmed_mean: share of the nodes that is cut off at each end (beta)
     malicious: int = Field(1, ge=1)  # of krum: how many nodes of a round may lie (f); it needs 2f + 3 nodes
+
+
+class ServerConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What the server does with the average before it is the next global weights (``strategies.federation.stepping``).
+
+    ``momentum`` is that of ``fedavgm``, ``beta1`` that of ``fedadam`` and ``fedyogi``, as is ``beta2``; ``tau`` is that
+    of all but ``fedavgm``. Values are those of Flower's strategies, but for ``momentum``, which is 0 there: FedAvg.
+    """
+
+    #: none: the average is sent; else a server optimiser, by the rules of Flower's strategies of these names, for any
+    #: method that keeps the default merge.
+    optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = "none"
+    lr: float | None = Field(None, gt=0)  # null: Flower's: fedavgm 1, fedadam and fedadagrad 0.1, fedyogi 0.01
+    momentum: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    tau: float = Field(1e-3, gt=0)  # below it a second moment makes no difference
+
+    @property
+    def rate(self) -> float:
+        """The server's learning rate; 1 where there is no optimiser."""
+        usual = {"none": 1.0, "fedavgm": 1.0, "fedadam": 0.1, "fedyogi": 0.01, "fedadagrad": 0.1}
+        return usual[self.optimizer] if self.lr is None else self.lr
+
+    @property
+    def moments(self) -> int:
+        """How many arrays as large as the weights the server keeps."""
+        if self.optimizer == "fedavgm":
+            return int(self.momentum > 0)
+        return 0 if self.optimizer == "none" else 2

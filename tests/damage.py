@@ -20,9 +20,11 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dicom_files
 import digit_files
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,7 @@ from datasets.listing import Item
 from fedshift_wire.errors import DataError
 
 LONGEST = 30  # seconds for one file, after which the process shows where it hangs, and ends
+TIFFS = ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg")
 PIXELS = 1 << 20  # Pillow's bound in this process, so that a damaged size takes no seconds and no gigabytes
 
 
@@ -75,6 +78,28 @@ def mat_compressed(content: bytes) -> bytes:
 def image(kind: str, mode: str = "RGB", **options: Any) -> bytes:
     file = io.BytesIO()
     Image.fromarray(digit_files.noise(24, 20, 3)).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+def tiled_tiff() -> bytes:
+    """Return a TIFF of one Deflate tile of 32 x 32 pixels, more than the image has."""
+    packed = zlib.compress(digit_files.noise(32, 32).tobytes())
+    values = {256: 20, 257: 24, 258: 8, 259: 8, 262: 1, 277: 1, 322: 32, 323: 32, 324: 8, 325: len(packed)}
+    at = 8 + len(packed) + len(packed) % 2
+    tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in values.items())
+    return (
+        struct.pack("<2sHI", b"II", 42, at)
+        + packed.ljust(at - 8, b"\0")
+        + struct.pack("<H", len(values))
+        + tags
+        + bytes(4)
+    )
+
+
+def deep(kind: str) -> bytes:
+    """Return an image of 16 bits."""
+    file = io.BytesIO()
+    Image.fromarray(digit_files.noise(24, 20).astype(np.uint16) * 257).save(file, kind)
     return file.getvalue()
 
 
@@ -156,6 +181,18 @@ def kinds(folder: Path) -> dict[str, Kind]:
         "bmp": Kind("a.bmp", lambda: image("BMP", "P"), read_image),
         "webp": Kind("a.webp", lambda: image("WEBP", "RGBA"), read_image),
         "webp-lossless": Kind("a.webp", lambda: image("WEBP", lossless=True), read_image),
+        "png-deep": Kind("a.png", lambda: deep("PNG"), read_image, checked_png),
+        "tiff": Kind("a.tif", lambda: image("TIFF"), read_image),
+        "tiff-deep": Kind("a.tif", lambda: deep("TIFF"), read_image),
+        "tiff-palette": Kind("a.tif", lambda: image("TIFF", "P"), read_image),
+        **{f"tiff-{kind}": Kind("a.tif", partial(image, "TIFF", compression=kind), read_image) for kind in TIFFS},
+        "tiff-tiled": Kind("a.tif", tiled_tiff, read_image),
+        "dicom": Kind("a.dcm", dicom_files.grey, read_image),
+        "dicom-colour": Kind("a.dcm", dicom_files.colour, read_image),
+        **{
+            f"dicom-{kind}": Kind("a.dcm", partial(dicom_files.compressed, kind), read_image)
+            for kind in dicom_files.COMPRESSED
+        },
         "npz": Kind("art_train.npz", lambda: saved(digit_files.noise(6, 8, 8, 3)), read_npz, npz),
         "npz-packed": Kind("art_train.npz", lambda: npz(saved(digit_files.noise(6, 8, 8, 3))), read_npz),
         "npy": Kind(

@@ -25,7 +25,7 @@ def library() -> Any:
     try:
         import timm
     except ImportError:
-        raise ConfigError("model.name=timm:... needs timm, which is not here: pip install 'fedshift[timm]'") from None
+        raise ConfigError("networks timm:NAME need timm, which is not here: pip install 'fedshift[timm]'") from None
     return timm
 
 
@@ -116,7 +116,7 @@ def _made(name: str, size: int) -> nn.Module:
 def _config(name: str) -> Any:
     found = library().models.get_pretrained_cfg(name)
     if found is None:
-        raise ConfigError(f"model.name={PREFIX}{name}: timm says nothing of it")
+        raise ConfigError(f"timm says nothing of the network {name}")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision import models
+from torchvision import models  # type: ignore[import-untyped]
 
 from clients.models.catalog import Network, unknown
 from clients.models.libraries import LibraryEncoder, has_batchnorm, passed, too_odd, without_weights
@@ -61,7 +61,7 @@ def pretrained(name: str) -> dict[str, Tensor]:
         OSError: If they cannot be fetched.
     """
     try:
-        weights = models.get_model_weights(name).DEFAULT  # type: ignore[attr-defined]
+        weights = models.get_model_weights(name).DEFAULT
     except (AttributeError, ValueError):
         raise ConfigError(f"model.download: torchvision has no weights of {name}") from None
     return dict(weights.get_state_dict(progress=False, check_hash=True))
@@ -195,7 +195,7 @@ def _head(name: str, body: nn.Module) -> tuple[str, nn.Linear]:
             if found:
                 return found[-1]
     raise ConfigError(
-        f"model.name={PREFIX}{name}: its head is no linear layer, so it cannot be divided into encoder and classifier"
+        f"the head of {PREFIX}{name} is no linear layer, so the network cannot be divided into encoder and classifier"
     )
 
 

@@ -1,11 +1,11 @@
 """What a node is told about models and training. Pydantic only: the command line reads it without torch."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
-from fedshift_wire.bounds import MOST_BATCH, MOST_CORES
+from fedshift_wire.bounds import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
 from fedshift_wire.params import BatchSize, Rounds
 
 Precision = Literal["auto", "bf16", "float32"]
@@ -17,6 +17,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 #: What does not train: stages are counted from the images.
 Freeze = Annotated[str, Field(pattern=r"^(none|encoder|norm|stages:[1-9][0-9]?)$")]
+MOST_STEPS = 100  # rounds after which a learning rate changes
 
 
 def _in_order(scale: tuple[float, float]) -> tuple[float, float]:
@@ -71,23 +72,66 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     lr: float = Field(gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-5, ge=0)
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # momentum is that of SGD; the other two have their usual betas
+    #: momentum is that of SGD; the other two have their usual betas, and adamw's decay is apart from the gradient.
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     clip: float | None = Field(None, gt=0)  # largest L2 norm of a step's gradient; null: not clipped
     lr_decay: float = Field(1.0, gt=0, le=1)  # the rate of round t is lr * lr_decay^(t - 1)
-    #: Over the rounds of the run, from lr in the first to ``schedule_end`` times lr in the last; none: the same in all.
-    schedule: Literal["none", "linear", "cosine"] = "none"
+    #: linear, cosine: over the rounds of the run, from lr in the first (the last of the warm-up) to ``schedule_end``
+    #: times lr in the last; step: lr times ``schedule_factor`` for each of ``schedule_steps`` that is over; none: the
+    #: same in all. All are multiplied with ``lr_decay`` and the warm-up (:meth:`lr_factor`).
+    schedule: Literal["none", "linear", "cosine", "step"] = "none"
     schedule_end: float = Field(0.1, ge=0, le=1)
+    schedule_steps: tuple[Rounds, ...] = Field((), max_length=MOST_STEPS)  # rounds after which the rate changes
+    schedule_factor: float = Field(0.1, gt=0, le=1)
+    warmup_rounds: int = Field(0, ge=0, le=MOST_ROUNDS)  # the first rounds have 1/n, 2/n, ... n/n of the rate; 0: none
     precision: Precision = "auto"
     threads: int = Field(
         0, ge=0, le=MOST_CORES
     )  # CPU threads of a node; 0: those that Ray gave, else one in simulation
 
+    @field_validator("schedule_steps")
+    @classmethod
+    def _rising(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
+        if list(steps) != sorted(set(steps)):
+            raise ValueError(f"expected rounds that rise, such as [30, 60], found {as_found(list(steps))}")
+        return steps
+
+    @model_validator(mode="after")
+    def _steps_and_schedule(self) -> Self:
+        if (self.schedule == "step") != bool(self.schedule_steps):
+            raise ValueError(
+                f"schedule=step and schedule_steps=[30, 60] go together, found schedule={self.schedule} and "
+                f"schedule_steps={as_found(list(self.schedule_steps))}"
+            )
+        return self
+
+    @property
+    def needs_rounds(self) -> bool:
+        """Whether the rate of a round goes by the number of rounds of the run."""
+        return self.schedule in ("linear", "cosine")
+
     def lr_factor(self, server_round: int, rounds: int) -> float:
-        """Return what the learning rate is multiplied by in a round (from 1) of ``rounds``."""
+        r"""Return what the learning rate is multiplied by in a round t (from 1) of T = ``rounds``.
+
+        .. math:: \gamma^{t-1}\cdot\min(1,t/W)\cdot s(t)
+
+        where gamma is ``lr_decay`` and W ``warmup_rounds`` (without warm-up the second factor is 1). With the progress
+        :math:`p=(t-w)/(T-w)`, w = max(W, 1), held within 0 and 1, and e = ``schedule_end``, s(t) is
+
+        * linear: :math:`e+(1-e)(1-p)`
+        * cosine: :math:`e+(1-e)(1+\cos\pi p)/2`
+        * step: :math:`f^k`, f = ``schedule_factor``, k the number of ``schedule_steps`` below t
+        * none: 1
+        """
         decayed = self.lr_decay ** (server_round - 1)
-        if self.schedule == "none" or rounds < 2:
+        if server_round < self.warmup_rounds:
+            decayed *= server_round / self.warmup_rounds
+        if self.schedule == "step":
+            return decayed * self.schedule_factor ** sum(step < server_round for step in self.schedule_steps)
+        first = max(self.warmup_rounds, 1)  # the round of the whole rate, from which a schedule goes
+        if self.schedule == "none" or rounds <= first:
             return decayed
-        done = min(server_round - 1, rounds - 1) / (rounds - 1)  # 0 in the first round, 1 in the last
+        done = min(max(server_round - first, 0), rounds - first) / (rounds - first)  # 0 in that round, 1 in the last
         left = 1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
         return decayed * (self.schedule_end + (1 - self.schedule_end) * left)
 

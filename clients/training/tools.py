@@ -17,11 +17,13 @@ from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
 from clients.training.batches import Batch
+from clients.training.counting import Counting
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import Stopwatch
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.counts import Counts
 from fedshift_wire.seeding import generator, torch_seed
 
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
@@ -57,11 +59,13 @@ class Scores:
         correct: Correct top-1 predictions.
         loss_sum: Cross-entropy summed over the images.
         others: Correct predictions of the same images scored in another way, by its name.
+        counts: What the figures are made of, where they are asked for.
     """
 
     correct: int
     loss_sum: float
     others: Mapping[str, int] = field(default_factory=dict)
+    counts: Counts | None = field(default=None, compare=False)
 
 
 class NodeTools(NumPyClient):
@@ -96,10 +100,12 @@ class NodeTools(NumPyClient):
         self.steps = 0
         self.watch = Stopwatch(setup.device, on=setup.profile)
         self._taken, self._buffer = self._bench.room(train_set.x.shape[1:])
-        self._private = private - model.frozen
+        self._private = private
         self.shared_frozen = model.frozen - private
         self.shared_names = [name for name in model.state_dict() if name not in private | model.frozen]
         self._by_batch = False  # scores take BatchNorm's statistics of each batch
+        self._counts = False  # scores tell what the figures are made of
+        self._counting: Counting | None = None  # of the pass that goes on
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
 
@@ -196,9 +202,21 @@ class NodeTools(NumPyClient):
         with torch.inference_mode():
             for x, y in self.plain_batches(images, least=2 if self._by_batch else 1):
                 logits = predict(x)
-                correct += (logits.argmax(dim=1) == y).sum()
+                predicted = logits.argmax(dim=1)
+                correct += (predicted == y).sum()
                 loss_sum += losses.cross_entropy(logits, y) * len(y)
+                if self._counting is not None:
+                    self._counting.add(logits, predicted, y)
         return int(correct), float(loss_sum)
+
+    def scored(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> Scores:
+        """As :meth:`score`, with what the figures are made of where the server asks for it."""
+        self._counting = counting = Counting(self.model.num_classes) if self._counts else None
+        try:
+            correct, loss_sum = self.score(images, predict)
+        finally:
+            self._counting = None
+        return Scores(correct, loss_sum, counts=None if counting is None else counting.counts())
 
     def _scored_by(self, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """Return how images are classified while scores go by the statistics of each batch, else ``predict`` itself."""

@@ -9,10 +9,11 @@ import ctypes
 import functools
 import sys
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clients.images.augment import Pipeline
 from clients.models.networks import SplitModel
@@ -73,7 +74,7 @@ class Workbench:
         It passes over parameters without a gradient, which a method may freeze in between.
         """
         if self._optimizer is None:
-            self._optimizer = self._make_optimizer()
+            self._optimizer = optimizer_of(self._train, self.model.parameters())
         if self._train.optimizer != "sgd":
             self._optimizer.state.clear()
             return self._optimizer
@@ -81,16 +82,6 @@ class Workbench:
             if state.get("momentum_buffer") is not None:
                 state["momentum_buffer"].zero_()  # 0 m + g = g: as if it had never been there
         return self._optimizer
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        cfg, weights = self._train, self.model.parameters()
-        # foreach: all weights in a few calls; the same bits on a CPU (fused: not with frozen parts)
-        if cfg.optimizer == "sgd":
-            return torch.optim.SGD(
-                weights, lr=cfg.lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay, foreach=True
-            )
-        kind = torch.optim.Adam if cfg.optimizer == "adam" else torch.optim.AdamW
-        return kind(weights, lr=cfg.lr, weight_decay=cfg.weight_decay, foreach=True)
 
     def room(self, image: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return memory for the largest batch of images of a shape (H, W, 3), uint8 and float32.
@@ -102,6 +93,17 @@ class Workbench:
             self._taken = torch.empty(shape, dtype=torch.uint8, device=self._device)
             self._buffer = torch.empty(shape, device=self._device)
         return self._taken, self._buffer
+
+
+def optimizer_of(train: TrainConfig, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimiser that a run asks for, at its rate before any schedule."""
+    # foreach: all weights in a few calls; the same bits on a CPU (fused: not with frozen parts)
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(
+            weights, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, foreach=True
+        )
+    kind = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
+    return kind(weights, lr=train.lr, weight_decay=train.weight_decay, foreach=True)
 
 
 class DeviceImages:

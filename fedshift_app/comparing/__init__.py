@@ -49,7 +49,7 @@ def compare(
     Args:
         runs: Run folders, folders that hold some, results files (``comparing.runs.read``).
         paper: Id of a printed table, such as ``f2dc.table1b``, whose rows stand beside ours.
-        score: Which numbers: last5, final, best, validation or clients.
+        score: Which numbers, see ``comparing.runs.SCORES``.
         allow_different: Put runs of different settings into groups of their own.
 
     Raises:

@@ -103,7 +103,7 @@ def _as_told(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif key not in UNTOLD:
             found[key] = value
     if found[SIZE] is None:
-        found[SIZE] = catalog.get(settings["dataset.name"]).size
+        found[SIZE] = catalog.get(settings["dataset.of"] or settings["dataset.name"]).size
     return found
 
 

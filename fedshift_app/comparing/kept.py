@@ -7,6 +7,7 @@ from typing import Any
 
 from fedshift_app.comparing import runs
 from fedshift_app.run.durable import write_atomically
+from fedshift_app.run.figures import SHORT
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.yaml_files import read_yaml
@@ -50,6 +51,9 @@ def _content(place: Path) -> dict[str, Any]:
     resolved = told["resolved"]
     resolved["dataset"] = {key: value for key, value in resolved["dataset"].items() if key != "data_dir"}
     results: dict[str, Any] = json.loads((place / RESULTS_FILE).read_text(encoding="utf-8"))
+    if figures := results.get("figures"):  # without what grows with the classes
+        short = {name: one and {key: one[key] for key in ("n", *SHORT)} for name, one in figures["domains"].items()}
+        results["figures"] = {"round": figures["round"], "domains": short}
     return results | {"config": told}
 
 

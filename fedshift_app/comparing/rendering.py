@@ -11,7 +11,7 @@ from typing import Any
 
 from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import Spread
-from fedshift_app.comparing.table import Numbers, Row
+from fedshift_app.comparing.table import WORST, Numbers, Row, same_worst
 from fedshift_app.run.logs import cleaned
 
 _STYLE = """
@@ -138,6 +138,8 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
     for column in numbers.columns:
         value = row.values.get(column, Spread(None, None, 0))
         found |= {column: value.mean, f"{column} std": value.std, f"{column} n": value.n}
+    if WORST in numbers.columns:
+        found["worst domain"] = row.worst
     if row.difference is not None:
         told = row.difference
         found |= {
@@ -165,12 +167,13 @@ def _grid(numbers: Numbers) -> tuple[tuple[str, ...], list[_Line]]:
     head = ("method", "scored", "n", *numbers.columns, *extra)
     lines = []
     group = ""
+    named = not same_worst(numbers.rows)  # else a note names it
     for row in numbers.rows:
         if row.group != group:
             group = row.group
             lines.append(_Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
         cells = [row.label, row.scored, str(len(row.seeds))]
-        cells += [_spread(row.values.get(column)) for column in numbers.columns]
+        cells += [_cell(row, column, named) for column in numbers.columns]
         if compared:
             told = row.difference
             p = "" if told is None or told.p is None else _p(told.p)
@@ -179,6 +182,10 @@ def _grid(numbers: Numbers) -> tuple[tuple[str, ...], list[_Line]]:
         lines.append(_Line(tuple(cells), best))
         lines += _paper_lines(row, numbers, len(extra))
     return head, lines
+
+
+def _cell(row: Row, column: str, named: bool) -> str:
+    return f"{_spread(row.values.get(column))}{f' {row.worst}' if named and column == WORST and row.worst else ''}"
 
 
 def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[_Line]:

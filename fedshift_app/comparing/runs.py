@@ -9,10 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from datasets import catalog
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.run import told as told_of_run
+from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE
 from fedshift_wire.bounds import as_found
@@ -24,9 +26,9 @@ from strategies.federation.schedule import BN_WAYS_TOLD
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
 #: and so is one whose personal models are scored elsewhere.
-ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "evaluate.personal_on")
+ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on")
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number.
-ASIDE = (*FREE, "seed", "experiment", "model.bn_keep")
+ASIDE = (*FREE, "seed", "experiment", "model.bn_keep", "keep")
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
 NODES = "nodes"
 #: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
@@ -45,6 +47,15 @@ class Chosen(_Results):
 
     round: int
     domains: dict[str, float | None]
+
+
+class Stopped(_Results):
+    """An early end."""
+
+    after_round: int
+    of: int
+    best_round: int
+    patience: int
 
 
 class Clients(_Results):
@@ -70,10 +81,12 @@ class Results(_Results):
     final: dict[str, float | None]
     best_test: Chosen
     best_validation: Chosen | None = None
+    stopped_early: Stopped | None = None
     client_models: Clients | None = None
     others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
     spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
     scored_with: str = AVERAGED  # the way of evaluate.bn behind domains, final, best_test and best_validation
+    figures: Figures | None = None  # of the last round; none of a run of an earlier version, or that asked for none
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
@@ -141,12 +154,12 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
 
     Asked by conf/methods and by the experiment's ``methods:``. The experiment without it is that with its own method:
     FedAvg, or, where nodes have different networks, FedSeProto, which asks for nothing either. Of an experiment that
-    is not in conf/experiments nothing is known: then every difference counts as one.
+    is not in conf/experiments, and of a user's own images, nothing is known: then every difference counts as one.
 
     Returns:
         By dotted key the value that the method asks for, and that of the experiment.
     """
-    if experiment not in names("experiments"):
+    if not _known(experiment, dataset):
         return {}
     asked = usual_settings(experiment, dataset, method)
     plain = _settings({"experiment": experiment, "dataset": dataset})
@@ -161,9 +174,9 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
 def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, Any]:
     """Return the settings of a method in an experiment by dotted key, with nothing set by hand.
 
-    Of an experiment that is not in conf/experiments nothing is known.
+    Of an experiment that is not in conf/experiments, and of a user's own images, nothing is known.
     """
-    if experiment not in names("experiments"):
+    if not _known(experiment, dataset):
         return {}
     return _settings({"experiment": experiment, "dataset": dataset, "method": method})
 
@@ -179,6 +192,12 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
     config = configuration.resolve({"experiment": experiment, "set": given})
     nodes = config.allocation.num_nodes()
     return as_asked(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
+
+
+def _known(experiment: str, dataset: str) -> bool:
+    """Return whether an experiment of ours can be resolved with a data set by its name alone."""
+    named = experiment in names("experiments") and dataset in catalog.DATASETS
+    return named and catalog.get(dataset).own is None
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
@@ -297,6 +316,19 @@ def _by_statistics(way: str) -> Score:
     return take
 
 
+def _by_figure(name: str) -> Score:
+    def take(run: Run) -> dict[str, float | None]:
+        told = run.results.figures
+        if told is None:
+            raise ConfigError(
+                f"--score {name}: {run.name} has no figures (evaluate.figures=true; runs of earlier versions had none)"
+            )
+        domains = {domain: told.domains.get(domain) for domain in run.results.domains}
+        return {domain: None if one is None else getattr(one, name) for domain, one in domains.items()}
+
+    return take
+
+
 def _all_statistics(run: Run) -> dict[str, float | None]:
     """Return the average over the domains by way of ``evaluate.bn``; None where one was not asked or lacks a domain."""
     found: dict[str, float | None] = {}
@@ -308,6 +340,11 @@ def _all_statistics(run: Run) -> dict[str, float | None]:
 
 #: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is told.
 MEASURES = {"clients": "GATA", "bn": AVERAGED}
+#: The scores of ``--score`` that are not accuracies, and what they are called; of ``ece`` the lowest is the best.
+FIGURES = {
+    "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC", "ece": "expected calibration error",
+}  # fmt: skip
+LOWEST_IS_BEST = ("ece",)
 #: The scores of ``--score``.
 SCORES: dict[str, tuple[Score, str]] = {
     "last5": (lambda run: run.results.domains, "mean of the last five rounds"),
@@ -319,5 +356,6 @@ SCORES: dict[str, tuple[Score, str]] = {
         f"{BN_SCORE}{way}": (_by_statistics(way), f"BatchNorm's statistics {told}, mean of the last five rounds")
         for way, told in BN_WAYS_TOLD.items()
     },
+    **{name: (_by_figure(name), "last round") for name in FIGURES},
     "clients": (_clients, "client models after local training, mean of the last five rounds"),
 }

@@ -13,12 +13,15 @@ from fedshift_app.comparing.papers import PLAIN
 from fedshift_app.comparing.runs import BASELINE, NODES, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, Spread, paired, spread
 from fedshift_app.config import registry
+from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.folder import ON_ALL, lost_told
+from fedshift_app.run.scores import worst
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
-AVG, STD = "AVG", "STD"
+AVG, STD, WORST = "AVG", "STD", "WORST"
+OVERALL = (AVG, STD, WORST)  # columns that are no domain
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Row:
         difference: The headline less that of the baseline; None where there is none.
         best: The columns in which it is the best of its group.
         paper: The printed row.
+        worst: The domain that is the worst in all its runs; empty where it is not the same.
     """
 
     label: str
@@ -67,6 +71,7 @@ class Row:
     difference: Paired | None = None
     best: frozenset[str] = frozenset()
     paper: PaperRow | None = None
+    worst: str = ""
 
     @property
     def method(self) -> str:
@@ -134,19 +139,20 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
         members.setdefault((group, label), []).append(run)
     notes: list[str] = []
     accuracy = score not in reading.MEASURES
+    lowest = score in reading.LOWEST_IS_BEST
     rows = [
-        _row(label, group, _once_per_seed(label, same, notes), take, accuracy)
+        _row(label, group, _once_per_seed(label, same, notes), take, accuracy, lowest)
         for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
     ]
     headline = reading.MEASURES.get(score, AVG)
-    columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in (AVG, STD)))
+    columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in OVERALL))
     if accuracy:
-        columns += (AVG, STD)
-    rows = [_with_best(_with_difference(row, rows, headline), rows, columns) for row in rows]
+        columns += (AVG, STD) if len(columns) < 2 else OVERALL
+    rows = [_with_best(_with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
     if table is not None:
         rows = [_beside(row, table, columns) for row in rows]
-    title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(accuracy)} (%), {called}"
-    notes = [*_notes(rows, headline, accuracy), *notes]
+    title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
+    notes = [*_notes(rows, headline, accuracy, lowest), *notes]
     notes += [
         f"{method}, where a row does not name it: "
         + ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in values.items())
@@ -166,8 +172,8 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
     )  # fmt: skip
 
 
-def _measure(accuracy: bool) -> str:
-    return "top-1 accuracy" if accuracy else "scores"
+def _measure(score: str) -> str:
+    return "scores" if score in reading.MEASURES else reading.FIGURES.get(score, "top-1 accuracy")
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
@@ -193,12 +199,15 @@ def _once_per_seed(label: str, runs: Sequence[Run], notes: list[str]) -> list[Ru
     return list(kept.values())
 
 
-def _row(label: str, group: str, runs: list[Run], take: reading.Score, accuracy: bool) -> Row:
-    by_seed = {run.results.seed: _with_average(take(run)) if accuracy else take(run) for run in runs}
+def _row(label: str, group: str, runs: list[Run], take: reading.Score, accuracy: bool, lowest: bool) -> Row:
+    taken = {run.results.seed: take(run) for run in runs}
+    by_seed = {seed: _with_average(one, lowest) if accuracy else one for seed, one in taken.items()}
     columns = dict.fromkeys(column for values in by_seed.values() for column in values)
     values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
     scored = "/".join(dict.fromkeys(_scored(run) for run in runs))
-    return Row(label, group, scored, tuple(runs), by_seed, values)
+    worsts = {_worst(one, lowest) for one in taken.values()} if accuracy else set()
+    worst = (worsts.pop() or "") if len(worsts) == 1 else ""
+    return Row(label, group, scored, tuple(runs), by_seed, values, worst=worst)
 
 
 def _scored(run: Run) -> str:
@@ -206,13 +215,19 @@ def _scored(run: Run) -> str:
     return f"{kind} on all" if run.results.evaluated == ON_ALL else kind
 
 
-def _with_average(domains: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Add average and spread over the domains; unknown where a domain is: over a part it is another quantity."""
+def _worst(domains: Mapping[str, float | None], lowest: bool) -> str | None:
+    """Return the worst domain; None where a domain is unknown, or there is one only."""
+    return None if None in domains.values() else worst(domains, lowest=not lowest)
+
+
+def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str, float | None]:
+    """Add average, spread and worst of the domains; unknown where a domain is: over a part it is another quantity."""
     known = [value for value in domains.values() if value is not None]
     full = len(known) == len(domains)
     return dict(domains) | {
         AVG: statistics.fmean(known) if full else None,
         STD: statistics.stdev(known) if full and len(known) > 1 else None,
+        WORST: None if (least := _worst(domains, lowest)) is None else domains[least],
     }
 
 
@@ -227,14 +242,17 @@ def _with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
     return replace(row, difference=paired(row.headline(headline), base.headline(headline)))
 
 
-def _with_best(row: Row, rows: Sequence[Row], columns: Sequence[str]) -> Row:
-    """Mark the columns in which the row has the best mean of its group: the lowest STD, the highest of all else."""
+def _with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: bool) -> Row:
+    """Mark the columns in which the row has the best mean of its group: the lowest STD, the highest of all else.
+
+    Where ``lowest`` is the best, that of all.
+    """
     group = [other for other in rows if other.group == row.group]
     best = set()
     for column in columns:
         means = [m for other in group if (found := other.values.get(column)) and (m := found.mean) is not None]
         own = row.values.get(column)
-        if len(means) > 1 and own is not None and own.mean == (min(means) if column == STD else max(means)):
+        if len(means) > 1 and own is not None and own.mean == (min(means) if lowest or column == STD else max(means)):
             best.add(column)
     return replace(row, best=frozenset(best))
 
@@ -274,13 +292,13 @@ def _comparable(row: Row, beside: papers.Beside) -> dict[str, str]:
     if beside.unseen:
         held_out = row.runs[0].config["allocation.held_out"]
         return {column: printed for column, printed in ours.items() if column in held_out}
-    domains = set(beside.columns.values()) - {AVG, STD}
-    if domains and AVG in row.values and domains != row.values.keys() - {AVG, STD}:
-        return {column: printed for column, printed in ours.items() if column not in (AVG, STD)}
+    domains = set(beside.columns.values()) - {*OVERALL}
+    if domains and AVG in row.values and domains != row.values.keys() - {*OVERALL}:
+        return {column: printed for column, printed in ours.items() if column not in OVERALL}
     return ours
 
 
-def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
+def _notes(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> list[str]:
     found = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
     ways = {run.results.scored_with for row in rows for run in row.runs} - {AVERAGED}
     if accuracy and ways:
@@ -291,6 +309,12 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
         found.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
     if accuracy:
         found.append("STD: over the domains of a run, then mean and spread over seeds")
+        if any(WORST in row.values and row.values[WORST].n for row in rows):
+            least = "highest" if lowest else "lowest"
+            same = same_worst(rows)
+            where = f", {same} in all" if same else "; named where it is the same in all runs of a row"
+            found.append(f"WORST: the {least} domain of each run{where}")
+    found += _images(rows)
     if any(row.best for row in rows):
         found.append("marked: the best mean of a column, which says nothing of significance")
     if any(row.difference is not None for row in rows):
@@ -309,12 +333,16 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
                 f"{', '.join(map(str, base.seeds))}: paired on {common}"
             )
         for seed, values in row.by_seed.items():
-            missing = [column for column, value in values.items() if value is None and column not in (AVG, STD)]
+            missing = [column for column, value in values.items() if value is None and column not in OVERALL]
             if missing:
                 found.append(f"{_named(row)}, seed {seed}: no {', '.join(missing)}; no average over the rest is taken")
     found += [
         f"{_named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
         for row in rows for run in row.runs if run.results.lost
+    ]  # fmt: skip
+    found += [
+        f"{_named(row)}, seed {run.results.seed} {stop_told(run.results.stopped_early.model_dump())}"
+        for row in rows for run in row.runs if run.results.stopped_early is not None
     ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
         found.append("scored personal: each node's own model, on its own domain; that is not the global model's task")
@@ -328,6 +356,27 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool) -> list[str]:
                 f"standard deviation over nodes {each}"
             )
     return found
+
+
+def same_worst(rows: Sequence[Row]) -> str:
+    """Return the domain that is the worst of all runs; empty where there is none such."""
+    named = {row.worst for row in rows}
+    return named.pop() if len(named) == 1 else ""
+
+
+def _images(rows: Sequence[Row]) -> list[str]:
+    """Return how many test images are behind the numbers, of runs that tell it; rows with the same numbers together."""
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        for run in row.runs:
+            if run.results.figures is not None:
+                known = {name: one.n for name, one in run.results.figures.domains.items() if one is not None}
+                named = told.setdefault(", ".join(f"{name} {number}" for name, number in known.items()), [])
+                if _named(row) not in named:
+                    named.append(_named(row))
+    if len(told) == 1:
+        return [f"test images: {next(iter(told))}"]
+    return [f"test images of {', '.join(who)}: {images}" for images, who in told.items()]
 
 
 def _named(row: Row) -> str:
@@ -346,8 +395,8 @@ def _paper_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
     found.append(f"budget: {told}; network {config['model.name']} (paper {paper.backbone})")
     if printed.model_evaluated:
         found.append(f"the paper scores {printed.model_evaluated}")
-    domains = {column for row in rows for column in row.values} - {AVG, STD}
-    theirs = set(beside.columns.values()) - {AVG, STD}
+    domains = {column for row in rows for column in row.values} - {*OVERALL}
+    theirs = set(beside.columns.values()) - {*OVERALL}
     for names, who in ((theirs - domains, "in the paper only"), (domains - theirs, "in the runs only")):
         if names and theirs:
             found.append(f"{who}: {', '.join(sorted(names))}")

@@ -74,7 +74,7 @@ def brought(config: RunConfig) -> dict[str, str]:
     """Return the version of each package, and the start of the SHA-256 of each file, that extends FedShift in a run."""
     used: list[tuple[extensions.Registry[Any], str]] = [
         (registry.METHODS, config.method["name"]),
-        (catalog.DATASETS, config.dataset.name),
+        (catalog.DATASETS, config.dataset.kind),
         *((NETWORKS, name) for name in (config.model.name, *config.model.per_node)),
         *((registry.MODULES, entry["name"]) for entry in config.modules),
     ]

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from clients.adapt.catalog import ADAPTATIONS
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config import extending, networks, recipes, registry
+from fedshift_app.config import extending, networks, own_names, recipes, registry
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
@@ -54,7 +54,7 @@ DEFAULT_EXPERIMENT = "handwritten"
 SUGGESTED = (DEFAULT_EXPERIMENT, "digits-small")  # to who asks for one that is like none
 
 #: What a file may say of a method besides its parameters.
-ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "evaluate", "rounds")
+ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "server", "evaluate", "rounds")
 #: The sections that make a recipe: what another method's recipe left in them is not this method's.
 OF_RECIPES = ("modules", "adapt", "aggregation")
 
@@ -124,6 +124,7 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     _set_flat(layers, given)
     for dotted, value in overrides.items():
         set_dotted(layers, dotted, value)
+    layers["dataset"] = own_names.filled(layers["dataset"])
     networks.find_file(layers, path)
     config = networks.with_digest(validate(layers))
     check_tracker(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
@@ -141,6 +142,7 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
     _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
     for key, value in overrides.items():
         set_dotted(layers, key, value)
+    layers["dataset"] = own_names.filled(layers["dataset"])
     try:
         config = DatasetConfig.model_validate(layers["dataset"])
     except ValidationError as error:
@@ -210,6 +212,12 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
         raise ConfigError(
             f"aggregation.robust={config.aggregation.robust}: {method.name!r} merges weights in a way of its own; "
             f"robust averages go with {', '.join(able)}"
+        )
+    if config.server.optimizer != "none" and not method.strategy_class().averages():
+        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
+        raise ConfigError(
+            f"server.optimizer={config.server.optimizer}: {method.name!r} merges weights in a way of its own, and may "
+            f"rely on their being sent; server optimisers go with {', '.join(able)}"
         )
     check_method(config.privacy, method, config.evaluate)
     recipes.check_needs(config, method)
@@ -359,18 +367,22 @@ def _with_dataset(
     name, own = _chosen(section_of(layers, "dataset"), "dataset", wanted, "")
     if not name:
         raise ConfigError("dataset: the experiment lacks the key dataset.name")
-    catalog.get(name)
+    known = own_names.dataset(name, overrides.get("dataset.of", own.get("of", "")))
     images = section_of(layers, "images") if own else {}
-    defaults = _dataset_defaults(catalog.get(name))
-    dataset = {"domains": defaults["domains"]} | own | {"name": name}
-    return layers | {"dataset": dataset, "images": defaults.get("images", {}) | dict(of_method) | images}
+    defaults = _dataset_defaults(known)
+    domains = {"domains": defaults["domains"]} if "domains" in defaults else {}
+    found = {"dataset": domains | own | {"name": name}}
+    found["images"] = defaults.get("images", {}) | dict(of_method) | images
+    if "allocation" in defaults:
+        found["allocation"] = dict(defaults["allocation"]) | section_of(layers, "allocation")
+    return layers | found
 
 
 def _dataset_defaults(dataset: Dataset) -> dict[str, Any]:
     """Return what is said of a data set: conf/datasets of ours, its own ``defaults`` of any other."""
     if catalog.DATASETS.origin(dataset.name) == OURS:
         return read_yaml(CONF / "datasets" / f"{dataset.name}.yaml")
-    return {"domains": dataset.domains} | dict(dataset.defaults)
+    return ({"domains": dataset.domains} if dataset.domains else {}) | dict(dataset.defaults)
 
 
 def _set_flat(layers: dict[str, Any], given: Mapping[str, Any]) -> None:

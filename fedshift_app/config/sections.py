@@ -2,15 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from clients.models.catalog import NETWORKS
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from datasets import catalog
-from datasets.base import Source
-from datasets.corruptions import CORRUPTIONS
+from datasets import catalog, folders
+from datasets.base import TEST_SHARE, Dataset, Form, Names, Resize, Source
+from datasets.corruptions import CORRUPTIONS, LARGEST_SIDE, SMALLEST_SIDE
 from datasets.splits import Allocation
 from fedshift_app.config import networks, registry
 from fedshift_app.config.privacy import PrivacyConfig
@@ -22,26 +22,78 @@ from fedshift_wire.names import AVERAGED, OWN
 from fedshift_wire.params import Params, Rounds, Seconds, Seed
 from fedshift_wire.paths import check_path
 from strategies.federation.schedule import EvaluateConfig
-from strategies.settings import AggregationConfig
+from strategies.settings import AggregationConfig, ServerConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 MOST_BYTES = 150  # of such a name: method, seed and time stand beside it in a folder's name, which has 255
+
+WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
 
 
 class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which images."""
 
     name: str
+    of: str = ""  # the data set that reads the images, where ``name`` is a user's own word for them: folders
     domains: tuple[str, ...]  # the domains of this run, in the order of tables
+    classes: tuple[str, ...] = ()  # of folders, in the order of labels; other data sets have their own
     data_dir: str = ""  # where the images are; empty: the data set makes its own
+    labels: str = ""  # of folders: the table in data_dir that names images; empty: labels.csv, where there is one
     download: bool = False  # let torchvision fetch what it can
-    seed: Seed = 0  # of generated images
-    size: int | None = Field(None, ge=16, le=512)  # height and width in pixels; null: the data set's own
+    seed: Seed = 0  # of generated images, and of the split of folders
+    size: int | None = Field(None, ge=16, le=1024)  # height and width in pixels; null: the data set's own
+    #: How an image that is no square becomes one. squash: both sides to the size; crop: the shorter side, and the
+    #: middle of the longer one; pad: the longer side, on black.
+    resize: Resize = "squash"
+    #: Of files with more than 8 bits a channel, the values that become black and white, in DICOM those of the modality
+    #: (Hounsfield); null: the full range, of DICOM the file's own window.
+    window: tuple[WindowEnd, WindowEnd] | None = None
+    #: Of folders: the part of each class that is test, where images do not say themselves; null: 0.2.
+    test_share: float | None = Field(None, gt=0, lt=1)
+    skip_broken: bool = False  # go on without images that cannot be read, and name them
 
-    def source(self) -> Source:
-        """Return where the images come from on this machine."""
-        return Source(Path(self.data_dir) if self.data_dir else None, self.download, self.seed)
+    @field_validator("window")
+    @classmethod
+    def _rises(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
+        if window is not None and not window[0] < window[1]:
+            raise ValueError(f"expected [low, high] with low below high, found [{window[0]:g}, {window[1]:g}]")
+        return window
+
+    def form(self) -> Form:
+        """Return how images become squares of 8 bits a channel."""
+        return Form(self.resize, self.window)
+
+    @field_validator("labels")
+    @classmethod
+    def _names_a_file(cls, labels: str) -> str:
+        # A server says it to nodes: it must not be a way to other files.
+        if labels and not (FOLDER_NAME.fullmatch(labels) and labels.isprintable() and labels.endswith(".csv")):
+            raise ValueError(f"{as_found(labels)}; allowed is the name of a .csv file right in data-dir")
+        return labels
+
+    @property
+    def kind(self) -> str:
+        """The name of the data set that reads the images."""
+        return self.of or self.name
+
+    def source(self, data_dir: Path | None = None) -> Source:
+        """Return where the images come from on this machine.
+
+        Args:
+            data_dir: A real node's own folder; None for the configuration's.
+        """
+        there = data_dir or (Path(self.data_dir) if self.data_dir else None)
+        share = TEST_SHARE if self.test_share is None else self.test_share
+        return Source(there, self.download, self.seed, self.classes, self.labels, share, self.skip_broken)
+
+    def known(self) -> Dataset:
+        """Return the data set as this run has it.
+
+        Raises:
+            ConfigError: If there is none of that name, or its package cannot be used.
+        """
+        return catalog.stated(self.kind, Names(self.domains, self.classes), self.name)
 
 
 class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -93,12 +145,16 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     modules: tuple[Section, ...] = ()  # of each entry ``name`` and the parameters
     adapt: Section = FrozenDict({"name": registry.NONE})  # ``name`` and the parameters
     aggregation: AggregationConfig = AggregationConfig()
+    server: ServerConfig = ServerConfig()
     plugins: tuple[str, ...] = ()  # a user's own Python files, in simulation only
     federation: FederationConfig = FederationConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     shift: ShiftConfig = ShiftConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    rounds: Rounds
+    #: Which round's model the run is for, and keeps beside those it can go on from: the last, or that with the best
+    #: validation accuracy (``fedshift_app.run.choosing``).
+    keep: Literal["last", "best-validation"] = "last"
+    rounds: Rounds  # with ``evaluate.patience`` the most
     seed: Seed = 0
     profile: bool = False  # tell where the time of each round went
     tracking: TrackerName = "none"  # show the rounds elsewhere as well, beside metrics.jsonl
@@ -152,7 +208,12 @@ def check_dataset(config: DatasetConfig) -> None:
             "the key data-dir= takes a relative one"
         )
     check_path(config.data_dir, "dataset.data_dir")
-    known = catalog.get(config.name).domains
+    dataset = config.known()
+    if dataset.own is not None:
+        check_own(config)
+    else:
+        _check_not_own(config)
+    known = dataset.domains
     for domain in config.domains:
         if domain not in known:
             raise ConfigError(
@@ -164,13 +225,53 @@ def check_dataset(config: DatasetConfig) -> None:
         )
 
 
+def check_own(config: DatasetConfig) -> None:
+    """Refuse names of a user's own that could not be those of domains, classes and a data set.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    if config.of and config.name in catalog.DATASETS:
+        raise ConfigError(f"dataset.of: {config.name} is a data set itself; dataset.name must be a name of your own")
+    if len(config.classes) < 2 or len({kind.casefold() for kind in config.classes}) != len(config.classes):
+        found = shortened(", ".join(config.classes)) or "none"
+        raise ConfigError(f"dataset.classes: expected at least two different classes, found {found}")
+    if len(config.classes) > folders.MOST_CLASSES or len(config.domains) > folders.MOST_DOMAINS:
+        raise ConfigError(
+            f"dataset: {len(config.domains)} domains with {len(config.classes)} classes; allowed are "
+            f"{folders.MOST_DOMAINS} and {folders.MOST_CLASSES} at most"
+        )
+    for key, names, check in (
+        ("name", (config.name,), folders.check_domain),
+        ("domains", config.domains, folders.check_domain),
+        ("classes", config.classes, folders.check_class),
+    ):
+        for name in names:
+            try:
+                check(name)
+            except ValueError as problem:
+                raise ConfigError(f"dataset.{key}: {problem}") from None
+
+
+def _check_not_own(config: DatasetConfig) -> None:
+    """Refuse what is said of a user's own images where the data set has names and splits of its own."""
+    if config.of:
+        raise ConfigError(f"dataset.of: {config.of} has names of its own; allowed is {', '.join(catalog.of_users())}")
+    for key in ("classes", "labels", "test_share"):
+        if getattr(config, key):
+            raise ConfigError(
+                f"dataset.{key}: {config.name} has its own; it belongs to {', '.join(catalog.of_users())}"
+            )
+
+
 def check_together(config: RunConfig) -> None:
     """Refuse combinations of sections that make no sense.
 
     Raises:
         ConfigError: With the keys.
     """
-    size = config.dataset.size or catalog.get(config.dataset.name).size
+    dataset = config.dataset.known()
+    size = config.dataset.size or dataset.size
     asked = [("model.name", config.model.name), *(("model.per_node", name) for name in config.model.per_node)]
     for key, name in asked:
         only = NETWORKS.named(name, key).size
@@ -179,13 +280,24 @@ def check_together(config: RunConfig) -> None:
             raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
     _check_batchnorm(config, [name for _, name in asked])
     networks.check_model(config.model)
+    _check_choosing(config)
+    if config.train.warmup_rounds > 0 and config.train.warmup_rounds >= config.rounds:
+        raise ConfigError(
+            f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "
+            f"rounds={config.rounds}"
+        )
     for domain in config.allocation.training_domains(config.dataset.domains):
-        if domain in catalog.get(config.dataset.name).test_only:
+        if domain in dataset.test_only:
             raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")
     if config.shift.name in ("domain", "attribute") and not config.allocation.held_out:
         raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
     if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
         raise ConfigError("shift.name=corruption needs allocation.test_fraction=0: it corrupts test splits")
+    if config.shift.name == "corruption" and not SMALLEST_SIDE <= size <= LARGEST_SIDE:
+        raise ConfigError(
+            f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
+            "constants are made for these sizes; take another dataset.size"
+        )
     if config.shift.label_mix == "own" and config.allocation.test_fraction > 0:
         raise ConfigError(
             "shift.label_mix=own needs allocation.test_fraction=0, found "
@@ -200,6 +312,31 @@ def check_together(config: RunConfig) -> None:
         )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_choosing(config: RunConfig) -> None:
+    """Refuse to choose a round, or to stop, by validation that does not take place.
+
+    Raises:
+        ConfigError: With the keys.
+    """
+    patience = config.evaluate.patience
+    if config.keep == "last" and not patience:
+        return
+    told = f"evaluate.patience={patience}" if config.keep == "last" else f"keep={config.keep}"
+    if not config.allocation.validation_fraction:
+        raise ConfigError(
+            f"{told} needs validation parts on the nodes: allocation.validation_fraction above 0, found 0"
+        )
+    if config.evaluate.fraction < 1:
+        raise ConfigError(
+            f"{told} needs evaluate.fraction=1, found {config.evaluate.fraction:g}: any round may be the one to count"
+        )
+    if patience and config.evaluate.client_models == "last":
+        raise ConfigError(
+            f"evaluate.patience={patience} may end a run before its last five rounds, which "
+            "evaluate.client_models=last scores; allowed are off and every"
+        )
 
 
 def _check_batchnorm(config: RunConfig, networks: list[str]) -> None:
@@ -231,7 +368,7 @@ def _check_whole_domains(config: RunConfig) -> None:
         found = "name=corruption" if config.shift.name == "corruption" else "label_mix=own"
         raise ConfigError(f"shift.{found} needs allocation.test_on=split, found domain: it alters test splits")
     for domain in config.dataset.domains:
-        if domain in catalog.get(config.dataset.name).test_only:
+        if domain in config.dataset.known().test_only:
             raise ConfigError(f"allocation.test_on=domain: {domain!r} is a test set only; allowed is split")
 
 

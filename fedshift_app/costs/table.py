@@ -5,7 +5,6 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from datasets import catalog
 from fedshift_app.config.sections import RunConfig
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Table:
     def title(self) -> str:
         """What was measured, in a line."""
         c = self.config
-        size = c.dataset.size or catalog.get(c.dataset.name).size
+        size = c.dataset.size or c.dataset.known().size
         return (
             f"{c.experiment}: {c.dataset.name} at {size} pixels, {c.model.name}, {self.nodes} nodes, "
             f"{c.train.epochs} local epochs, batches of {c.train.batch_size}"

@@ -17,9 +17,9 @@ def check_data(config: RunConfig, nodes: int) -> None:
     cfg = config.dataset
     for domain in cfg.domains:
         for split in config.allocation.reads(domain):
-            labels[domain, split] = catalog.load(cfg.name, domain, split, cfg.source(), cfg.size).y
+            labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
     dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
-    classes = len(catalog.get(cfg.name).classes)
+    classes = len(cfg.known().classes)
     for domain in dict.fromkeys(dealt):
         pool = np.concatenate([labels[domain, split] for split in config.allocation.pool])
         domain_parts(config.allocation, dealt, domain, pool, classes, config.seed)

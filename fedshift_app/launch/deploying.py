@@ -1,4 +1,4 @@
-"""The deployment demo: a SuperLink and four SuperNodes on loopback, each with only its own images."""
+"""The deployment demo: a SuperLink and SuperNodes on loopback, each with only its own images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +14,17 @@ from fedshift_wire.errors import ConfigError
 
 EXPERIMENT = "handwritten"
 MOST_NODES = 16  # SuperNodes that one machine is made to start
-#: Keys of `fedshift run` that a demo cannot hold to: it runs an experiment of its own, anew, on processes of its own.
-REFUSED = ("experiment", "resume", "round", *LAUNCH_KEYS)
-ROUNDS = 4  # each message starts a process of its own, so a round takes some 10 s on two cores
+#: Keys of `fedshift run` that a demo cannot hold to: it runs anew, on processes of its own.
+REFUSED = ("resume", "round", *LAUNCH_KEYS)
+#: Of EXPERIMENT alone: each message starts a process of its own, so a round takes some 10 s on two cores.
+ROUNDS = 4
 
 
 def read(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the run-config keys of a demo.
 
     Args:
-        arguments: ``KEY=VALUE``, the keys of ``fedshift run`` but for ``REFUSED``.
+        arguments: ``[EXPERIMENT] [KEY=VALUE ...]``, the keys of ``fedshift run`` but for ``REFUSED``.
 
     Raises:
         ConfigError: If a key is unknown or none of a demo, or a value has the wrong type.
@@ -33,15 +34,17 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
         if key in REFUSED:
             taken = ", ".join(taken for taken in configuration.FLAT_KEYS if taken not in REFUSED)
             raise ConfigError(
-                f"{key}: deploy-demo runs {EXPERIMENT}, {ROUNDS} rounds unless rounds=N, one SuperNode per domain; it "
-                f"takes {taken}, and dotted keys such as train.lr"
+                f"{key}: deploy-demo runs anew, on SuperNodes of its own, as many as allocation.counts says, else one "
+                f"per domain; it takes {taken}, and dotted keys such as train.lr"
             )
-    flat, _ = parse_arguments([EXPERIMENT, *arguments])
-    return {"rounds": ROUNDS} | flat
+    flat, _ = parse_arguments(list(arguments))
+    if flat.get("experiment") or flat.get("dataset"):
+        return flat
+    return {"experiment": EXPERIMENT, "rounds": ROUNDS} | flat
 
 
 def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
-    """Run ``handwritten`` on real SuperNodes, one per domain, and end them again.
+    """Run an experiment on real SuperNodes, one per domain or as it deals them, and end them again.
 
     Args:
         flat: The run's configuration, from :func:`read`.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets import files
+from datasets import files, private_files
 from datasets.base import ImageSet
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import runner
@@ -58,6 +58,7 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     folders = [NodeFolder(output / f"node-{i}-{domain}", domain, i) for i, domain in enumerate(dealt)]
     # All or nothing: a folder that exists is complete.
     part = output.with_name(f".{output.name}.part")
+    private_files.make_folder(part)
     try:
         for folder in folders:
             train, test = _images(config, dealt, folder.index)

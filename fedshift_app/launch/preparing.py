@@ -1,5 +1,6 @@
 """``fedshift prepare`` and ``fedshift preview``: data sets checked, decoded, and looked at."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from datasets import cache, catalog, trees
+from datasets import catalog, checkup, folders
 from datasets.base import ImageSet, Split
 from datasets.corruption_sheet import corruption_sheet
 from datasets.corruptions import CORRUPTIONS
@@ -18,47 +19,65 @@ from datasets.decode import Progress as Report
 from datasets.preview import contact_sheet
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import DatasetConfig
-from fedshift_wire.bounds import as_found, shown
+from fedshift_app.launch import data_check
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
 
 
-def prepare(name: str, arguments: list[str]) -> None:
-    """Decode a data set into the cache and report what is there, domain by domain.
+def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
+    """Decode a data set into the cache, look at all its images, and report what is there.
+
+    Args:
+        name: A data set, or an experiment file whose data set it is.
+        arguments: ``data-dir=DIR`` and ``dataset.KEY=VALUE``.
+        as_json: Print one JSON object.
+
+    Returns:
+        The exit code: 1 if images cannot be read and are not to be skipped.
 
     Raises:
         ConfigError: If a key is unknown.
-        DataError: If a domain is missing or broken, or the cache cannot be written.
+        DataError: If a domain is missing or none of its images can be read, or the cache cannot be written.
     """
     cfg = _dataset_config(name, arguments)
-    size = cfg.size or catalog.get(name).size
-    for domain in cfg.domains:
-        found = {split: _part(cfg, domain, split, size) for split in catalog.get(name).splits(domain)}
-        there = sum(len(images) for images in found.values())
-        counts = ", ".join(f"{split} {len(images)}" for split, images in found.items())
-        published = catalog.get(name).counts
-        note = trees.compare_counts({domain: there}, {domain: published[domain]}) if domain in published else None
-        typer.echo(f"{domain}: {counts}, {size}x{size}" + (f"; published: {note}" if note else ""))
-    typer.echo(f"cache: {shown(cache.cache_dir())}")
+    known = cfg.known()
+    size = cfg.size or known.size
+
+    def decoded(domain: str, split: Split) -> ImageSet:
+        with _bar(f"{domain} {split}") as show:
+            return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show, cfg.form())
+
+    found = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
+    around = data_check.around(cfg) if cfg.kind == folders.NAME else data_check.Around()
+    told = data_check.as_json(cfg, found, around) if as_json else data_check.as_text(cfg, found, around)
+    typer.echo(told)
+    broken = sum(len(part.broken) for part in found.parts)
+    if broken and not cfg.skip_broken:
+        typer.echo(
+            f"{broken} {'image' if broken == 1 else 'images'} cannot be read: mend or remove, or go on without: "
+            "dataset.skip_broken=true",
+            err=True,
+        )
+        return 1
+    return 0
 
 
 def _dataset_config(name: str, arguments: list[str]) -> DatasetConfig:
-    flat = {"data-dir": "", "set": ""}
+    data_dir = ""
     dotted = []
     for argument in arguments:
         key, sep, value = argument.partition("=")
         if key == "data-dir" and sep:
-            flat["data-dir"] = value
+            data_dir = value
         elif key.startswith("dataset.") and key != "dataset.name" and sep:
             dotted.append(argument)
         else:
             raise ConfigError(f"{as_found(argument)}: prepare takes data-dir=DIR and dataset.KEY=VALUE")
-    return configuration.resolve_dataset(name, flat["data-dir"], dotted)
-
-
-def _part(cfg: DatasetConfig, domain: str, split: Split, size: int) -> ImageSet:
-    """Prepare one domain and split, with a progress bar."""
-    with _bar(f"{domain} {split}") as show:
-        return catalog.prepare(cfg.name, domain, split, cfg.source(), size, show)
+    if name.endswith((".yaml", ".yml")):
+        flat = {"experiment": str(user_path(name, "experiment")), "data-dir": data_dir, "set": shlex.join(dotted)}
+        return configuration.resolve(flat).dataset
+    return configuration.resolve_dataset(name, data_dir, dotted)
 
 
 @contextmanager
@@ -75,13 +94,33 @@ def _report(progress: Progress, total: int) -> Report:
     return lambda finished: progress.advance(task, finished)
 
 
-def chosen_domains(dataset: str, text: str) -> tuple[str, ...]:
+def preview(name: str, data_dir: str, domains: str, split: Split, per_class: int, severities: str) -> Image.Image:
+    """Draw a contact sheet of a data set.
+
+    Args:
+        name: The data set.
+        data_dir: Folder of the images; empty where it makes its own.
+        domains: Those to draw, with commas; empty for all.
+        split: Which split.
+        per_class: Samples per class and domain.
+        severities: With commas: draw the 15 corruptions instead; empty for none.
+
+    Raises:
+        ConfigError: If a name or a severity is none.
+        DataError: If images are missing or broken.
+    """
+    cfg = configuration.resolve_dataset(name, data_dir, [])
+    chosen = _chosen_domains(name, cfg.known().domains, domains)
+    sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), None, cfg.form()) for domain in chosen}
+    return _sheet(cfg.known().classes, sets, per_class, severities)
+
+
+def _chosen_domains(dataset: str, known: tuple[str, ...], text: str) -> tuple[str, ...]:
     """Return the domains named in ``text`` (with commas), or all.
 
     Raises:
         ConfigError: If the data set has no such domain.
     """
-    known = catalog.get(dataset).domains
     wanted = tuple(text.split(",")) if text else known
     for name in wanted:
         if name not in known:
@@ -89,14 +128,14 @@ def chosen_domains(dataset: str, text: str) -> tuple[str, ...]:
     return wanted
 
 
-def sheet(dataset: str, sets: dict[str, ImageSet], per_class: int, severities: str) -> Image.Image:
+def _sheet(classes: tuple[str, ...], sets: dict[str, ImageSet], per_class: int, severities: str) -> Image.Image:
     """Draw a contact sheet of classes by domain, or of the 15 corruptions of the first domain's images.
 
     Raises:
         ConfigError: If a severity is none.
     """
     if not severities:
-        return contact_sheet(sets, catalog.get(dataset).classes, per_class=per_class)
+        return contact_sheet(sets, classes, per_class=per_class)
     if not all(text.strip() in ("1", "2", "3", "4", "5") for text in severities.split(",")):
         raise ConfigError(f"--corruptions is {as_found(severities)}; allowed are severities from 1 to 5, with commas")
     levels = tuple(int(text) for text in severities.split(","))

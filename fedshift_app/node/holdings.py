@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datasets import catalog, corruptions, files
+from datasets import catalog, corruptions
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.dividing import Indices
 from datasets.splits import Allocation, Parts, domain_parts, mixed_test, node_parts
@@ -86,8 +86,7 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         raise ConfigError(f"this node holds {where.domain!r}, it has no test images of {domain!r}")
     shift = config.shift
     if shift.name == "corruption" and shift.severity > 0:
-        cfg = config.dataset
-        whole = _corrupted(cfg.name, domain, where.source, where.shared, cfg.size, shift, config.seed)
+        whole = _corrupted(config.dataset, domain, where.source, where.shared, shift, config.seed)
     elif where.shared and config.allocation.test_on == "domain":
         whole = _both_splits(config.dataset, where.source, domain)
     else:
@@ -102,8 +101,7 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
 
 def num_test(config: RunConfig, where: Place) -> int:
     """Return how many test images of its own domain the node sees; a real node may have none."""
-    data_dir = where.source.data_dir
-    if not where.shared and data_dir is not None and files.find_domain(data_dir, where.domain, "test") is None:
+    if not where.shared and not catalog.has_own(config.dataset.kind, where.domain, "test", where.source):
         return 0
     # A corruption changes no number, and corrupting a test set only to count it takes seconds.
     return len(test_images(uncorrupted(config), where, where.domain))
@@ -144,10 +142,25 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for domain in cfg.domains:
         for split in config.allocation.reads(domain):
-            mark = catalog.content(cfg.name, domain, split, cfg.source(), cfg.size)
+            mark = catalog.content(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
             if mark is not None:
                 found.setdefault(domain, {})[split] = mark
     return found
+
+
+def skipped(config: RunConfig) -> list[dict[str, str]]:
+    """Return the images that a simulation does without because they cannot be read: domain, split, file and reason.
+
+    Raises:
+        DataError: If images are missing, or the cache cannot be written.
+    """
+    cfg = config.dataset
+    return [
+        {"domain": domain, "split": split, "file": one.name, "reason": one.reason}
+        for domain in cfg.domains
+        for split in config.allocation.reads(domain)
+        for one in catalog.skipped(cfg.kind, domain, split, cfg.source(), cfg.form())
+    ]
 
 
 @functools.lru_cache(maxsize=8)
@@ -162,9 +175,9 @@ def _domain_parts(
     allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
 ) -> dict[int, Parts]:
     """Return what each node of the simulation that holds a domain holds of its pool, by index of the node."""
-    labels = [catalog.load(dataset.name, domain, split, source, dataset.size).y for split in allocation.pool]
+    labels = [_read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
     held = _dealt(allocation, dataset.domains, num_nodes, seed)
-    classes = len(catalog.get(dataset.name).classes)
+    classes = len(dataset.known().classes)
     return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed)
 
 
@@ -207,33 +220,32 @@ def _take(config: RunConfig, where: Place, domain: str, index: Indices) -> Image
 
 
 def _classes(config: RunConfig) -> int:
-    return len(catalog.get(config.dataset.name).classes)
+    return len(config.dataset.known().classes)
 
 
 def _split(config: RunConfig, where: Place, split: Split, domain: str) -> ImageSet:
-    cfg = config.dataset
-    return _read(cfg.name, domain, split, where.source, where.shared, cfg.size)
+    return _read(config.dataset, domain, split, where.source, where.shared)
 
 
-def _read(name: str, domain: str, split: Split, source: Source, shared: bool, size: int | None) -> ImageSet:
+def _read(dataset: DatasetConfig, domain: str, split: Split, source: Source, shared: bool) -> ImageSet:
     if shared or source.data_dir is None:
-        return catalog.load(name, domain, split, source, size)
-    return catalog.load_own(name, domain, split, source.data_dir, size)
+        return catalog.load(dataset.kind, domain, split, source, dataset.size, dataset.form())
+    return catalog.load_own(dataset.kind, domain, split, source, dataset.size, dataset.form())
 
 
 @functools.lru_cache(maxsize=8)
 def _both_splits(dataset: DatasetConfig, source: Source, domain: str) -> ImageSet:
     """Return all images of a domain: its training, then its test split."""
-    train, test = (catalog.load(dataset.name, domain, split, source, dataset.size) for split in SPLITS)
+    train, test = (_read(dataset, domain, split, source, shared=True) for split in SPLITS)
     return ImageSet(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]))
 
 
 @functools.lru_cache(maxsize=32)
 def _corrupted(
-    name: str, domain: str, source: Source, shared: bool, size: int | None, shift: ShiftConfig, seed: int
+    dataset: DatasetConfig, domain: str, source: Source, shared: bool, shift: ShiftConfig, seed: int
 ) -> ImageSet:
     """Return a domain's test images after the configured corruption; the same for every node and round."""
-    clean = _read(name, domain, "test", source, shared, size)
+    clean = _read(dataset, domain, "test", source, shared)
     keys = np.arange(len(clean))
     if shift.corruption == "random":
         return ImageSet(corruptions.random_corruption(clean.x, shift.severity, keys, seed), clean.y)

@@ -23,8 +23,6 @@ from clients.training import precision
 from clients.training.settings import ModelConfig
 from clients.training.statistics import layers
 from clients.training.workbench import Workbench, keep_freed_memory
-from datasets import catalog
-from datasets.base import Source
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
@@ -67,7 +65,9 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     if not data_dir.is_absolute():
         raise ConfigError(f"node-config: data-dir must be an absolute path, found {str(data_dir)!r}")
     threads = config.train.threads or max(_integer(given, "threads"), 0)
-    return Place(domain, partition_id, num_partitions, Source(data_dir), False, threads, _network(config, given))
+    return Place(
+        domain, partition_id, num_partitions, config.dataset.source(data_dir), False, threads, _network(config, given)
+    )
 
 
 def _network(config: RunConfig, given: Any) -> str:
@@ -186,7 +186,7 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     Raises:
         ConfigError: If the method, the network, the modules and what is frozen do not go together.
     """
-    spec = catalog.get(config.dataset.name)
+    spec = config.dataset.known()
     plan = networks.Blueprint(
         own or config.model, len(spec.classes), config.dataset.size or spec.size,
         torch_seed(config.seed, "initial-weights"),

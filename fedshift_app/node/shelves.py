@@ -23,11 +23,12 @@ from fedshift_app.node.holdings import Place
 from fedshift_app.run import checkpoints, durable
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
+from fedshift_wire.names import CHOSEN, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"
 START_STEM = "start-"  # begins the name of what the node began from (``fedshift_app.node.starts``)
+MOST_CHOSEN = 1 + len(checkpoints.KEEP_STEPS)  # rounds; a server that names more is not heeded
 KEEP_RUNS = 3  # of each real node; older ones are removed
 _NAME = re.compile(r"round-(\d{5,})-(\d+)-([0-9a-f]{16})\.safetensors")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -78,12 +79,14 @@ class Shelf:
         folder: The node's folder; None where nothing is kept on disk.
         resumed_after: The rounds after which the run was resumed.
         expected: The node has memory of this round or a later one, by the server's word; 0 for none.
+        chosen: Rounds of which the server keeps the checkpoint beside the usual ones, for their validation accuracy.
         own: The folder is the node's, which clears away its earlier runs; else it is in the run folder.
     """
 
     folder: Path | None
     resumed_after: tuple[int, ...] = ()
     expected: int = 0
+    chosen: tuple[int, ...] = ()
     own: bool = False
 
     def versions(self) -> list[Version]:
@@ -145,7 +148,8 @@ class Shelf:
     def _needed(self, server_round: int) -> list[Version]:
         """Return the last version up to each checkpoint that the server has while this round is on its way."""
         versions = self.versions()
-        upto = ([v for v in versions if v.server_round <= kept] for kept in checkpoints.kept(server_round - 1))
+        rounds = (*checkpoints.kept(server_round - 1), *self.chosen)
+        upto = ([v for v in versions if v.server_round <= kept] for kept in rounds)
         return [found[-1] for found in upto if found]
 
 
@@ -157,13 +161,14 @@ def shelf(told: Mapping[str, Any], where: Place) -> Shelf:
     """
     resumed_after = tuple(int(after) for after in told.get(RESUMED_AFTER, ()))
     expected = int(told.get(MEMORY_ROUND, 0))
+    chosen = tuple(int(kept) for kept in list(told.get(CHOSEN, ()))[:MOST_CHOSEN])
     if where.shared:
         base = str(told.get(KEPT_IN, ""))
-        return Shelf(simulated(Path(base), where.partition_id) if base else None, resumed_after, expected)
+        return Shelf(simulated(Path(base), where.partition_id) if base else None, resumed_after, expected, chosen)
     run_id = str(told.get(RUN_ID, ""))
     if not _RUN_ID.fullmatch(run_id):  # it becomes the name of a folder
         raise FedShiftError(f"the server says that the run is {run_id[:40]!r}, expected 32 hexadecimal digits")
-    return Shelf(_own_folder(where, run_id), resumed_after, expected, own=True)
+    return Shelf(_own_folder(where, run_id), resumed_after, expected, chosen, own=True)
 
 
 def simulated(base: Path, index: int) -> Path:
@@ -171,17 +176,18 @@ def simulated(base: Path, index: int) -> Path:
     return base / f"node-{index}"
 
 
-def keep_last(base: Path, resumed_after: tuple[int, ...]) -> None:
-    """Remove all but the last memory of each simulated node: a finished run needs no others.
+def keep_last(base: Path, resumed_after: tuple[int, ...], chosen: int = 0) -> None:
+    """Remove all but the last memory of each simulated node, and that of a ``chosen`` round: nobody needs others.
 
     Raises:
         DiskError: If they cannot be removed.
     """
     with durable.writing(base):
         for folder in base.iterdir():
-            last = Shelf(folder, resumed_after).versions()[-1:]
+            versions = Shelf(folder, resumed_after).versions()
+            needed = versions[-1:] + [v for v in versions if v.server_round <= chosen][-1:]
             for path in folder.iterdir():
-                if _version(path) not in last:
+                if _version(path) not in needed:
                     path.unlink()
 
 

@@ -10,6 +10,7 @@ from fedshift_app.config.keys import NONE, as_asked, flat
 from fedshift_app.report import curves, drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
+from fedshift_app.run import choosing
 from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.folder import lost_told
 from fedshift_app.run.scores import mean
@@ -30,6 +31,8 @@ def _head(record: Record) -> dict[str, Any]:
     config, results, done = record.config, record.results, len(record.lines)
     if record.finished:
         state = f"Finished: {done} round{'' if done == 1 else 's'}."
+        if stopped := (results or {}).get("stopped_early"):
+            state = f"Finished: {choosing.stop_told(stopped)}."
     elif done:
         state = f"Not finished: {done} of {config.rounds} rounds are complete, and are shown here."
     else:
@@ -95,6 +98,8 @@ def _columns(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         if best := results.get(key):
             columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], best["avg"]))
             notes.append(f"{mark} chosen on {best['chosen_on']}.")
+    if chosen := results.get("chosen_round"):
+        notes.append(f"The model of round {chosen['round']} is kept, and is the one that this page looks at.")
     if partly := results.get("partly_scored_rounds"):
         notes.append(f"{partly} rounds were scored on a part of the test images; they are in no column.")
     if missing := results.get("missing"):

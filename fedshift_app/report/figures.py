@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets import catalog
-from fedshift_app.report import analysis, cams, maps
+from fedshift_app.report import analysis, by_class, cams, maps
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
@@ -23,7 +22,7 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
         sight: What could be seen.
         numbers: Takes the numbers behind the figures, for ``report.json``.
     """
-    classes = catalog.get(record.config.dataset.name).classes
+    classes = record.config.dataset.known().classes
     numbers["classes"] = list(classes)
     numbers["missing"] = sight.missing or sight.nothing
     numbers["domains"] = {}
@@ -34,11 +33,26 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
         _prototypes(record, sight, classes, numbers),
         _attention(sight, classes),
     ]
+    counted = _counted(record, sight, classes)
     for part in parts:
-        if sight.missing and part.id != "prototypes":
-            part.missing = " ".join(f"{domain} is not shown: {why}." for domain, why in sight.missing.items())
+        missing = {d: why for d, why in sight.missing.items() if part.id != "confusion" or d not in counted}
+        if missing and part.id != "prototypes":
+            part.missing = " ".join(f"{domain} is not shown: {why}." for domain, why in missing.items())
     parts[0].notes = [*who, *parts[0].notes]
-    return parts
+    return [by_class.section(record.figures), *parts]
+
+
+def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str, Ints]:
+    """Return the matrices that nodes counted, of domains that nobody, or one node's model alone, scored here."""
+    told = record.figures
+    found: dict[str, Ints] = {}
+    for domain in record.config.dataset.domains if told is not None else ():
+        one = told.domains.get(domain) if told is not None else None
+        rows = one.confusion if one is not None else None
+        whole = rows is not None and [len(row) for row in rows] == [len(classes)] * len(classes)
+        if whole and (sight.personal or domain not in sight.views):
+            found[domain] = np.array(rows, np.int64)
+    return found
 
 
 def _without_images(sight: Sight) -> str:
@@ -68,16 +82,21 @@ def _who(record: Record, sight: Sight) -> list[str]:
 
 def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers: dict[str, Any]) -> Section:
     section = Section("confusion", "Confusion")
-    if sight.nothing:
+    counted = _counted(record, sight, classes)
+    if sight.nothing and not counted:
         section.missing = _without_images(sight)
     for place, domain in enumerate(record.config.dataset.domains):
+        if domain in counted:
+            scored = f"{domain}: all {counted[domain].sum():,} test images, as its nodes counted them in the run"
+            section.figures.append(maps.confusion_of(domain, counted[domain], classes, place, scored))
         if view := sight.views.get(domain):
             counts = analysis.confusion(view.y, view.predicted, len(classes))
             numbers["domains"][domain] = {
                 "node": view.node.index, "scored": len(view.y), "test_images": view.total, "accuracy": view.accuracy,
                 "confusion": counts.tolist(),
             }  # fmt: skip
-            section.figures.append(maps.confusion(view, counts, classes, place))
+            if domain not in counted:
+                section.figures.append(maps.confusion(view, counts, classes, place))
     if section.figures:
         section.notes = ["A row is a true class, in percent of its images (rounded)."]
     return section

@@ -29,7 +29,14 @@ FLOOR = 1e-8  # of the largest singular value; what is below is rounding
 
 def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> Drawing:
     """Draw a domain's confusion matrix, rows in percent of the class."""
-    c = len(classes)
+    of = f"{len(view.y):,} of {view.total:,}" if len(view.y) < view.total else f"all {view.total:,}"
+    return confusion_of(view.domain, counts, classes, place, f"{view.domain}: on {of} test images")
+
+
+def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, scored: str) -> Drawing:
+    """Draw a confusion matrix (C, C), rows in percent of the class; ``scored`` says on which images."""
+    c, images = len(classes), int(counts.sum())
+    accuracy = 100 * int(counts.trace()) / max(images, 1)
     shares = analysis.row_shares(counts)
     figure, (axes,) = canvas(4.2)
     texts = None
@@ -39,20 +46,15 @@ def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> D
     _label(axes, classes)
     axes.set_ylabel("true class")
     axes.set_xlabel("predicted class")
-    axes.set_title(f"{view.domain}: {view.accuracy:.1f} %", loc="left")
+    axes.set_title(f"{domain}: {accuracy:.1f} %", loc="left")
     off = counts.copy()
     np.fill_diagonal(off, 0)
     worst = ""
     if off.any():
         true, taken = np.unravel_index(int(off.argmax()), off.shape)
         worst = f"; most often {classes[int(true)]} is taken for {classes[int(taken)]} ({off.max()} times)"
-    title = f"Confusion matrix of {view.domain}: {view.accuracy:.1f} % of {len(view.y)} images are right{worst}."
-    return finish(figure, f"confusion{place}", title, f"{_scored(view)}{worst}.".replace("; m", ". M"))
-
-
-def _scored(view: View) -> str:
-    of = f"{len(view.y):,} of {view.total:,}" if len(view.y) < view.total else f"all {view.total:,}"
-    return f"{view.domain}: on {of} test images"
+    title = f"Confusion matrix of {domain}: {accuracy:.1f} % of {images} images are right{worst}."
+    return finish(figure, f"confusion{place}", title, f"{scored}{worst}.".replace("; m", ". M"))
 
 
 def tsne(

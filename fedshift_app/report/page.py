@@ -158,6 +158,17 @@ _TEMPLATE = """
 <h2 id="{{ section.id }}">{{ section.name }}</h2>
 {% if section.missing %}<p>{{ section.missing }}</p>{% endif %}
 {{ notes(section) }}
+{% for table in section.tables %}
+{% if table.folded %}<details{{ ' open' if table.open else '' }}><summary>{{ table.folded }}</summary>{% endif %}
+<div class="scroll"><table id="{{ table.id }}">
+<thead><tr>{% for head in table.heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in table.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody>
+</table></div>
+{% if table.folded %}</details>{% endif %}
+{% endfor %}
 {{ drawn(section.figures) }}
 {% for domain, strips in section.strips %}
 <h3>{{ domain }}</h3>
@@ -200,6 +211,25 @@ _TEMPLATE = """
 """
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table of words and numbers.
+
+    Attributes:
+        id: Its name on the page.
+        heads: Headings of its columns.
+        rows: Its cells.
+        folded: What the line says under which it can be folded away; empty: it always shows.
+        open: It is not folded at first.
+    """
+
+    id: str
+    heads: list[str]
+    rows: list[list[str]]
+    folded: str = ""
+    open: bool = True
+
+
 @dataclass
 class Section:
     """A part of the page.
@@ -211,6 +241,7 @@ class Section:
         notes: What to know of its figures.
         figures: Its figures.
         strips: By domain, images.
+        tables: Its tables.
     """
 
     id: str
@@ -219,6 +250,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
     figures: list[Drawing] = field(default_factory=list)
     strips: list[tuple[str, list[dict[str, str]]]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
 
 
 def render(content: Mapping[str, Any]) -> str:

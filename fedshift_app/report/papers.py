@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from datasets import catalog
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.report import analysis, closer, panels
 from fedshift_app.report.analysis import Floats
@@ -76,7 +75,7 @@ class _Look:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return catalog.get(self.config.dataset.name).classes
+        return self.config.dataset.known().classes
 
     @property
     def who(self) -> str:

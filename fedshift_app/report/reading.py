@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import checkpoints, folder, resuming
+from fedshift_app.run import checkpoints, choosing, figures, folder, resuming
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
+from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.roster import Node
+from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 
@@ -33,7 +38,9 @@ class Record:
         results: ``results.json``; of a run that is not finished, the summary of its rounds so far; None where no round
             was scored on all test images.
         finished: Whether there is a ``results.json``.
-        checkpoint: The state after the last full round that can be read, or None.
+        figures: What the nodes counted of the test images in the last round that was scored on all; None where nothing.
+        checkpoint: The state after the round whose model the run keeps (``keep``), or, where that cannot be read, after
+            the last that can; None where there is none.
     """
 
     folder: Path
@@ -43,6 +50,7 @@ class Record:
     results: dict[str, Any] | None
     finished: bool
     checkpoint: Checkpoint | None
+    figures: Figures | None = None
 
     @property
     def engine(self) -> str:
@@ -65,20 +73,25 @@ class Record:
         return self.checkpoint.nodes if self.checkpoint else []
 
 
-def read(folder: Path) -> Record:
-    """Read a run folder.
+def read(folder: Path, command: str = "report") -> Record:
+    """Read a run folder, for a command that messages name.
 
     Raises:
         ConfigError: If it is none, or a file in it is not what a run writes.
     """
     path = user_path(folder)
     if not (path / CONFIG_FILE).is_file():
-        raise ConfigError(f"report: {path} is not the folder of a run: it has no {CONFIG_FILE}")
+        raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(path / CONFIG_FILE)
-    told_of_run.check(told, f"report: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
+    told_of_run.check(told, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
     config = configuration.validate(told["resolved"])
     lines = resuming.full_lines(path / METRICS_FILE)
-    results = _results(path / RESULTS_FILE)
+    results = _results(path / RESULTS_FILE, command)
+    try:
+        counted = _figures(path, results, lines)
+    except ValidationError as error:
+        problem, found = told_of_run.first_problem(error)
+        raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(found)}") from None
     return Record(
         folder=path,
         config=config,
@@ -86,11 +99,22 @@ def read(folder: Path) -> Record:
         lines=lines,
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,
-        checkpoint=_checkpoint(path / checkpoints.FOLDER),
+        checkpoint=_checkpoint(path / checkpoints.FOLDER, _kept_round(lines, config), command),
+        figures=counted,
     )
 
 
-def _results(path: Path) -> dict[str, Any] | None:
+def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]]) -> Figures | None:
+    """Return the figures of a run; of one that is not finished those of its last round that was scored on all."""
+    if results is not None:
+        told = results.get("figures")
+    else:
+        scored = [line["round"] for line in lines if line["accuracy"] and "evaluated_share" not in line]
+        told = figures.kept(path, scored[-1] if scored else None)
+    return None if told is None else Figures.model_validate(told)
+
+
+def _results(path: Path, command: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
@@ -98,22 +122,33 @@ def _results(path: Path) -> dict[str, Any] | None:
         if not isinstance(found, dict) or "domains" not in found:
             raise ValueError("expected an object with 'domains'")
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"report: {path} cannot be read: {error}") from None
+        raise ConfigError(f"{command}: {path} cannot be read: {error}") from None
     return found
 
 
 def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
     """Summarise the rounds of a run that is not finished, without the scores of client models."""
-    told = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
-    history = [resuming.round_result(line, (), config) for line in told]
+    history = _history(lines, config)
     scored = any(result.accuracy and result.evaluated_share == 1 for result in history)
     return folder.finite(folder.summary(history)) if scored else None
 
 
-def _checkpoint(folder: Path) -> Checkpoint | None:
-    for number in checkpoints.rounds(folder):
+def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult]:
+    """Return the rounds without the scores of client models."""
+    told = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
+    return [resuming.round_result(line, (), config) for line in told]
+
+
+def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
+    """Return the round that the run has chosen so far; 0 where it keeps the last."""
+    best = choosing.best(_history(lines, config)) if config.keep == choosing.BEST else None
+    return best.server_round if best is not None else 0
+
+
+def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:
+    for number in sorted(checkpoints.rounds(folder), key=lambda number: number != kept_round):
         try:
             return checkpoints.load(folder, number)
         except Damaged as reason:
-            log.warning("report: a damaged checkpoint is left out: %s", reason)
+            log.warning("%s: a damaged checkpoint is left out: %s", command, reason)
     return None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.base import DomainClient
-from datasets.base import ImageSet, Source
+from datasets.base import ImageSet
 from datasets.files import check_data_dir
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, shelves, starts
@@ -203,7 +203,7 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
     assert record.checkpoint is not None
     threads = config.train.threads or 1  # as a simulated node has, so that the numbers are the run's
     if record.deployed:  # each domain's images in the plain layouts that a node's own folder has
-        where = Place(domain, chosen.partition_id, -1, Source(Path(config.dataset.data_dir)), False, threads)
+        where = Place(domain, chosen.partition_id, -1, config.dataset.source(), False, threads)
     else:
         number = int(record.told["nodes"])
         where = Place(chosen.domain, chosen.partition_id, number, config.dataset.source(), True, threads)

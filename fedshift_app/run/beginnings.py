@@ -9,7 +9,6 @@ from clients.models import timm_nets, torchvision_nets, weights
 from clients.models.catalog import NETWORKS
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
-from datasets import catalog
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_wire.arrays import digest
@@ -51,7 +50,7 @@ def begin(config: RunConfig) -> tuple[RunConfig, Beginning]:
             not of the network.
     """
     beginning = plain(config)
-    size = config.dataset.size or catalog.get(config.dataset.name).size
+    size = config.dataset.size or config.dataset.known().size
     if isinstance(beginning.model.encoder, LibraryEncoder):
         beginning.model.encoder.check(size)
     if not config.model.weights and not config.model.download:
@@ -68,7 +67,7 @@ def begin(config: RunConfig) -> tuple[RunConfig, Beginning]:
 
 def slow(config: RunConfig) -> str:
     """Return a warning where a network for small images meets large ones, empty where it does not."""
-    size = config.dataset.size or catalog.get(config.dataset.name).size
+    size = config.dataset.size or config.dataset.known().size
     names = dict.fromkeys((config.model.name, *config.model.per_node))
     small = [name for name in names if NETWORKS[name].work]
     if not small or size <= LARGE:

@@ -3,6 +3,7 @@
     checkpoint/weights-00007.safetensors    the shared weights after round 7
     checkpoint/knowledge-00007.safetensors  what the method shares besides
     checkpoint/state-00007.safetensors      what only the server keeps, if there is any
+    checkpoint/moments-00007.safetensors    what the server's optimiser keeps, if there is any
     checkpoint/averaged-00007.safetensors   BatchNorm's statistics that training goes on with, where the
                                             weights have retaken ones (model.bn_keep)
     checkpoint/round-00007.json             written last: sizes and hashes of all, the nodes, what they keep
@@ -27,7 +28,7 @@ FORMAT = 2  # of the JSON file; 1 had no state
 KEEP_STEPS = (1, 2, 4, 8)  # rounds back, see ``kept``
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
-_FILE = re.compile(r"(?:round|weights|knowledge|state|averaged)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
+_FILE = re.compile(r"(?:round|weights|knowledge|state|moments|averaged)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
 
 
 class Damaged(ValueError):  # noqa: N818 (a verdict, not a malfunction)
@@ -47,6 +48,7 @@ class Checkpoint:
         nodes: All nodes that have ever answered, in the order of their index.
         seconds: How long the run has taken so far.
         writing: How long its folder has taken of that.
+        moments: What the server's optimiser keeps.
         averaged: Those of the shared weights that training goes on with in their place.
     """
 
@@ -59,6 +61,7 @@ class Checkpoint:
     seconds: float
     writing: float
     averaged: Arrays = field(default_factory=dict)
+    moments: Arrays = field(default_factory=dict)
 
     @property
     def carried_on(self) -> Arrays:
@@ -66,8 +69,8 @@ class Checkpoint:
         return {**self.weights, **self.averaged}
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint and remove those that are not to be kept any more (:func:`kept`).
+def save(folder: Path, checkpoint: Checkpoint, also: Collection[int] = ()) -> None:
+    """Write a checkpoint and remove those that are not to be kept any more: all but :func:`kept` and ``also``.
 
     Raises:
         DiskError: If it cannot be written; the checkpoints before are still there.
@@ -78,9 +81,9 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     files = {}
     for kind, arrays in (
         ("weights", checkpoint.weights), ("knowledge", checkpoint.knowledge), ("state", checkpoint.state),
-        ("averaged", checkpoint.averaged),
+        ("moments", checkpoint.moments), ("averaged", checkpoint.averaged),
     ):  # fmt: skip
-        if kind in ("state", "averaged") and not arrays:
+        if kind not in ("weights", "knowledge") and not arrays:
             continue
         data = durable.pack(arrays)
         name = f"{kind}-{number:05d}.safetensors"
@@ -98,7 +101,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         "nodes": [asdict(node) for node in checkpoint.nodes],
     }
     durable.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
-    needed = kept(number)
+    needed = {*kept(number), *also}
     _remove(folder, [written for written in _files(folder) if written not in needed])
 
 
@@ -145,6 +148,7 @@ def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)
             knowledge=_arrays(folder, content["files"]["knowledge"]),
             state=_arrays(folder, content["files"]["state"]) if "state" in content["files"] else {},
             averaged=_arrays(folder, content["files"]["averaged"]) if "averaged" in content["files"] else {},
+            moments=_arrays(folder, content["files"]["moments"]) if "moments" in content["files"] else {},
             memory={int(index): int(kept) for index, kept in content["memory"].items()},
             nodes=[_node(told) for told in content["nodes"]],
             seconds=float(content["seconds"]),

@@ -6,14 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.logs import FORMAT, JsonLine
-from fedshift_app.run.scores import mean
+from fedshift_app.run.scores import mean, worst
 from fedshift_wire.bounds import MOST_NAME, few, plain
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
+LEAST_WIDTH = 6  # of a column of the final table
+#: Of the final table, by heading: what stands in the rows of domains, of AVG, of STD.
+Columns = dict[str, tuple[Mapping[str, float | None], float | str | None, str]]
+MOST_BEFORE_FIGURES = 60  # characters of the columns of accuracies beside which there is room for those of figures
 
 
 class _Stdout(logging.Handler):
@@ -66,7 +71,7 @@ def quiet_flower() -> Iterator[None]:
 
 
 def round_line(result: RoundResult, rounds: int, left: float) -> str:
-    """Return the line of a round: accuracy per domain, average, training loss, seconds, time left.
+    """Return the line of a round: accuracy per domain, average, worst domain, training loss, seconds, time left.
 
     A round in which the global model was not scored says nothing of accuracy; one scored on a part says on which.
     """
@@ -74,6 +79,8 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     parts += [f"{name} {percent(value)}" for name, value in result.accuracy.items()]
     if result.accuracy:
         parts.append(f"avg {percent(mean(result.accuracy.values()))}")
+    if least := worst(result.accuracy):
+        parts.append(f"worst {least} {percent(result.accuracy[least])}")
     if result.evaluated_share < 1:
         parts.append(f"(on {100 * result.evaluated_share:.3g} % of the test images)")
     if "loss" in result.losses:
@@ -90,7 +97,7 @@ def scored_with(results: Mapping[str, Any]) -> str:
 
 def table(results: dict[str, Any]) -> str:
     """Return the final table: top-1 accuracy in percent per domain, then scores of client models if there are any."""
-    columns = {
+    columns: Columns = {
         f"last {results['averaged_rounds']} rounds": (results["domains"], results["avg"], percent(results["std"])),
         "final": (results["final"], mean(results["final"].values()), ""),
     }
@@ -105,8 +112,16 @@ def table(results: dict[str, Any]) -> str:
             partly = results.get("partly_scored_rounds", 0)
             among = f", among the rounds scored on all test images ({partly} were not)" if partly else ""
             notes.append(f"{mark} chosen on {on}{among}")
-    rows = [(name, *(percent(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
-    rows.append(("AVG", *(percent(avg) for _, avg, _ in columns.values())))
+    if chosen := results.get("chosen_round"):
+        notes[-1] += f"; its model is kept: {chosen['files'][0]}"
+    if stopped := results.get("stopped_early"):
+        notes.append(stop_told(stopped))
+    told = results.get("figures")
+    if told and sum(max(len(name), LEAST_WIDTH) + 2 for name in columns) <= MOST_BEFORE_FIGURES:
+        columns |= _figure_columns(told)
+    notes[:0] = _figure_notes(results, told)
+    rows = [(name, *(_cell(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
+    rows.append(("AVG", *(_cell(avg) for _, avg, _ in columns.values())))
     rows.append(("STD", *(std for _, _, std in columns.values())))
     if any(name.startswith(BN_SCORE) for name in results.get("others", {})) or scored_with(results) != AVERAGED:
         notes.insert(
@@ -118,6 +133,37 @@ def table(results: dict[str, Any]) -> str:
     )
     lines = ["", title, *_columns(("domain", *columns), rows, below=2), *notes, ""]
     return "\n".join(lines + client_table(results["client_models"]) if "client_models" in results else lines)
+
+
+def _figure_columns(told: Mapping[str, Any]) -> Columns:
+    """Return the columns of the figures, each with its mean over the domains, and of the number of test images."""
+    columns: Columns = {}
+    for name, key in (("balanced^", "balanced_accuracy"), ("macro-F1^", "macro_f1")):
+        by_domain = {domain: None if one is None else one[key] for domain, one in told["domains"].items()}
+        columns[name] = (by_domain, mean(by_domain.values()), "")
+    images = {domain: None if one is None else one["n"] for domain, one in told["domains"].items()}
+    columns["images"] = (images, "", "")
+    return columns
+
+
+def _figure_notes(results: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[str]:
+    """Return the lines of the worst domain and of all test images together."""
+    found = []
+    if least := worst(results["domains"]):
+        one = told["domains"].get(least) if told else None
+        images = f", of {one['n']} test images" if one else ""
+        found.append(f"worst domain: {least} {percent(results['domains'][least])}{images}")
+    if told and (all_of := told["overall"]):
+        names = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "macro_f1": "macro-F1", "auc": "AUC",
+                 "ece": "ECE"}  # fmt: skip
+        each = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names.items() if all_of[key] is not None)
+        found.append(f"^ of round {told['round']}; all {all_of['n']} test images together: {each}")
+    return found
+
+
+def _cell(value: float | str | None) -> str:
+    """Return an accuracy, a number of images, or what is a word already."""
+    return str(value) if isinstance(value, int | str) else percent(value)
 
 
 def client_table(scores: dict[str, Any]) -> list[str]:

@@ -5,13 +5,14 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from flwr.app import ArrayRecord
 from fedshift_app import __version__
 from fedshift_app.config import extending
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, durable, tracking
+from fedshift_app.run import checkpoints, choosing, durable, figures, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.scores import client_models, mean, mean_client_models
@@ -48,6 +49,8 @@ ON_ALL = "personal models, each on all domains"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
 PROFILE_FILE = "profile.json"  # only of a run that measures its time
+SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
+_NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
 
 
@@ -121,6 +124,7 @@ class RunFolder:
         self._before = 0.0  # seconds of the run before this process
         self._started = time.perf_counter()
         self._weights = ArrayRecord()
+        self._figures: dict[str, Any] | None = None  # of the last round that was scored on all test images
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
             self._go_on(past, {"time": now, "after_round": past.completed, "engine": engine, "command": command})
@@ -161,11 +165,19 @@ class RunFolder:
         self._tracker = tracking.tracker(self.config.tracking, self.path, told, self.history)
 
     def _go_on(self, past: Past, resumed: dict[str, Any]) -> None:
-        """Continue the run of ``past``: what came after its last checkpoint is removed, and this is noted."""
+        """Continue the run of ``past``: what came after its last checkpoint is removed, and this is noted.
+
+        A finished run that is made longer has a summary, by which it counts as finished: it goes first.
+        """
         assert past.lock is not None  # whoever continues a run holds it
         self.path, self.run_id, self._lock = past.path, past.run_id, past.lock
         content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
+        if (before := content["resolved"]["rounds"]) != self.config.rounds:
+            resumed |= {"rounds_before": before}
+            content["resolved"]["rounds"] = self.config.rounds
         content.setdefault("resumed", []).append(resumed | {"versions": versions(self.config)})
+        with durable.writing(self.path):
+            (self.path / RESULTS_FILE).unlink(missing_ok=True)
         # Checkpoints first, the last one first: whenever this process is killed, the last that is left is one that the
         # nodes' private parts of before belong to. Then what says that those of later rounds do not count any more.
         checkpoints.remove_after(self.path / checkpoints.FOLDER, past.completed)
@@ -178,6 +190,8 @@ class RunFolder:
             lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
             write_atomically(metrics, "".join(lines[: past.completed]))
         self.history = list(past.history)
+        scored = _fully_scored(self.history)
+        self._figures = figures.kept(self.path, scored[-1].server_round if scored else None)
         if past.checkpoint is not None:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
@@ -187,6 +201,11 @@ class RunFolder:
         """What the run did without, in words; empty where no node is missing."""
         lost = _lost(self.history)
         return lost_told(lost) if lost else ""
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """The rounds that are kept for their validation accuracy."""
+        return choosing.needed(self.config, self.history)
 
     def start_clock(self) -> None:
         """Count the seconds of the run from now."""
@@ -205,6 +224,7 @@ class RunFolder:
     def add_round(
         self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays,
         state: Arrays | None = None, memory: Mapping[int, int] | None = None, nodes: Sequence[Node] = (),
+        moments: Arrays | None = None,
     ) -> None:  # fmt: skip
         """Save a full round: first its line in ``metrics.jsonl``, then the checkpoint, by which the round counts.
 
@@ -215,9 +235,13 @@ class RunFolder:
             state: What only the server keeps.
             memory: By index of the node, the last round in which it kept private arrays.
             nodes: All nodes that have ever answered.
+            moments: What the server's optimiser keeps.
         """
         started = time.perf_counter()
-        self.history.append(result)
+        self.history.append(replace(result, counts={}))  # of all rounds they would fill the memory
+        if found := figures.section(result, self.config.dataset.known().classes):
+            self._figures = finite(found)
+            write_atomically(self.path / figures.FILE, as_text(self._figures))
         arrays, averaged = decode(weights), {}
         if self.config.model.bn_keep == RETAKEN:
             averaged = {name: arrays[name] for name in result.statistics}
@@ -226,9 +250,9 @@ class RunFolder:
         durable.append_line(self.path / METRICS_FILE, json.dumps(finite(_line(result))))
         checkpoint = Checkpoint(
             result.server_round, arrays, knowledge, state or {}, dict(memory or {}), list(nodes), self.seconds,
-            self.writing, averaged,
+            self.writing, averaged, moments or {},
         )  # fmt: skip
-        checkpoints.save(self.path / checkpoints.FOLDER, checkpoint)
+        checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
         self._tracker.add(result)
         self.writing += time.perf_counter() - started
 
@@ -241,27 +265,38 @@ class RunFolder:
 
     def finish(self, nodes: list[Node]) -> dict[str, Any]:
         """Write and return the summary, ``results.json``, by which the run counts as finished."""
-        results = summary(self.history) | {
-            "method": self.config.method["name"],
-            "experiment": self.config.experiment,
-            "dataset": self.config.dataset.name,
-            "model": self.config.model.name,
-            "bn": self.config.model.bn,
-            "scored_with": self.config.evaluate.bn[0],
-            "evaluated": self._evaluated,
-            "seed": self.config.seed,
-            "engine": self.engine,
-            "seconds": round(self.seconds, 3),
-            "nodes": [
-                {"index": n.index, "domain": n.domain, "num_examples": n.num_examples, "class_counts": n.class_counts}
-                for n in nodes
-            ],
-            "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
-            "weights_sha256": weights_hash(decode(self._weights)),
-        }
+        results = (
+            summary(self.history)
+            | choosing.results(self.config, self.history)
+            | {
+                "method": self.config.method["name"],
+                "experiment": self.config.experiment,
+                "dataset": self.config.dataset.name,
+                "model": self.config.model.name,
+                "bn": self.config.model.bn,
+                "scored_with": self.config.evaluate.bn[0],
+                "evaluated": self._evaluated,
+                "seed": self.config.seed,
+                "engine": self.engine,
+                "seconds": round(self.seconds, 3),
+                "nodes": [
+                    {
+                        "index": n.index,
+                        "domain": n.domain,
+                        "num_examples": n.num_examples,
+                        "class_counts": n.class_counts,
+                    }
+                    for n in nodes
+                ],
+                "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
+                "weights_sha256": weights_hash(decode(self._weights)),
+            }
+        )
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
-        write_atomically(self.path / RESULTS_FILE, json.dumps(finite(results), indent=2) + "\n")
+        if self._figures is not None:
+            results["figures"] = self._figures
+        write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         return results
 
 
@@ -317,7 +352,7 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
     last = accuracies[-LAST_ROUNDS:]
     domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
     known = [value for value in domains.values() if value is not None]
-    best = max(scored, key=lambda result: _rank(result.accuracy))
+    best = max(scored, key=lambda result: choosing.rank(result.accuracy))
     worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
     return {
         "rounds": len(history),
@@ -329,7 +364,7 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         "worst_domain": worst,
         "final": accuracies[-1],
         "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
-        "best_test": _chosen(best, "test images"),
+        "best_test": choosing.chosen(best, "test images"),
         **_where_asked(history),
         "missing": [name for name in names if domains[name] is None],
         **({"lost": lost} if (lost := _lost(history)) else {}),
@@ -346,12 +381,8 @@ def _fully_scored(history: list[RoundResult]) -> list[RoundResult]:
 def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
     """Return what only some runs have: the round chosen on validation parts, scores of client models."""
     found: dict[str, Any] = {}
-    validated = [
-        result for result in history if result.evaluated_share == 1 and mean(result.validation.values()) is not None
-    ]
-    if validated:
-        best = max(validated, key=lambda result: _rank(result.validation))
-        found["best_validation"] = _chosen(best, "validation images")
+    if best := choosing.best(history):
+        found["best_validation"] = choosing.chosen(best, "validation images")
     scored = [result.others for result in _fully_scored(history)][-LAST_ROUNDS:]
     if scored[-1]:
         found["others"] = {
@@ -366,22 +397,6 @@ def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
     if clients:
         found["client_models"] = mean_client_models(clients)
     return found
-
-
-def _chosen(result: RoundResult, on: str) -> dict[str, Any]:
-    """Return a chosen round with its accuracy on the test images."""
-    return {
-        "round": result.server_round,
-        "chosen_on": on,
-        "domains": result.accuracy,
-        "avg": mean(result.accuracy.values()),
-    }
-
-
-def _rank(accuracy: Mapping[str, float | None]) -> tuple[int, float]:
-    """Order rounds by average accuracy; a round that lacks a domain comes below one that does not."""
-    known = [value for value in accuracy.values() if value is not None]
-    return len(known), sum(known)
 
 
 def _lost(history: Sequence[RoundResult]) -> dict[str, list[int]]:
@@ -404,6 +419,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_text(content: Mapping[str, Any]) -> str:
+    """Return indented JSON in which a list of numbers, as a row of a matrix, is one line."""
+    text = json.dumps(content, indent=2)  # a line's end within a text is escaped, so the pattern finds lists only
+    return _NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
 
 
 def weights_hash(arrays: Arrays) -> str:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings, shelves
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.shelves import Shelf
-from fedshift_app.run import checkpoints
+from fedshift_app.run import checkpoints, choosing
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
@@ -32,7 +33,7 @@ log = logging.getLogger("fedshift")
 #: Keys that may differ: they decide no number of a round that succeeds.
 FREE = (
     "dataset.data_dir", "dataset.download", "federation.node_timeout", "federation.round_timeout", "model.weights",
-    "profile", "tracking",
+    "profile", "tracking", "evaluate.figures",
 )  # fmt: skip
 _BELOW_ALL = 0.9999  # a share of the test images that is rounded to 1 is still below
 
@@ -42,7 +43,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
 
     Args:
         flat: The run-config keys. With ``resume`` and without ``experiment`` all else is as in the folder. ``round``
-            goes back to an earlier round that is kept, 0 to the last one.
+            goes back to an earlier round that is kept, 0 to the last one. ``rounds`` may be more than there.
         hold: Keep the folder's lock, to continue the run; otherwise only look, and warn of nothing.
 
     Returns:
@@ -59,14 +60,17 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         return configuration.resolve(given), None
     path = user_path(named, "resume")
     told = _read_config(path)
-    if (path / RESULTS_FILE).exists():
-        again = f"; to do the rounds after {server_round} again, remove it" if server_round else ""
-        raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{again}")
     config = configuration.resolve(given | {"experiment": given.get("experiment") or str(path / CONFIG_FILE)})
     kept = configuration.validate(told["resolved"])
+    longer = config.rounds > kept.rounds
+    if (path / RESULTS_FILE).exists() and not longer:
+        again = f"; to do the rounds after {server_round} again, remove it" if server_round else ""
+        raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{again}")
     if hold:
         _compare_versions(told, kept)
     _refuse_differences(path, kept, config)
+    if longer and (why := _goes_by_rounds(config)):
+        raise ConfigError(f"resume: rounds is {kept.rounds} there, asked is {config.rounds}: {why}")
     try:
         lock = Lock(path / LOCK_FILE)
     except InUse as holder:
@@ -75,6 +79,11 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
     try:
         past = _look(path, told, config, lock if hold else None, server_round)
+        if longer and choosing.is_over(kept, past.history):
+            raise ConfigError(
+                f"resume: the run in {path} ended after round {past.completed} of {kept.rounds} by "
+                f"evaluate.patience={kept.evaluate.patience}; with rounds={config.rounds} it would have, too"
+            )
     except BaseException:
         lock.release()
         raise
@@ -179,6 +188,15 @@ def _compare_versions(told: Mapping[str, Any], config: RunConfig) -> None:
         log.warning("the run was made with other versions, its numbers may change: %s", "; ".join(differing))
 
 
+def _goes_by_rounds(config: RunConfig) -> str:
+    """Return what of a run goes by the number of its rounds; empty if nothing does."""
+    if config.train.needs_rounds:
+        return f"train.schedule={config.train.schedule} goes by it"
+    method = registry.get(config.method["name"])
+    why = method.strategy_class().uses_rounds(config.server_params())
+    return f"the method {method.name!r} goes by it, {why}" if why else ""
+
+
 def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
     there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
     told = [
@@ -186,6 +204,7 @@ def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
         for key in sorted(there.keys() | here.keys())
         if key not in FREE
         and there.get(key) != here.get(key)
+        and not (key == "rounds" and asked.rounds > kept.rounds)
         # What was fetched is known of the run alone.
         and not (key == "model.weights_sha256" and not here.get(key))
     ]
@@ -219,6 +238,7 @@ def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | N
         try:
             found = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
             _check_memory(past, found)
+            _check_chosen(past, config, [round_result(line, found.nodes, config) for line in lines[:number]])
             if len(lines) < number:
                 raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")
         except Damaged as reason:
@@ -236,6 +256,17 @@ def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | N
     if len(lines) > 1:
         raise ConfigError(f"resume: {path} has {len(lines)} full rounds in {METRICS_FILE}, but no checkpoint")
     return past
+
+
+def _check_chosen(past: Past, config: RunConfig, history: Sequence[RoundResult]) -> None:
+    """Check the checkpoint of the best of a run's rounds by validation, if the run keeps it.
+
+    Raises:
+        Damaged: If it is missing or not what was written.
+    """
+    best = choosing.best(history) if config.keep == choosing.BEST else None
+    if best is not None and best.server_round != len(history):
+        _check_memory(past, checkpoints.load(past.path / checkpoints.FOLDER, best.server_round, (checkpoints.FORMAT,)))
 
 
 def _check_memory(past: Past, found: Checkpoint) -> None:

@@ -12,7 +12,7 @@ Deviations: where only some clients train in a round, m runs over those, n over 
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -184,6 +184,17 @@ def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are not None, or None if there is none."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
+
+
+def worst(domains: Mapping[str, float | None], *, lowest: bool = True) -> str | None:
+    """Return the domain with the lowest number that is known, or the highest; the first of several.
+
+    None where there is one domain only, or none is known.
+    """
+    known = {name: value for name, value in domains.items() if value is not None}
+    if len(domains) < 2 or not known:
+        return None
+    return (min if lowest else max)(known, key=known.__getitem__)
 
 
 def _trained(a: Matrix) -> NDArray[np.bool_]:

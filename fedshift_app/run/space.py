@@ -13,6 +13,7 @@ from clients.base import DomainClient
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
+from fedshift_app.run import choosing
 from fedshift_app.run.checkpoints import KEEP_STEPS
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import ConfigError
@@ -48,12 +49,15 @@ def needed(
     domains, classes = len(config.dataset.domains), strategy.federation.num_classes
     about_nodes = len(nodes) * (300 + 8 * classes)  # in the JSON file of a checkpoint
     weights = sum(len(array.data) for array in initial.values())
-    shared = weights + _knowledge(strategy, len(nodes)) + about_nodes
+    shared = weights * (1 + config.server.moments) + _knowledge(strategy, len(nodes)) + about_nodes
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
     text = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
     once = sum(array.nbytes for array in strategy.federation.start.values())
-    return Needed(shared + kept, CHECKPOINTS * shared + OF_A_NODE * kept + once + text + REPORT)
+    # The best round until each that the run can go back to is kept as well.
+    chosen = CHECKPOINTS if config.keep == choosing.BEST else 0
+    whole = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + once + text + REPORT
+    return Needed(shared + kept, whole)
 
 
 def check(folder: Path, free: int, run: Needed) -> None:

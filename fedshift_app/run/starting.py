@@ -1,10 +1,11 @@
 """What a run starts from: the initial weights, what the strategy must know, and the strategy itself."""
 
+from collections.abc import Mapping
+
 from flwr.app import ArrayRecord
 
 from clients.modules.catalog import MODULES
 from clients.training.statistics import layers
-from datasets import catalog
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
@@ -54,18 +55,14 @@ def prepare(
     if start is None:
         start = {name: array for name, array in state.items() if name in frozen | (private & begun.taken)}
     privacy.check_shared(config.privacy, shared)
-    if not shared and config.aggregation.robust != "none":
-        raise ConfigError(
-            f"aggregation.robust={config.aggregation.robust} averages weights, and with the method "
-            f"{config.method['name']!r}, as it is configured, none travel"
-        )
+    _check_shared(config, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
     personal = setup.is_personal(config, model)
     federation = Federation(
         domains=config.dataset.domains,
-        num_classes=len(catalog.get(config.dataset.name).classes),
+        num_classes=len(config.dataset.known().classes),
         feature_dim=model.feature_dim,
         seed=config.seed,
         participation=config.federation.participation,
@@ -93,6 +90,8 @@ def prepare(
         bn_ways=_ways(config, batchnorms),
         batchnorms=batchnorms,
         everywhere=personal and not deployed and config.evaluate.personal_on == "all_domains",
+        server=config.server,
+        buffers=tuple(name for name, _ in model.named_buffers() if name in shared),
         start=start,
         frozen=frozen,
     )
@@ -110,6 +109,21 @@ def frozen_told(config: RunConfig, federation: Federation, initial: ArrayRecord)
         f"{what}{len(federation.start)} arrays, {size(once)}, are sent to each node once; each round the weights are "
         f"{size(each)} each way"
     )
+
+
+def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
+    """Refuse what is done with weights where none travel.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    robust, optimizer = config.aggregation.robust, config.server.optimizer
+    asked = {f"aggregation.robust={robust} averages": robust, f"server.optimizer={optimizer} needs averaged": optimizer}
+    for told, value in asked.items():
+        if value != "none" and not shared:
+            raise ConfigError(
+                f"{told} weights, and with the method {config.method['name']!r}, as it is configured, none travel"
+            )
 
 
 def _terms(config: RunConfig) -> tuple[str, ...]:
@@ -161,6 +175,7 @@ def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     """Put a strategy where it was after a checkpoint."""
     strategy.completed = checkpoint.server_round
     strategy.knowledge, strategy.state = dict(checkpoint.knowledge), dict(checkpoint.state)
+    strategy.moments = dict(checkpoint.moments)
 
 
 def _check_widths(config: RunConfig, feature_dim: int) -> None:

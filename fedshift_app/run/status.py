@@ -92,9 +92,10 @@ class StatusFile(Listener):
     def end(self, state: str, error: str | None) -> None:
         """Write the last word: completed, degraded, failed or interrupted."""
         self._told["error"] = None if error is None else plain(error, MOST_ERROR)
+        server_round = self._told["round"]
         if state in (COMPLETED, DEGRADED):
-            self._left = 0.0
-        self._change(state, self._told["round"])
+            self._left, server_round = 0.0, len(self._folder.history)  # a run may end early
+        self._change(state, server_round)
 
     def _connect(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
         self._connected, self._nodes = {node.node_id for node in present}, list(nodes)

@@ -41,6 +41,8 @@ from fedshift_wire.names import (
     WORK,
 )  # fmt: skip
 
+NO_ANSWER = "no answer in time"
+
 
 @dataclass(frozen=True)
 class Range:

@@ -1,18 +1,22 @@
 """Who evaluates which domain, and what comes of the answers."""
 
+import functools
 import math
+import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import Message
 
 from fedshift_wire.bounds import Refused
+from fedshift_wire.counts import Counts
 from fedshift_wire.names import (
     BN_SCORE,
     CORRECT,
     COUNT,
+    COUNTS,
     DOMAINS,
     DRAWN,
     LOCAL_CORRECT,
@@ -29,14 +33,13 @@ from fedshift_wire.names import (
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
-from strategies.federation import checks
+from strategies.federation import checks, counting
 from strategies.federation.checks import ANY_COUNT, Known, right_of
 from strategies.federation.roster import Node
 
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
 #: own, whose making alone takes up to a third of a batch (ResNet-10), so that smaller ones would gain little.
 MIN_BATCHES = 8
-NO_ANSWER = "no answer in time"
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class _Answer:
     count: float
     loss_sum: float
     others: list[tuple[str, float, float]]
+    counts: Counts | None = None
 
 
 @dataclass
@@ -147,6 +151,7 @@ class Evaluation:
             questions only, which then go to all nodes.
         validation: Answers about validation parts, each under the domain of its node.
         share: Share of the test images that is scored, above 0, at most 1.
+        counting: The nodes are to tell what the figures are made of; only where all test images are scored.
     """
 
     def __init__(
@@ -162,6 +167,7 @@ class Evaluation:
         divisible: bool = True,
         share: float = 1.0,
         scores: tuple[str, ...] = (),
+        classes: int = 0,
     ) -> None:
         """Plan the questions.
 
@@ -176,6 +182,7 @@ class Evaluation:
             divisible: The scores of some images do not depend on which others are scored with them.
             share: Share of each test set to score, rounded up to whole batches.
             scores: Names of other ways to score that the run declares.
+            classes: C where the run wants figures (``evaluate.figures``), else 0.
         """
         self.validating = validation
         self.validation = Tally(domains)
@@ -188,6 +195,7 @@ class Evaluation:
         self._scored = self._images = 0
         self._tasks = [task for i, domain in enumerate(domains) for task in self._plan(i, domain, share)]
         self.share = self._scored / self._images if self._images else 1.0
+        self._classes, self.counting = classes, bool(classes) and self.share == 1
 
     def first(self) -> Questions:
         """Return which node is asked for which parts; for none where only its validation part is asked for."""
@@ -211,7 +219,7 @@ class Evaluation:
             reply = came.get(node.node_id)
             try:
                 if reply is None:
-                    raise Refused(NO_ANSWER)
+                    raise Refused(checks.NO_ANSWER)
                 heard(node, self._add(node, reply, tasks))
             except Refused as refused:
                 failed.append((node, str(refused)))
@@ -234,6 +242,20 @@ class Evaluation:
                     tally.add_other(name, domain, correct, count)
         return tally
 
+    def counts(self) -> dict[str, Counts | None]:
+        """Return by domain the sum of what was counted, of the same parts as the accuracy; None where a node told none.
+
+        Empty where nothing was to be counted.
+        """
+        missing = self._missing()
+        found: dict[str, Counts | None] = {}
+        for domain in self._domains if self.counting else ():
+            answers = [task.answer for task in self._tasks if task.part.domain == domain and task.answer is not None]
+            each = [answer.counts for answer in answers if answer.counts is not None]
+            whole = each and len(each) == len(answers) and domain not in missing
+            found[domain] = functools.reduce(operator.add, each) if whole else None
+        return found
+
     def spread(self) -> dict[str, float | None]:
         """Return by domain the sample standard deviation of the nodes' accuracies; None of fewer than two."""
         found: dict[str, float | None] = {}
@@ -248,9 +270,15 @@ class Evaluation:
 
     def _add(self, node: Node, reply: Message, tasks: list[_Task]) -> Mapping[str, Any]:
         """Take in one reply, or nothing of it if anything is wrong with it; return its numbers."""
-        metrics = checks.metrics_of(checks.opened(reply, (METRICS,)))
+        content = checks.opened(reply, (METRICS, COUNTS) if self.counting else (METRICS,))
+        metrics = checks.metrics_of(content)
         checks.check_numbers_of(metrics, self._known(node, tasks))
         answers = [_answer(metrics, task, self._scores) for task in tasks]
+        if self.counting:
+            domains = [task.part.domain for task in tasks]
+            asked = {d: (int(a.count), int(a.correct)) for d, a in zip(domains, answers, strict=True)}
+            counts = counting.read(content, asked, self._classes)
+            answers = [replace(a, counts=counts.get(d)) for d, a in zip(domains, answers, strict=True)]
         validated = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer

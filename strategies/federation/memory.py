@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedshift_wire.names import KEPT, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID, STARTED_ANEW
+from fedshift_wire.names import CHOSEN, KEPT, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID, STARTED_ANEW
 from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -20,12 +20,14 @@ class NodeMemory:
         kept_in: Folder for simulated nodes; empty for real ones, which have their own.
         resumed_after: The rounds after which the run was resumed.
         rounds: By index of the node, the last round in which it kept something.
+        chosen: Rounds of which nodes keep their memory beside those that a run can go back to by itself.
     """
 
     run_id: str = ""
     kept_in: str = ""
     resumed_after: tuple[int, ...] = ()
     rounds: dict[int, int] = field(default_factory=dict)
+    chosen: tuple[int, ...] = ()
 
     def told(self, node: Node) -> dict[str, str | int | list[int]]:
         """Return what a node is told with each message."""
@@ -36,6 +38,8 @@ class NodeMemory:
             told[KEPT_IN] = self.kept_in
         if self.resumed_after:
             told[RESUMED_AFTER] = list(self.resumed_after)
+        if self.chosen:
+            told[CHOSEN] = list(self.chosen)
         if node.index in self.rounds:
             told[MEMORY_ROUND] = self.rounds[node.index]
         return told

@@ -4,10 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import AVERAGED, CE, RETAKEN
-from strategies.federation.evaluation import ClientScores
+from fedshift_wire.counts import Counts
+from fedshift_wire.names import AVERAGED, BN_SCORE, CE, RETAKEN
+from fedshift_wire.seeding import generator
+from strategies.federation.evaluation import ClientScores, Evaluation
+from strategies.federation.roster import Node
 from strategies.federation.schedule import EvaluateConfig
-from strategies.settings import AggregationConfig
+from strategies.settings import AggregationConfig, ServerConfig
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Federation:
         start: What nodes begin from beside the shared weights, by state-dict name; sent to each once.
         frozen: Names of shared weights that never change and do not travel with the others.
         everywhere: Each node's own model is scored on all domains (``evaluate.personal_on``).
+        server: What the server does with the average.
+        buffers: Names of the arrays that travel and are no parameters, such as BatchNorm's running statistics.
     """
 
     domains: tuple[str, ...]
@@ -91,11 +96,33 @@ class Federation:
     everywhere: bool = False
     start: Arrays = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
+    server: ServerConfig = field(default_factory=ServerConfig)
+    buffers: tuple[str, ...] = ()
 
     @property
     def retakes(self) -> bool:
         """Whether BatchNorm's statistics are taken anew in rounds that are scored."""
         return RETAKEN in self.bn_ways
+
+    def number(self, present: int) -> int:
+        """Return how many of the nodes that are present train in a round."""
+        return max(1, round(self.participation * present))
+
+    def sample(self, server_round: int, nodes: list[Node]) -> list[Node]:
+        """Choose which nodes train, by index, from (seed, round)."""
+        rng = generator(self.seed, "participation", server_round)
+        chosen = rng.permutation(len(nodes))[: self.number(len(nodes))]
+        return [nodes[i] for i in sorted(chosen)]
+
+    def evaluation(self, server_round: int, nodes: list[Node]) -> Evaluation:
+        """Return who of the nodes that are connected scores what after a round."""
+        return Evaluation(
+            self.domains, nodes, personal=self.personal, own_tests=self.own_tests, validation=self.validation,
+            everywhere=self.everywhere, batch=self.eval_batch, divisible=self.scores_images_alone,
+            share=self.evaluate.share(server_round, self.rounds),
+            scores=(*self.scores, *(BN_SCORE + way for way in self.bn_ways[1:])),
+            classes=self.num_classes if self.evaluate.figures else 0,
+        )  # fmt: skip
 
 
 @dataclass
@@ -120,6 +147,7 @@ class RoundResult:
         lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
         spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where
             each is scored on all domains.
+        counts: By domain what the figures are made of, None where a node told none; empty where nobody was asked.
         statistics: BatchNorm's statistics that were taken anew, by state-dict name; empty where none were.
     """
 
@@ -140,4 +168,5 @@ class RoundResult:
     started_anew: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     spread: dict[str, float | None] = field(default_factory=dict)
+    counts: dict[str, Counts | None] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from fedshift_wire.bounds import MOST_ROUNDS
 from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from fedshift_wire.params import Rounds
 
@@ -34,6 +35,10 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: last five rounds; every: in every round.
     client_models: Literal["off", "last", "every"] = "off"
 
+    #: What nodes tell beside how many test images are right, in rounds that are scored on all of them: counts behind
+    #: recall, precision, balanced accuracy, macro-F1, AUC and calibration error (docs/figures.md). No number of the
+    #: training or of the accuracy depends on it.
+    figures: bool = True
     #: Where each node has a model of its own, which nodes score a domain: own_domain: those that hold it; all_domains:
     #: all of them, in simulation, where each sees every test set. Accuracy is then the mean over nodes, and how far
     #: they are apart is told. n nodes make n passes over each test set.
@@ -45,6 +50,15 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: ``bn_images`` training images on each node besides.
     bn: tuple[BnWay, ...] = Field(("averaged",), min_length=1)
     bn_images: int = Field(1000, ge=2, le=1_000_000)  # the most training images of a node behind statistics
+
+    #: Early stopping: the run ends after a scored round that comes so many rounds or more after the one with the best
+    #: validation accuracy (``keep``); ``rounds`` is then the most. 0: off.
+    patience: int = Field(0, ge=0, le=MOST_ROUNDS)
+
+    @field_validator("patience", mode="before")
+    @classmethod
+    def _null_is_off(cls, value: Any) -> Any:
+        return 0 if value is None else value
 
     @field_validator("bn")
     @classmethod

@@ -4,20 +4,32 @@ A node tells, for each layer and channel, the sum over its images of the channel
 square. Sums add up, so the merged mean and variance are those of all images together, however they are divided.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
 
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused, check_numbers
-from fedshift_wire.names import BN_MEAN, BN_SQUARES, BN_SUM, BN_VAR, KNOWLEDGE, METRICS, NUM_EXAMPLES
+from fedshift_wire.errors import FederationError
+from fedshift_wire.names import (
+    BN_IMAGES,
+    BN_MEAN,
+    BN_SQUARES,
+    BN_SUM,
+    BN_VAR,
+    KNOWLEDGE,
+    METRICS,
+    NUM_EXAMPLES,
+    TAKE_STATISTICS,
+)
 from strategies.federation import checks
 from strategies.federation.changes import out_of_proportion
-from strategies.federation.evaluation import NO_ANSWER, Heard
+from strategies.federation.evaluation import Heard
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
-from strategies.federation.updates import array_record, decode
+from strategies.federation.updates import array_record, by_reason, decode
 
 ROUNDING = 1e-6  # by which a variance may fall below 0, as a share of the mean square
 
@@ -95,12 +107,46 @@ def read_all(
         except Refused as refused:
             problems.append((node, str(refused)))
             checks.let_go(reply)
-    problems += [(node, NO_ANSWER) for node in waiting.values()]
+    problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
     nodes = sorted(told, key=lambda node: node.index)
     strange = out_of_proportion([told[node][0] for node in nodes], federation.max_update)
     problems += [(nodes[place], reason) for place, reason in strange.items()]
     usable = [told[node] for place, node in enumerate(nodes) if place not in strange]
     return usable, sorted(problems, key=lambda problem: problem[0].index)
+
+
+def retaken(
+    nodes: Sequence[Node],
+    weights: Mapping[str, Any],
+    federation: Federation,
+    server_round: int,
+    ask: Callable[[dict[Node, int], dict[str, Any]], Iterable[Message]],
+    hear: Heard,
+    leave_out: Callable[..., None],
+) -> Arrays:
+    """Have BatchNorm's statistics taken anew with the averaged weights, and return the merged ones.
+
+    Args:
+        nodes: Who is asked.
+        weights: The averaged weights, of whose arrays only the shapes are looked at.
+        federation: What is asked for, and the bounds.
+        server_round: The round.
+        ask: Sends nodes, each with its work in images, a question, and returns their answers.
+        hear: Is told the numbers of each reply that is used.
+        leave_out: Is told of each node whose reply is not, why, and whether it is ``lost``.
+
+    Raises:
+        FederationError: If no node delivers any that can be used.
+    """
+    asked = {BN_IMAGES: federation.evaluate.bn_images, TAKE_STATISTICS: True}
+    work = {node: expected_images(node, federation.evaluate.bn_images) for node in nodes}
+    channels = {name: weights[f"{name}.{BN_MEAN}"].shape[0] for name in federation.batchnorms}
+    told, problems = read_all({node.node_id: node for node in nodes}, ask(work, asked), channels, federation, hear)
+    for node, reason in problems:
+        leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=reason == checks.NO_ANSWER)
+    if not told:
+        raise FederationError(f"round {server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}")
+    return merge(told, federation.batchnorms)
 
 
 def merge(told: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Arrays:

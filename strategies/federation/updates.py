@@ -1,20 +1,21 @@
 """What a node sends after local training: read, checked and averaged."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 
 import fedshift_wire.records
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused, check_numbers
 from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES, START
 from fedshift_wire.records import RecordError
+from strategies.federation import checks
 from strategies.federation.averaging import RunningAverage, shares
-from strategies.federation.changes import SentWeights
+from strategies.federation.changes import SentWeights, out_of_proportion
 from strategies.federation.roster import Node
 
 
@@ -72,6 +73,34 @@ def read_update(
     update = Update(node, record, decode(knowledge), int(metrics[NUM_EXAMPLES]), named)
     _check_like(update, sent, max_value)
     return update
+
+
+def sift(
+    asked: Mapping[int, Node], replies: Iterable[Message], read: Callable[[Node, Message], Update], max_update: float
+) -> tuple[list[Update], list[tuple[Node, str]]]:
+    """Return the replies that may be averaged, and why the others may not; both by node index.
+
+    Args:
+        asked: The nodes that were, by their id.
+        replies: One of each at most; what is not used is let go.
+        read: Returns a reply as an update, or raises ``Refused``.
+        max_update: How many times the median norm of a round a contribution may have.
+    """
+    waiting = dict(asked)
+    updates, problems = [], []
+    for reply in replies:
+        node = waiting.pop(reply.metadata.src_node_id)
+        try:
+            updates.append(read(node, reply))
+        except Refused as refused:
+            problems.append((node, str(refused)))
+            checks.let_go(reply)
+    problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
+    updates.sort(key=lambda update: update.node.index)
+    strange = out_of_proportion([update.knowledge for update in updates], max_update)
+    problems += [(updates[place].node, reason) for place, reason in strange.items()]
+    updates = [update for place, update in enumerate(updates) if place not in strange]
+    return updates, sorted(problems, key=lambda problem: problem[0].index)
 
 
 def average(updates: list[Update], weights: list[float]) -> ArrayRecord:

@@ -205,10 +205,26 @@ def test_personal_classifier_is_logistic_regression_on_own_images(training: str)
 
 def test_personal_classifier_takes_momentum_batches_and_decay_of_local_training() -> None:
     found = []
-    for train in ({}, {"momentum": 0.0}, {"batch_size": 4}, {"weight_decay": 0.1}, {"lr": 0.01}):
+    for train in ({}, {"momentum": 0.0}, {"batch_size": 4}, {"weight_decay": 0.1}, {"lr": 0.01}, {"optimizer": "adam"}):
         _, (seen,) = scored_weights(client(**train), barred_images(9))
         found.append(seen["classifier.weight"])
     assert all(not np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_personal_classifier_is_trained_by_the_runs_optimiser() -> None:
+    made = client({"personal_epochs": 3}, batch_size=N, optimizer="adamw", weight_decay=0.1, lr=0.02)
+    before = {name: torch.from_numpy(array) for name, array in weights(made).items()}
+    head = torch.nn.Linear(before["classifier.weight"].shape[1], before["classifier.weight"].shape[0])
+    head.load_state_dict({key: before[f"classifier.{key}"] for key in ("weight", "bias")})
+    with torch.no_grad():
+        features = made.model.encoder(normalised(made.train_set, VIEWS))
+    plain = torch.optim.AdamW(head.parameters(), lr=0.02, weight_decay=0.1)
+    for _ in range(3):
+        plain.zero_grad()
+        torch.nn.functional.cross_entropy(head(features), torch.from_numpy(made.train_set.y)).backward()
+        plain.step()
+    _, (seen,) = scored_weights(made, barred_images(9))
+    np.testing.assert_allclose(seen["classifier.weight"], head.weight.detach().numpy(), rtol=1e-3, atol=1e-4)
 
 
 # --- switches --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The cache of decoded images: decoded once, shared, and never trusted when it is not what it should be."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from support import SmallDisk
 
+from clients.images.augment import Pipeline, draw_moves
+from clients.training.settings import ImageConfig
 from datasets import cache, catalog, trees
-from datasets.base import ImageSet, Source
+from datasets.base import Form, ImageSet, Source
 from datasets.listing import Arrays, Listing
 from fedshift_wire.errors import DataError
 
@@ -270,3 +274,89 @@ def test_the_catalog_reads_through_the_cache(photos: Path, kept: Path) -> None:
     assert images.x.shape == (10, 32, 32, 3)
     assert images.y.tolist() == list(range(10))
     assert folder_of(kept).name.startswith("digits-mnist-test-32px-")
+
+
+def rights(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_nobody_else_reads_decoded_images_whatever_the_umask(kept: Path, photos: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        cache.content(PART, listed(photos))
+        cache.content(PART, listed(photos))  # of the kept copy
+    finally:
+        os.umask(before)
+    assert [rights(path) for path in (kept, *kept.rglob("*")) if path.is_dir()] == [0o700, 0o700]
+    files = {path.name: rights(path) for path in kept.rglob("*") if path.is_file()}
+    assert set(files) > {cache.X_FILE, cache.Y_FILE, cache.META_FILE, cache.CONTENT_FILE}
+    assert len(files) == 5 and set(files.values()) == {0o600}  # and the lock
+
+
+def test_while_images_are_decoded_nobody_else_reads_them_either(kept: Path, photos: Path) -> None:
+    seen: list[int] = []
+
+    def look(finished: int) -> None:
+        (temporary,) = kept.glob(f".{PART.stem}-*/")
+        seen.extend([rights(temporary), *map(rights, temporary.iterdir())])
+
+    before = os.umask(0)
+    try:
+        cache.load(PART, listed(photos), progress=look)
+    finally:
+        os.umask(before)
+    assert set(seen) == {0o700, 0o600} and seen.count(0o700) == 10
+
+
+def test_a_cache_folder_that_is_there_keeps_its_rights(kept: Path, photos: Path) -> None:
+    kept.mkdir()
+    kept.chmod(0o755)
+    load(photos)
+    assert (rights(kept), rights(folder_of(kept))) == (0o755, 0o700)
+
+
+def test_each_form_has_a_part_of_its_own_and_leaves_the_others(kept: Path, photos: Path) -> None:
+    Image.fromarray(np.full((12, 30, 3), 200, np.uint8)).save(photos / "cat" / "a.png")
+    forms = [Form(), Form("crop"), Form("pad"), Form(window=(-160, 240)), Form("crop", (-160, 240))]
+    parts = [cache.Part("pets", "photo", "train", 8, form) for form in forms]
+    images = [cache.load(part, listed(photos)).x for part in parts]
+    assert len(list(kept.glob("pets-*"))) == 5
+    assert not np.array_equal(images[1], images[2])
+    for part, x in zip(parts, images, strict=True):
+        counter = Counter()
+        assert np.array_equal(cache.load(part, listed(photos), progress=counter).x, x) and counter.decoded == 0
+
+
+def test_parts_that_were_kept_before_there_were_forms_are_found(photos: Path) -> None:
+    """The name and fingerprint of what images have always been, written down before forms came."""
+    found = listed(photos)
+    assert cache.Part("pets", "photo", "train", 8).stem == "pets-photo-train-8px"
+    digest = hashlib.sha256(b"1 8")
+    for item in found.items:
+        digest.update(f"{item.name} 0 -1\n".encode())
+    digest.update(found.labels.tobytes())
+    for item in found.items:
+        stat = item.path.stat()
+        digest.update(f"{item.path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    assert cache.fingerprint(found, 8) == digest.hexdigest()
+
+
+@pytest.mark.parametrize("size", [224, 384])
+def test_large_images_go_the_same_way(photos: Path, size: int) -> None:
+    """Decoded, mapped, cut and mirrored, normalised."""
+    Image.fromarray(np.arange(3 * 300 * 500, dtype=np.uint32).astype(np.uint8).reshape(300, 500, 3)).save(
+        photos / "cat" / "a.png"
+    )
+    images = cache.load(cache.Part("pets", "photo", "train", size, Form("crop")), listed(photos))
+    assert images.x.shape == (11, size, size, 3) and isinstance(images.x, np.memmap)
+    config = ImageConfig(crop_padding=16, flip=True)
+    x = Pipeline(config, torch.device("cpu")).train(torch.from_numpy(images.x), torch.Generator().manual_seed(1))
+    moves = draw_moves(11, config, torch.Generator().manual_seed(1))
+    p = config.crop_padding
+    for number, image in enumerate(images.x):
+        top, left = moves.corner[:, number].tolist()
+        cut = np.pad(image, ((p, p), (p, p), (0, 0)))[top : top + size, left : left + size]
+        cut = cut[:, ::-1] if moves.flip[number] else cut
+        wanted = (cut / 255 - np.array(config.mean)) / np.array(config.std)
+        assert np.allclose(x[number].numpy(), wanted.transpose(2, 0, 1), atol=1e-5)

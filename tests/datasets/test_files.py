@@ -303,7 +303,7 @@ def test_unknown_class_folder_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path}/art/train/cow: no class of that name; allowed are dog, cat, owl"
 
 
-@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".webp"])
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".webp", ".tif"])
 @pytest.mark.parametrize("keep", [0.0, 0.02, 0.6])
 def test_truncated_image_is_refused(tmp_path: Path, suffix: str, keep: float) -> None:
     path = tmp_path / "art" / "train" / "cat" / f"bad{suffix}"
@@ -312,13 +312,6 @@ def test_truncated_image_is_refused(tmp_path: Path, suffix: str, keep: float) ->
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * keep)])
     assert refusal(tmp_path).startswith(f"{path}: cannot be read (")
-
-
-def test_image_of_16_bits_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "art" / "train" / "cat" / "deep.png"
-    path.parent.mkdir(parents=True)
-    Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(path)
-    assert "deep.png: pixels of mode I;16; allowed are 8 bits a channel" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("inside", ["", "dog"])

@@ -88,7 +88,7 @@ def test_folders_and_images(tmp_path: Path) -> None:
     image.write_bytes(b"no image")
     refused(decode.decode, Item(image, str(image)), 8)
     refused(files.read_folder, tmp_path / "4", classes=CLASSES, size=8)
-    Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(image, "PNG")
+    Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(image, "TIFF")
     refused(decode.decode, Item(image, str(image)), 8)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -344,6 +345,17 @@ def test_export_gives_each_node_its_own_domain(fedshift: Command, tmp_path: Path
         command = ended.out.splitlines()[i]
         for part in ("flower-supernode", f'domain="{domain}"', f'data-dir="{folder}"', f"partition-id={i}"):
             assert part in command
+
+
+def test_nobody_else_reads_what_export_wrote(fedshift: Command, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert fedshift("export", "handwritten", "nodes=4", "-o", "out").code == 0
+    finally:
+        os.umask(before)
+    found = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
+    assert [path.stat().st_mode & 0o777 for path in found if path.is_dir()] == [0o700] * 5
+    assert [path.stat().st_mode & 0o777 for path in found if path.is_file()] == [0o600] * 8
 
 
 def test_export_divides_a_domain(fedshift: Command, tmp_path: Path) -> None:

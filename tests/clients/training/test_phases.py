@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from clients.base import DomainClient, Phase
 from clients.training.batches import Batch
 from clients.training.settings import TrainConfig
+from fedshift_app.config.resolving import resolve
+from fedshift_wire.errors import ConfigError
 
 
 class TwoParts(DomainClient):
@@ -127,6 +129,82 @@ def test_a_schedule_goes_from_lr_to_its_end(schedule: str) -> None:
     assert found[5] == pytest.approx(0.6)  # half way, in both
     assert found[-1] == pytest.approx(0.2)
     assert found == sorted(found, reverse=True)
+
+
+def by_hand(schedule: str, t: int, rounds: int, warmup: int) -> float:
+    """Return the rate of a round slowly: a row of all rounds, from which the round is taken."""
+    ramp = np.linspace(1 / warmup, 1, warmup) if warmup else np.ones(1)
+    rest = rounds - len(ramp)
+    p = np.linspace(0, 1, rest + 1)[1:]
+    fall = {
+        "none": np.ones(rest),
+        "linear": 0.2 + 0.8 * (1 - p),
+        "cosine": 0.2 + 0.8 * (1 + np.cos(np.pi * p)) / 2,
+        "step": np.ones(rest),
+    }[schedule]
+    row = np.concatenate([ramp, fall])
+    if schedule == "step":  # the rounds after 4 and after 9, whether it is warm by then or not
+        row[4:] *= 0.5
+        row[9:] *= 0.5
+    return float(row[t - 1] * 0.99 ** (t - 1))
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3, 7])
+@pytest.mark.parametrize("schedule", ["none", "linear", "cosine", "step"])
+def test_every_schedule_with_warm_up_and_decay(schedule: str, warmup: int) -> None:
+    steps = {"schedule_steps": (4, 9), "schedule_factor": 0.5} if schedule == "step" else {}
+    more = {"schedule": schedule, "schedule_end": 0.2, "warmup_rounds": warmup, "lr_decay": 0.99, **steps}
+    for t in range(1, 13):
+        assert factor(t, 12, **more) == pytest.approx(by_hand(schedule, t, 12, warmup), rel=1e-12)
+
+
+def test_steps_and_warm_up_do_not_go_by_the_number_of_rounds() -> None:
+    found = [factor(t, rounds, schedule="step", schedule_steps=(2,), warmup_rounds=3)
+             for rounds in (4, 50) for t in range(1, 5)]  # fmt: skip
+    assert found[:4] == found[4:] == pytest.approx([1 / 3, 2 / 3, 0.1, 0.1])
+    config = {"epochs": 1, "batch_size": 2, "lr": 1.0}
+    assert [TrainConfig(**config, schedule=s).needs_rounds for s in ("none", "linear", "cosine")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train.schedule=step", "train: schedule=step and schedule_steps=.*go together, found schedule=step"),
+        ("train.schedule_steps=[3]", "train: schedule=step and .*found schedule=none and schedule_steps=.3."),
+        ("train.schedule=step train.schedule_steps=[6,3]", "train.schedule_steps: expected rounds that rise.*6, 3"),
+        ("train.schedule=step train.schedule_steps=[0]", "train.schedule_steps.0: .*found 0"),
+        ("train.schedule=step train.schedule_steps=[3] train.schedule_factor=2", "train.schedule_factor: .*found 2"),
+        ("train.warmup_rounds=20", "train.warmup_rounds=20: the warm-up must end before .* rounds=20"),
+    ],
+)
+def test_schedules_that_make_no_sense_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve({"set": text})
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_every_optimiser_in_a_phase_of_its_own_rate_is_plain_pytorch(kind: str) -> None:
+    """Two epochs of the classifier alone: as that optimiser of PyTorch over the classifier's weights only."""
+    client = new_client(
+        TwoParts, optimizer=kind, lr=1e-3, weight_decay=0.1, batch_size=64, schedule="step", schedule_steps=(1,)
+    )
+    with torch.no_grad():  # a batch lies in the memory of the one before, its features do not
+        batches = [(client.model.encoder(x), labels) for x, labels in client.plain_batches(client.train_set)]
+    features, y = (torch.cat(column) for column in zip(*batches, strict=True))
+    head = nn.Linear(D, client.model.num_classes)
+    head.load_state_dict(client.model.classifier.state_dict())
+    before = {name: tensor.clone() for name, tensor in client.model.encoder.state_dict().items()}
+    made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
+    momentum = {"momentum": 0.9} if kind == "sgd" else {}
+    plain = made(head.parameters(), lr=0.05, weight_decay=0.1, **momentum)  # 0.5 of the phase, 0.1 of the schedule
+    for _ in range(2):
+        plain.zero_grad()
+        nn.functional.cross_entropy(head(features), y).backward()
+        plain.step()
+    phase = client.phases(2)[0]
+    client._train(2, [phase, phase])
+    torch.testing.assert_close(client.model.classifier.weight, head.weight, atol=2e-5, rtol=1e-4)
+    assert not moved(before, client.model.encoder.state_dict())  # not by a decay either
 
 
 def test_the_decay_is_by_round() -> None:

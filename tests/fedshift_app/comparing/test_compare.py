@@ -83,7 +83,59 @@ def test_mean_spread_and_p_are_those_of_a_hand_computation(three_seeds: list[Pat
     assert told.p == pytest.approx(1 - math.sqrt(12) / math.sqrt(14)) == pytest.approx(0.0742, abs=5e-5)
     assert fedavg.difference is None
     # The best: scan 62 against (60 + 64 + 65) / 3 = 63; street 42 against 45; STD 14.14 against 18 / sqrt(2).
-    assert i2pfl.best == {"scan", "street", "AVG", "STD"} and fedavg.best == set()
+    assert i2pfl.best == {"scan", "street", "AVG", "STD", "WORST"} and fedavg.best == set()
+
+
+def test_the_worst_domain_is_that_of_each_run_and_named_where_it_is_the_same(make_run: MakeRun) -> None:
+    def cells(runs: list[Path], of: str = "fedavg") -> str:
+        return next(line for line in compare(runs).markdown().splitlines() if line.startswith(f"| {of} "))
+
+    flat = {"set": SCAN_STREET}
+    same = [make_run("fedavg", 0, two(60, 40), flat=flat), make_run("fedavg", 1, two(70, 44), flat=flat)]
+    assert "| 42.00 ± 2.83 |" in cells(same) and "the lowest domain of each run, street in all" in compare(same).text()
+    # 40 and 20: not the mean of a column, of which the lowest is (40 + 80) / 2 or (60 + 20) / 2.
+    mixed = [same[0], make_run("fedavg", 1, two(20, 80), flat=flat)]
+    (row,) = compare(mixed).numbers.rows
+    assert (row.values["WORST"].mean, row.values["AVG"].mean, row.worst) == (30, 50, "")
+    both = [*same, make_run("i2pfl", 0, two(10, 50), flat=flat)]
+    assert "| **42.00 ± 2.83 street** |" in cells(both) and "10.00 scan |" in cells(both, "i2pfl")
+    assert [line["worst domain"] for line in csv.DictReader(io.StringIO(compare(both).csv()))] == ["street", "scan"]
+    part = compare([make_run("fedavg", 3, two(60, None), flat=flat)]).numbers.rows[0]
+    assert part.values["WORST"].mean is None and part.worst == ""
+
+
+def figures_of(scan: float, street: float, n: int = 90) -> dict[str, Any]:
+    def of(value: float) -> dict[str, Any]:
+        short = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece"), value)
+        return {"n": n, **short, "per_class": {"recall": [value], "precision": [None], "n": [n]}, "confusion": [[n]]}
+
+    return {"round": 5, "classes": ["x"], "domains": {"scan": of(scan), "street": of(street)}, "overall": of(scan)}
+
+
+def test_figures_are_scores(make_run: MakeRun, tmp_path: Path) -> None:
+    flat = {"set": SCAN_STREET}
+    runs = [
+        make_run("fedavg", 0, two(60, 40), flat=flat, figures=figures_of(50, 30)),
+        make_run("i2pfl", 0, two(61, 41), flat=flat, figures=figures_of(20, 70)),
+    ]
+    keep(runs, tmp_path / "kept")
+    for score in ("balanced_accuracy", "macro_f1", "auc", "ece"):
+        found = compare(runs, score=score)
+        first, second = found.numbers.rows
+        assert (first.by_seed[0]["street"], second.by_seed[0]["AVG"]) == (30, 45)
+        # scan 50 and 20, street 30 and 70: of errors the lowest is the best and the highest the worst.
+        error = score == "ece"
+        assert ("scan" in first.best, "street" in second.best) == (not error, not error)
+        assert (first.values["WORST"].mean, first.worst) == ((50, "scan") if error else (30, "street"))
+        assert "test images: scan 90, street 90" in found.text()
+        assert compare([tmp_path / "kept"], score=score).markdown() == found.markdown()
+    assert "balanced accuracy (%), last round" in compare(runs, score="balanced_accuracy").numbers.title
+    assert "confusion" not in next((tmp_path / "kept").iterdir()).read_text()
+    old = make_run("fedprox", 0, two(1, 2), flat=flat)
+    with pytest.raises(ConfigError, match=f"--score auc: {old.name} has no figures"):
+        compare([*runs, old], score="auc")
+    other = make_run("fedbn", 0, two(1, 2), flat=flat, figures=figures_of(1, 2, n=7))
+    assert "test images of fedbn: scan 7, street 7" in " ".join(compare([*runs, other]).markdown().split("\n"))
 
 
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=6), st.floats(-50, 50))
@@ -316,7 +368,8 @@ def test_a_papers_row_stands_beside_ours(make_run: MakeRun) -> None:
     found = compare([run, make_run("fedbn", 0, DIGITS, experiment="f2dc-digits")], paper="F2DC.Table 2")
     row, fedbn = found.numbers.rows
     assert row.paper is not None and row.paper.label == "FedAvg"
-    assert row.paper.values == {"mnist": 96.04, "usps": 89.84, "svhn": 88.04, "syn": 51.05, "AVG": 81.24, "STD": 20.42}
+    printed = {"mnist": 96.04, "usps": 89.84, "svhn": 88.04, "syn": 51.05, "AVG": 81.24, "STD": 20.42}
+    assert row.paper.values == printed | {"WORST": None}  # which no paper prints
     assert row.paper.difference["mnist"] == 0 and row.paper.difference["syn"] == pytest.approx(0.95)
     assert row.paper.difference["AVG"] == pytest.approx((96.04 + 90 + 88 + 52) / 4 - 81.24)
     assert fedbn.paper is None and "the paper prints no row of fedbn" in found.numbers.notes
@@ -561,7 +614,7 @@ def test_the_command(
     assert code == 0 and "+2.00 ± 1.00" in out and f"wrote {page}" in out
     assert page.read_text() == compare(three_seeds).html() and table.read_text() == compare(three_seeds).csv()
     code, out, _ = call("compare", three_seeds[0].parent, "--json")
-    assert code == 0 and json.loads(out)["columns"] == ["scan", "street", "AVG", "STD"]
+    assert code == 0 and json.loads(out)["columns"] == ["scan", "street", "AVG", "STD", "WORST"]
     code, out, err = call("compare", three_seeds[0], "--paper", "nothing")
     assert (code, out) == (1, "") and err.startswith("error: --paper: unknown table 'nothing'")
     code, _, err = call("compare", three_seeds[0], "--csv", tmp_path / "no" / "c.csv")

@@ -375,7 +375,6 @@ def test_a_grid_has_an_end() -> None:
 @pytest.mark.parametrize(
     "argument",
     [
-        "experiment=digits-small",
         "resume=x",
         "engine=inline",
         "nodes=2",
@@ -387,7 +386,7 @@ def test_a_grid_has_an_end() -> None:
 def test_a_demo_refuses_what_it_cannot_hold_to(argument: str) -> None:
     key = argument.partition("=")[0]
     with pytest.raises(
-        ConfigError, match=rf"^{key}: deploy-demo runs handwritten, .*; it takes method, dataset, rounds"
+        ConfigError, match=rf"^{key}: deploy-demo runs anew, .*; it takes experiment, method, dataset, rounds"
     ):
         deploying.read([argument])
 
@@ -395,6 +394,7 @@ def test_a_demo_refuses_what_it_cannot_hold_to(argument: str) -> None:
 def test_a_demo_holds_to_what_it_takes() -> None:
     config, number, flat = deploying.planned(deploying.read([]))
     assert (config.rounds, number, flat["set"]) == (4, 4, "federation.min_nodes=4")
+    assert config.experiment == "handwritten"
     asked = ["rounds=7", "method=fedprox", "seed=3", "federation.min_nodes=2", "dataset.domains=[scan,street,sketch]"]
     config, number, flat = deploying.planned(deploying.read(asked))
     assert (config.rounds, config.seed, config.method["name"], number) == (7, 3, "fedprox", 3)
@@ -402,6 +402,9 @@ def test_a_demo_holds_to_what_it_takes() -> None:
     assert submitted.federation.min_nodes == 2
     assert submitted.rounds == 7
     assert deploying.planned(deploying.read(["allocation.counts={random: 6}"]))[1] == 6
+    for asked in (["digits-small-cnn"], ["experiment=digits-small-cnn"]):  # its rounds, and its six nodes
+        config, number, _ = deploying.planned(deploying.read([*asked, "data-dir=/images"]))
+        assert (config.experiment, config.rounds, number) == ("digits-small-cnn", 40, 6)
     with pytest.raises(ConfigError, match="at most 16 SuperNodes, found 17"):
         deploying.planned(deploying.read(["allocation.counts={random: 17}"]))
 
@@ -432,7 +435,7 @@ def test_a_demo_holds_to_what_it_takes() -> None:
         ["credentials", "node", "keys", "n" * 300],
         ["credentials", "server", "x" * 300, "--host", "localhost"],
         ["superlink", "--credentials", "~nouser/x"],
-        ["deploy-demo", "experiment=handwritten"],
+        ["deploy-demo", "experiment=nonesuch"],
     ],
     ids=lambda arguments: " ".join(arguments)[:40].encode("unicode_escape").decode(),
 )

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from support import InlineRun, ListeningGrid
 
-from datasets import catalog
+from datasets import catalog, files
 from datasets.base import ImageSet, Source
+from datasets.fitting import fit
 from fedshift_app import cli
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
@@ -88,6 +89,10 @@ def test_corruption_touches_test_images_only_and_is_the_same_for_every_node() ->
         ("shift.name=domain", "needs allocation.held_out"),
         ("shift.name=attribute allocation.held_out=[scan]", "needs dataset cifar10, found handwritten"),
         ("shift.name=corruption allocation.test_fraction=0.2", "needs allocation.test_fraction=0"),
+        (
+            "shift.name=corruption dataset.size=384 model.name=resnet10",
+            "shift.name=corruption needs images of 28 to 224 pixels, found 384",
+        ),
         ("shift.label_mix=own allocation.test_fraction=0.2", "needs allocation.test_fraction=0, found 0.2"),
         ("shift.name=corruption allocation.test_on=domain", "shift.name=corruption needs allocation.test_on=split"),
         ("shift.label_mix=own allocation.test_on=domain", "shift.label_mix=own needs allocation.test_on=split"),
@@ -278,7 +283,7 @@ def test_prepare_reports_counts_and_what_is_missing(pacs: Path, monkeypatch: Any
         cli.main()
     assert ended.value.code == 0
     told = capsys.readouterr().out
-    assert "photo: train 68, test 16, 32x32; published: photo: 84 of 1670 images, 1586 missing" in told
+    assert "photo: train 68, test 16, 8x8, 84 RGB; published: photo: 84 of 1670 images, 1586 missing" in told
 
 
 def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,3 +310,31 @@ def test_a_held_out_domain_is_told_with_its_number_of_test_images() -> None:
     assert holdings.unheld_tests(config(""), place(config(""), 0)) == {}
     real = Place("scan", 0, -1, Source(Path("/nowhere")), shared=False, threads=1)
     assert holdings.unheld_tests(cfg, real) == {}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("layout", ["npz", "folder"])
+def test_how_images_become_squares_is_a_key_in_simulation_and_on_a_real_node(
+    tmp_path: Path, shared: bool, layout: str
+) -> None:
+    wide = np.random.default_rng(0).integers(50, 256, (10, 20, 40, 3), np.uint8)
+    for split in ("train", "test"):
+        if layout == "npz":
+            files.write_npz(tmp_path / f"scan_{split}.npz", ImageSet(wide, np.arange(10)))
+        for label, image in enumerate(wide if layout == "folder" else ()):
+            folder = tmp_path / "scan" / split / str(label)
+            folder.mkdir(parents=True)
+            Image.fromarray(image).save(folder / "a.png")
+    found = {}
+    for resize in ("squash", "crop", "pad"):
+        keys = f"dataset.resize={resize} dataset.domains=[scan] allocation.counts=any"
+        cfg = config(keys, **{"data-dir": str(tmp_path)})
+        nodes = [Place("scan", i, 2 if shared else -1, Source(tmp_path), shared, 1) for i in range(2 if shared else 1)]
+        parts = [own_images(cfg, where).train.x for where in nodes]
+        found[resize] = np.concatenate([*parts, holdings.test_images(cfg, nodes[0], "scan").x])
+        wanted = [fit(Image.fromarray(image), 32, resize) for image in wide]  # type: ignore[arg-type]
+        same = {np.asarray(image).tobytes() for image in wanted} == {image.tobytes() for image in found[resize]}
+        assert same or (layout, resize) == ("npz", "squash")  # which torch resizes, to one grey level
+    black = (found["pad"] == 0).all(axis=(2, 3))
+    assert black[:, [*range(8), *range(24, 32)]].all() and not black[:, 8:24].any()
+    assert not np.array_equal(found["squash"], found["crop"])

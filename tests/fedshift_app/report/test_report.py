@@ -24,7 +24,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import exporting, runner
-from fedshift_app.report import analysis, command, drawing, making, maps, reading, views
+from fedshift_app.report import analysis, by_class, command, drawing, making, maps, reading, views
 from fedshift_app.report.views import View
 from fedshift_wire.bounds import MOST_SHOWN
 from fedshift_wire.errors import ConfigError, DataError, FedShiftError
@@ -32,7 +32,10 @@ from fedshift_wire.errors import ConfigError, DataError, FedShiftError
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")
 VOID = {"meta", "br", "img", "hr", "link", "input"}
-SECTIONS = {"accuracy", "training", "confusion", "features", "prototypes", "attention", "federation", "configuration"}
+SECTIONS = {
+    "accuracy", "training", "by-class", "confusion", "features", "prototypes", "attention", "federation",
+    "configuration",
+}  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -205,6 +208,30 @@ def test_a_global_method(copied: Run) -> None:
     assert [row[0] for row in page.tables["nodes"][1:]] == list(DOMAINS)
     assert [row[1] for row in page.tables["nodes"][1:]] == ["2"] * 4
     assert (copied.folder / "report.html").stat().st_size < 1_000_000
+
+
+def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
+    """Of a deployment, whose images are not here, matrices are those that the nodes counted."""
+    told = copied.results["figures"]
+    told["domains"]["scan"]["per_class"]["recall"][3] = None
+    (copied.folder / "results.json").write_text(json.dumps(copied.results | {"figures": told}))
+    change_config(copied, engine="deployment")
+    page = report(copied.folder)
+    assert [row[:2] for row in page.tables["figures"][1:]] == [*([d, "90"] for d in DOMAINS), ["all together", "360"]]
+    fourth = page.tables["classes"][4]
+    assert fourth[:2] == ["3", "-"] and fourth[3] == "9" and len(fourth) == 1 + 3 * 5
+    assert [label.split()[3].rstrip(":") for label in page.plots() if label.startswith("Confusion")] == list(DOMAINS)
+    assert "scan: all 90 test images, as its nodes counted them in the run" in page.text
+    results = copied.folder / "results.json"
+    results.write_text(json.dumps({"domains": {}, "figures": {"round": 1, "domains": {"a": {"n": -4}}}}))
+    with pytest.raises(ConfigError, match=r"figures: domains\.a\.n: Input should be .* equal to 0, found -4"):
+        reading.read(copied.folder)
+    results.unlink()  # not finished: those of figures.json
+    kept = reading.read(copied.folder).figures
+    assert kept is not None and [one.n for one in kept.domains.values() if one is not None] == [90] * 4
+    (copied.folder / "figures.json").unlink()  # a run of an earlier version
+    assert reading.read(copied.folder).figures is None
+    assert "no node counted by class" in by_class.section(None).missing
 
 
 def test_the_same_run_gives_the_same_page(copied: Run) -> None:

@@ -41,6 +41,7 @@ def test_round_line_holds_everything() -> None:
         "mnist 90.0",
         "usps 70.0",
         "avg 80.0",  # (90.04 + 70) / 2 = 80.02
+        "worst usps 70.0",
         "loss 0.512",
         "12.3 s",
         "left 1:24",
@@ -95,7 +96,7 @@ def test_table_columns_are_aligned_and_in_the_order_of_the_domains() -> None:
     lines = table(results()).splitlines()
     rules = [line for line in lines if line.startswith("--")]
     assert len(set(rules)) == 1
-    rows = lines[lines.index(rules[0]) - 1 : lines.index("* chosen on test images") - 1]
+    rows = lines[lines.index(rules[0]) - 1 : lines.index("worst domain: mnistm 68.1") - 1]
     assert {len(line) for line in rows} == {len(rules[0])}
     assert [line.split()[0] for line in rows[2:5]] == ["mnist", "usps", "mnistm"]
 
@@ -105,6 +106,38 @@ def test_table_of_a_resumed_run_shows_few_names_of_an_earlier_version() -> None:
     text = table(results(others={f"\x1b[2J\n{i}" + "x" * 100_000: by_domain for i in range(900)}))
     assert all(line.isprintable() for line in text.splitlines())
     assert len(text) < 100_000 and text.splitlines()[2].count("[2J") == MOST_SHOWN
+
+
+def with_figures(**changes: Any) -> dict[str, Any]:
+    """The summary with figures of round 7; nobody counted the images of usps."""
+    short = {"accuracy": 90.0, "balanced_accuracy": 81.0, "macro_f1": 80.04, "auc": None, "ece": 3.0}
+    told = {"round": 7, "domains": {"mnist": {"n": 2000, **short}, "usps": None, "mnistm": {"n": 90, **short}}}
+    return results(figures=told | {"overall": {"n": 2090, **short}}, **changes)
+
+
+def test_table_has_figures_beside_the_accuracies_and_how_many_images_there_are() -> None:
+    text = table(with_figures())
+    assert row(text, "mnist") == ["mnist", "91.3", "92.0", "93.0", "81.0", "80.0", "2000"]
+    assert row(text, "usps")[-3:] == ["missing"] * 3 and row(text, "AVG")[-2:] == ["81.0", "80.0"]
+    assert "worst domain: mnistm 68.1, of 90 test images\n" in text
+    told = "^ of round 7; all 2090 test images together: accuracy 90.0, balanced 81.0, macro-F1 80.0, ECE 3.0\n"
+    assert told in text
+    assert max(map(len, text.splitlines()[2:])) <= 100
+
+
+def test_table_with_many_other_columns_leaves_the_figures_to_their_line() -> None:
+    by_domain = {"mnist": 1.0, "usps": 2.0, "mnistm": 3.0}
+    text = table(with_figures(others={f"bn=averaged-{i}": by_domain for i in range(3)}))
+    assert "macro-F1^" not in text and "all 2090 test images together" in text
+
+
+def test_one_domain_is_not_called_the_worst() -> None:
+    line = round_line(RoundResult(1, {"a": 50.0}), rounds=1, left=0.0)
+    assert "worst" not in line
+    assert "worst" not in round_line(RoundResult(1, {"a": None, "b": None}), rounds=1, left=0.0)
+    one = {"mnist": 91.0}
+    text = table(results(domains=one, final=one, best_test={"round": 1, "domains": one, "avg": 91.0}))
+    assert "worst" not in text
 
 
 def test_table_says_missing() -> None:

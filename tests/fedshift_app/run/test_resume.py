@@ -277,7 +277,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flat", "parts"),
     [
-        ({"rounds": 9}, ["rounds is 3 there, asked is 9"]),
+        ({"rounds": 2}, ["rounds is 3 there, asked is 2"]),
         ({"seed": 3, "set": "train.lr=0.5"}, ["seed is 0 there, asked is 3", "train.lr is ", "asked is 0.5"]),
         ({"experiment": "handwritten"}, ["method.name is 'fedprox' there, asked is 'fedavg'", "train.epochs is 1"]),
         ({"set": "method.mu=3"}, ["method.mu is ", "asked is 3"]),

@@ -1,0 +1,113 @@
+"""Images that cannot be read, found by decoding them once per machine, for who would go on without them.
+
+The verdict is kept beside the decoded images, under the fingerprint of the files: names, sizes and times.
+"""
+
+import functools
+import json
+import logging
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from datasets import cache, private_files
+from datasets.base import PLAIN, Form
+from datasets.decode import decode
+from datasets.listing import Found, Item, Listing
+from fedshift_wire.bounds import plain, shown, whole
+from fedshift_wire.errors import DataError
+
+_SIZE = 16  # pixels that an image is reduced to: all of it is decoded
+
+log = logging.getLogger("fedshift")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An image that cannot be read.
+
+    Attributes:
+        place: Its index in the listing.
+        name: Its path, or its name inside the tar.
+        reason: Why, in one line.
+    """
+
+    place: int
+    name: str
+    reason: str
+
+
+def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
+    """Return the images of a listing that cannot be read.
+
+    Raises:
+        DataError: If the verdict cannot be kept.
+    """
+    mark = cache.fingerprint(listing, _SIZE, form)
+    path = cache.cache_dir() / f"broken-{mark[:32]}.json"
+    kept = _kept(path, listing)
+    if kept is None:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            verdicts = list(pool.map(partial(_reason, form), listing.items))
+        kept = {place: reason for place, reason in enumerate(verdicts) if reason}
+        _keep(path, len(listing), kept)
+    return tuple(Broken(place, shown(listing.items[place].name), reason) for place, reason in sorted(kept.items()))
+
+
+def left_out(found: Found, form: Form = PLAIN) -> Found:
+    """Return what was found without the images that cannot be read; arrays are read as a whole or not at all.
+
+    Raises:
+        DataError: If no image is left.
+    """
+    if not isinstance(found, Listing):
+        return found
+    bad = of(found, form)
+    if not bad:
+        return found
+    if len(bad) == len(found):
+        raise DataError(f"{bad[0].name}: {bad[0].reason}; none of the {len(found)} images there can be read")
+    _warn(len(bad), len(found), bad[0].name, bad[0].reason)
+    return found.select(np.delete(np.arange(len(found)), [one.place for one in bad]))
+
+
+@functools.cache
+def _warn(bad: int, all_of: int, name: str, reason: str) -> None:
+    """Say once in a process what is left out."""
+    log.warning("%d of %d images cannot be read and are left out: %s (%s), ...", bad, all_of, name, reason)
+
+
+def _reason(form: Form, item: Item) -> str:
+    try:
+        decode(item, _SIZE, form)
+    except DataError as error:
+        text = str(error).removeprefix(f"{shown(item.name)}: ")
+        return plain(text.partition("\n")[0])
+    return ""
+
+
+def _kept(path: Path, listing: Listing) -> dict[int, str] | None:
+    """Return a verdict that was kept, by place in the listing; None if there is none, or it is damaged."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told["images"] != len(listing):
+            return None
+        found = {whole(place, 0, len(listing) - 1): plain(str(reason)) for place, reason in told["broken"]}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return None if None in found else {place: reason for place, reason in found.items() if place is not None}
+
+
+def _keep(path: Path, images: int, found: dict[int, str]) -> None:
+    """Write a verdict: whole, or not at all."""
+    with cache.writing(path):
+        private_files.make_folder(path.parent)
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"images": images, "broken": list(found.items())}, file)
+        Path(part).replace(path)

@@ -1,0 +1,183 @@
+"""What there is to know of a data set before anybody trains on it: counts, sizes, broken files, copies."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from datasets import broken, catalog, duplicates, files, pictures
+from datasets.base import SPLITS, Dataset, Form, ImageSet, Source, Split
+from datasets.broken import Broken
+from datasets.decode import decode_into, encoded
+from datasets.duplicates import Sketches
+from datasets.listing import Found, Item, Listing
+from fedshift_wire.errors import DataError
+
+_LOOK = 64  # pixels at which images are looked at whose part is not decoded, for some of it are broken
+
+#: Decodes one part into the cache: ``prepare(domain, split)``.
+Prepare = Callable[[str, Split], ImageSet]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One domain and split.
+
+    Attributes:
+        domain: Its name.
+        split: Which split.
+        counts: Images by class, in the order of labels; broken ones are left out.
+        sizes: Images by width and height in pixels, before they are resized; empty where they come as arrays.
+        modes: Images by Pillow's mode, likewise.
+        broken: Images that cannot be read.
+        names: Of each image that can, a name to speak of it.
+        sketches: What is compared of each of them.
+    """
+
+    domain: str
+    split: Split
+    counts: tuple[int, ...]
+    sizes: Mapping[tuple[int, int], int]
+    modes: Mapping[str, int]
+    broken: tuple[Broken, ...]
+    names: tuple[str, ...]
+    sketches: Sketches
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Two images that are nearly the same, of different splits of a domain or of different domains."""
+
+    first: tuple[str, Split, str]
+    second: tuple[str, Split, str]
+
+    @property
+    def across(self) -> str:
+        """``domains`` or ``splits``."""
+        return "domains" if self.first[0] != self.second[0] else "splits"
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """Everything that was found.
+
+    Attributes:
+        classes: Class names.
+        parts: By domain, then by split.
+        copies: Images that are nearly the same and are not in the same part.
+        inside: Number of such pairs within a part.
+        complete: False if there were too many like ones to compare them all.
+    """
+
+    classes: tuple[str, ...]
+    parts: tuple[Part, ...]
+    copies: tuple[Copy, ...] = ()
+    inside: int = 0
+    complete: bool = field(default=True)
+
+    def empty(self) -> list[tuple[str, Split, str]]:
+        """Return the domains and splits that have no image of a class: no model can learn it there, or be tested."""
+        found = []
+        for domain in dict.fromkeys(part.domain for part in self.parts):
+            counts = {part.split: part.counts for part in self.parts if part.domain == domain}
+            for split in counts:
+                found += [(domain, split, kind) for kind, n in zip(self.classes, counts[split], strict=True) if not n]
+        return found
+
+
+def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, form: Form, prepare: Prepare) -> Checkup:
+    """Look at all images of a data set.
+
+    Args:
+        known: The data set as the run has it.
+        kind: The name of the data set that reads the images.
+        domains: Those to look at.
+        source: Where the images are.
+        form: How they become squares of 8 bits a channel.
+        prepare: Decodes a part into the cache.
+
+    Raises:
+        DataError: If a domain is missing, none of its images can be read, or the cache cannot be written.
+    """
+    parts = [
+        _part(known, domain, split, found, source, form, prepare)
+        for domain in domains
+        for split, found in _found(known, kind, domain, source).items()
+    ]
+    told = duplicates.pairs(duplicates.joined([part.sketches for part in parts]))
+    owner = list(chain.from_iterable([place] * len(part.names) for place, part in enumerate(parts)))
+    names = list(chain.from_iterable(part.names for part in parts))
+    copies, inside = [], 0
+    for first, second in told.places.tolist():
+        if owner[first] == owner[second]:
+            inside += 1
+            continue
+        a, b = parts[owner[first]], parts[owner[second]]
+        copies.append(Copy((a.domain, a.split, names[first]), (b.domain, b.split, names[second])))
+    return Checkup(known.classes, tuple(parts), tuple(copies), inside, told.complete)
+
+
+def _found(known: Dataset, kind: str, domain: str, source: Source) -> dict[Split, Found]:
+    """Return what there is of a domain, by split: a user's own site may lack one."""
+    splits = known.splits(domain) if known.own is None else [s for s in SPLITS if _has(kind, domain, s, source)]
+    return {split: catalog.get(kind).find(domain, split, source) for split in splits}
+
+
+def _has(kind: str, domain: str, split: Split, source: Source) -> bool:
+    return catalog.has_own(kind, domain, split, source)
+
+
+def _part(
+    known: Dataset, domain: str, split: Split, found: Found, source: Source, form: Form, prepare: Prepare
+) -> Part:
+    bad: tuple[Broken, ...] = ()
+    if isinstance(found, Listing) and source.skip_broken:
+        bad = broken.of(found, form)
+    try:
+        images = prepare(domain, split)
+    except DataError:
+        bad = broken.of(found, form) if isinstance(found, Listing) else ()
+        if not isinstance(found, Listing) or not bad:
+            raise
+        images = _readable(found, bad, form)
+    sizes: Counter[tuple[int, int]] = Counter()
+    modes: Counter[str] = Counter()
+    names = tuple(f"image {place}" for place in range(len(images)))
+    if isinstance(found, Listing):
+        good = _without(found, bad)
+        told = headers(good.items)
+        sizes, modes = Counter(size for size, _ in told), Counter(mode for _, mode in told)
+        names = tuple(item.name for item in good.items)
+    counts = tuple(np.bincount(images.y, minlength=len(known.classes)).tolist())
+    return Part(domain, split, counts, sizes, modes, bad, names, duplicates.sketches(images.x))
+
+
+def _without(found: Listing, bad: Sequence[Broken]) -> Listing:
+    return found.select(np.delete(np.arange(len(found)), [one.place for one in bad]))
+
+
+def _readable(found: Listing, bad: Sequence[Broken], form: Form) -> ImageSet:
+    """Return the images that can be read, for a look at them."""
+    good = _without(found, bad)
+    out = np.empty((len(good), _LOOK, _LOOK, 3), np.uint8)
+    decode_into(good, out, form, workers=os.cpu_count() or 1)
+    return ImageSet(out, good.labels)
+
+
+def headers(items: Sequence[Item]) -> list[tuple[tuple[int, int], str]]:
+    """Return width and height in pixels, and Pillow's mode, of images as they lie in their files.
+
+    Raises:
+        DataError: If one is no image.
+    """
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(_header, items))
+
+
+def _header(item: Item) -> tuple[tuple[int, int], str]:
+    with files.reading(item.name):
+        return pictures.header(encoded(item), item.name)

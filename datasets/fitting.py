@@ -1,0 +1,59 @@
+"""Images of any shape into squares, and values of any range into 8 bits."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from datasets.base import Resize
+
+_WHITE = 255
+
+
+def fit(rgb: Image.Image, size: int, resize: Resize) -> Image.Image:
+    """Return an image as a square: bilinear with antialias, as torchvision's Resize on PIL images.
+
+    With crop as its Resize and CenterCrop, to one grey level.
+
+    Args:
+        rgb: The image.
+        size: Height and width of the result in pixels.
+        resize: As in :class:`~datasets.base.Form`. An image that is square already is the same in all.
+    """
+    width, height = rgb.size
+    if (width, height) == (size, size):
+        return rgb
+    if resize == "crop":
+        return rgb.resize((size, size), Image.Resampling.BILINEAR, box=_middle(width, height, size))
+    if resize == "pad" and width != height:
+        longer = max(width, height)
+        inner = max(1, round(width * size / longer)), max(1, round(height * size / longer))
+        black = Image.new("RGB", (size, size))
+        corner = (size - inner[0]) // 2, (size - inner[1]) // 2
+        black.paste(rgb.resize(inner, Image.Resampling.BILINEAR), corner)
+        return black
+    return rgb.resize((size, size), Image.Resampling.BILINEAR)
+
+
+def _middle(width: int, height: int, size: int) -> tuple[float, float, float, float]:
+    """Return the part of an image that CenterCrop leaves of it after Resize: left, top, right, bottom.
+
+    Of the image as it is: a strip of 1 x 100,000 pixels, its shorter side made 224 first, would fill the memory.
+    """
+    shorter = min(width, height)
+    scaled = size * width // shorter, size * height // shorter
+    left, top = (round((side - size) / 2.0) for side in scaled)
+    across, down = width / scaled[0], height / scaled[1]
+    return left * across, top * down, (left + size) * across, (top + size) * down
+
+
+def levels(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+    """Return values as 8 bits: ``low`` and less is 0, ``high`` and more 255, linear between, rounded.
+
+    Where both are one number, what is more than it is 255.
+    """
+    if low == high:
+        return np.where(values > low, np.uint8(_WHITE), np.uint8(0))
+    share = (values.astype(np.float64) - low) / (high - low)
+    return np.rint(np.clip(share, 0, 1) * _WHITE).astype(np.uint8)

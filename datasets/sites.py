@@ -1,0 +1,279 @@
+"""What a folder holds of a site: class folders, with or without split folders, rows of a table, or npz files."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from datasets import files, pictures, stratified, table
+from datasets.base import SPLITS, Source, Split
+from fedshift_wire.bounds import as_found, shown
+from fedshift_wire.errors import DataError
+
+LABELS = "labels.csv"
+LAYOUTS = f"<site>/<class>/*, <site>/{{train,test}}/<class>/* or {LABELS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One image file of a site.
+
+    Attributes:
+        path: Where it is, absolute.
+        name: Its path below the site's folder, with the class as the run spells it: what the split goes by.
+        label: Index of its class.
+        split: Its split: as given, or drawn.
+        group: What it stays together with; empty for nothing.
+    """
+
+    path: Path
+    name: str
+    label: int
+    split: Split
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything that was found of one domain.
+
+    Attributes:
+        domain: Its name.
+        layout: ``classes``, ``splits``, ``table`` or ``npz``.
+        pictures: Its images, by class, then by name.
+        archives: Of the layout npz the file by split; its images are not looked at.
+        not_taken: Files of other suffixes in its class folders.
+        notes: What could not be as it should, in a line each.
+    """
+
+    domain: str
+    layout: str
+    pictures: tuple[Picture, ...] = ()
+    archives: tuple[tuple[Split, Path], ...] = ()
+    not_taken: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits that it has."""
+        found = {picture.split for picture in self.pictures} | {split for split, _ in self.archives}
+        return tuple(split for split in SPLITS if split in found)
+
+
+def data_dir(source: Source) -> Path:
+    """Return the absolute data-dir.
+
+    Raises:
+        DataError: If there is none.
+    """
+    if source.data_dir is None:
+        raise DataError(f"folders needs the key data-dir: a folder with {LAYOUTS}")
+    root = source.data_dir.absolute()
+    files.check_data_dir(root)
+    return root
+
+
+def look(domain: str, source: Source, *, own: bool) -> Site | None:
+    """Return what there is of a domain, None if nothing."""
+    root = data_dir(source)
+    with files.reading(root):
+        rows = table_rows(source, own=own)
+        if rows is not None:
+            return _from_table(domain, rows, source)
+        if archives := npz_files(root, domain):
+            return Site(domain, "npz", archives=archives)
+        folder = _folder(root, domain, source.classes, own=own)
+        return None if folder is None else _from_folder(domain, folder, source)
+
+
+def npz_files(root: Path, domain: str) -> tuple[tuple[Split, Path], ...]:
+    """Return the npz files of a domain, by split."""
+    paths = ((split, root / f"{domain}_{split}.npz") for split in SPLITS)
+    return tuple((split, path) for split, path in paths if path.is_file())
+
+
+def table_path(source: Source) -> Path:
+    """Return where the table is, if there is one."""
+    return data_dir(source) / (source.labels or LABELS)
+
+
+def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | None:
+    """Return the rows of the table, None where there is none.
+
+    Args:
+        source: Where it is.
+        own: It is a real node's own, which may leave out the column domain.
+
+    Raises:
+        DataError: If there is none though it is named, or it cannot be read.
+    """
+    path = table_path(source)
+    if not path.is_file():
+        if source.labels:
+            raise DataError(f"dataset.labels: there is no file {shown(path)}")
+        return None
+    columns = table.COLUMNS if own else (*table.COLUMNS, "domain")
+    return table.read(path, columns, table.labelled)
+
+
+def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site | None:
+    path = table_path(source)
+    mine = [row for row in rows if row.domain == domain or not row.domain]
+    if not mine:
+        return None
+    given = {row.split is not None for row in mine}
+    if len(given) > 1:
+        first = next(row for row in mine if row.split is None)
+        raise DataError(f"{shown(path)} line {first.line}: split is empty; other rows of {domain} have one")
+    found = [_picture(row, path, domain, source.classes) for row in mine]
+    return _split_up(domain, "table", found, source, drawn=given == {False})
+
+
+def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...]) -> Picture:
+    label = files.label_of(row.label, classes, {})
+    where = path.parent / row.file
+    if label is None:
+        raise DataError(
+            f"{shown(path)} line {row.line}: label {as_found(row.label)}; the classes are {', '.join(classes)}"
+        )
+    if not is_image(where):
+        taken = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(where.name) else ""
+        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(where)}{taken}")
+    parts = PurePosixPath(row.file).parts
+    below = parts[1:] if len(parts) > 1 and parts[0].casefold() == domain.casefold() else parts
+    return Picture(where, "/".join(below), label, row.split or "train", row.group)
+
+
+def is_image(path: Path) -> bool:
+    """Tell whether a path is a file that is taken for an image."""
+    return pictures.is_image_name(path.name) and path.is_file()
+
+
+def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> Path | None:
+    """Return a domain's folder; of a real node it may be data-dir itself."""
+    if (root / domain).is_dir():
+        return root / domain
+    if own and any(_is_split(sub) or files.label_of(sub.name, classes, {}) is not None for sub in folders_in(root)):
+        return root
+    return None
+
+
+def _from_folder(domain: str, folder: Path, source: Source) -> Site:
+    splits = _split_folders(folder)
+    found: list[Picture] = []
+    left: list[Path] = []
+    notes: list[str] = []
+    for split, place in splits or [(SPLITS[0], folder)]:
+        for label, sub in files.class_folders(place, source.classes):
+            inside = files.visible(sub)
+            images = [path for path in inside if is_image(path)]
+            others = [path for path in inside if path.is_file() and pictures.not_taken([path.name])]
+            if others and not images:
+                counts = pictures.not_taken(path.name for path in others)
+                raise DataError(f"{shown(sub)}: no images found; {pictures.describe(counts)}")
+            found += [Picture(path, f"{source.classes[label]}/{path.name}", label, split) for path in images]
+            left += others
+            notes += [f"{shown(path)}: a folder in a class folder is not looked into" for path in folders_in(sub)]
+    if not found:
+        raise DataError(f"{shown(folder)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
+    layout = "splits" if splits else "classes"
+    return _split_up(domain, layout, found, source, drawn=not splits, left=left, notes=notes)
+
+
+def _split_up(
+    domain: str, layout: str, found: Sequence[Picture], source: Source,
+    *, drawn: bool, left: Sequence[Path] = (), notes: Sequence[str] = (),
+) -> Site:  # fmt: skip
+    """Return a site with its images in order, its split drawn where none is given."""
+    ordered = sorted(found, key=lambda picture: (picture.label, picture.name))
+    labels = [picture.label for picture in ordered]
+    told = list(notes)
+    where = f"{shown(data_dir(source))}: {domain}"
+    if drawn:
+        units = [f"/{picture.group}" if picture.group else picture.name for picture in ordered]  # no name starts so
+        test = stratified.test_part(labels, units, source.test_share, source.seed)
+        ordered = [
+            Picture(one.path, one.name, one.label, SPLITS[int(is_test)], one.group)
+            for one, is_test in zip(ordered, test.tolist(), strict=True)
+        ]
+        for label, in_test in stratified.uncovered(labels, test):
+            sides = ("train", "test") if in_test else ("test", "train")
+            told.append(
+                f"{where}: all {labels.count(label)} images of class {source.classes[label]} are in {sides[0]}, none "
+                f"is in {sides[1]}: they are one image, or their groups allow no other split"
+            )
+    both = _on_both_sides(ordered)
+    if both:
+        told.append(f"{where}: {len(both)} groups are in train and in test, {as_found(both[0])} among them")
+    return Site(domain, layout, tuple(ordered), (), tuple(left), tuple(told))
+
+
+def _on_both_sides(found: Sequence[Picture]) -> list[str]:
+    sides = {(picture.group, picture.split) for picture in found if picture.group}
+    return sorted(group for group, count in Counter(group for group, _ in sides).items() if count > 1)
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder, by name, without hidden ones."""
+    return [path for path in files.visible(folder) if path.is_dir()] if folder.is_dir() else []
+
+
+def _is_split(folder: Path) -> bool:
+    """Tell whether a folder is ``train`` or ``test`` with class folders, not a class of that name."""
+    return folder.name.lower() in SPLITS and bool(folders_in(folder))
+
+
+def _split_folders(folder: Path) -> list[tuple[Split, Path]]:
+    """Return the split folders of a site; none where its class folders lie right in it.
+
+    Raises:
+        DataError: If another folder lies beside them.
+    """
+    inside = folders_in(folder)
+    if not any(map(_is_split, inside)):
+        return []
+    other = next((path for path in inside if path.name.lower() not in SPLITS), None)
+    if other is not None:
+        raise DataError(f"{shown(other)}: lies beside train or test; allowed are these two, with class folders")
+    return [(split, path) for split in SPLITS for path in inside if path.name.lower() == split]
+
+
+def names_in(root: Path) -> tuple[str, ...]:
+    """Return the names of the folders that are sites, and of those that npz files name.
+
+    Raises:
+        DataError: If a folder has images but no class folders, or there is no site.
+    """
+    found = {path.name.removesuffix(f"_{split}.npz") for split in SPLITS for path in root.glob(f"*_{split}.npz")}
+    for folder in folders_in(root):
+        inside = folders_in(folder)
+        places = [sub for top in inside for sub in (folders_in(top) if _is_split(top) else [top])]
+        if any(is_image(path) for place in places for path in place.iterdir()):
+            found.add(folder.name)
+        elif not inside and any(map(is_image, folder.iterdir())):
+            raise DataError(f"{shown(folder)}: images right in it, no class folders; expected {LAYOUTS}")
+    if wrong := sorted(name for name in found if name.lower() in SPLITS):
+        raise DataError(f"{shown(root)}: {wrong[0]} is no site; expected {LAYOUTS}")
+    if not found:
+        raise DataError(f"{shown(root)}: no site found; expected {LAYOUTS}")
+    return tuple(sorted(found))
+
+
+def class_names(root: Path, domain: str) -> list[str]:
+    """Return the names of a site's class folders."""
+    folder = root / domain
+    places = [path for _, path in _split_folders(folder)] or [folder]
+    return [path.name for place in places for path in folders_in(place)]
+
+
+def absent(domain: str, source: Source, *, own: bool) -> DataError:
+    """Return the error that says what was looked for, and what there is."""
+    root, rows = data_dir(source), table_rows(source, own=own)
+    if rows is not None:
+        there = files.listed(sorted({row.domain for row in rows}))
+        return DataError(f"{shown(table_path(source))}: no row of {domain}; its domains are {there}")
+    start = f"[{domain}/]" if own else f"{domain}/"
+    return DataError(
+        f"{domain} not found in {shown(root)}; looked for {start}<class>/*, {start}{{train,test}}/<class>/*, {LABELS} "
+        f"and {domain}_train.npz\nFolders there: {files.listed(path.name for path in folders_in(root)) or 'none'}"
+    )

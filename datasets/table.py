@@ -1,0 +1,161 @@
+"""Tables of images: a CSV file whose rows each name a file, its class and its site."""
+
+import csv
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from datasets import files
+from datasets.base import SPLITS, Split
+from datasets.listing import Item, Listing
+from fedshift_wire.bounds import as_found, shown
+from fedshift_wire.errors import DataError
+
+MOST_BYTES = 1 << 29  # of a table; the 455,954 rows of Camelyon17's have 40 MB
+_DELIMITERS = ",;\t"
+#: Columns of labels.csv, and those of which at most one says what must stay together.
+COLUMNS, GROUPS = ("file", "label"), ("patient", "group")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One image of a table.
+
+    Attributes:
+        line: Its line in the file, from 1.
+        file: Path below data-dir, with ``/``.
+        label: Name of its class.
+        domain: Its site; empty where the table has no such column.
+        split: Its split, or None.
+        group: What it stays together with, a patient; empty for nothing.
+    """
+
+    line: int
+    file: str
+    label: str
+    domain: str
+    split: Split | None = None
+    group: str = ""
+
+
+#: Makes a row of its line and its cells by column; a ``ValueError`` says in a few words what is wrong with it.
+Make = Callable[[int, Mapping[str, str]], Row]
+
+
+def read(path: Path, columns: Sequence[str], make: Make) -> tuple[Row, ...]:
+    """Read a table; commas, semicolons or tabs divide its cells, and columns may come in any order.
+
+    Args:
+        path: The file.
+        columns: Lower-case names of columns that it must have.
+        make: Makes a row.
+
+    Raises:
+        DataError: With the line, if something is missing, empty or not allowed, or a file comes twice.
+    """
+    with files.reading(path.absolute()):
+        about = path.stat()
+    return _read(path, about.st_size, about.st_mtime_ns, tuple(columns), make)
+
+
+@functools.lru_cache(maxsize=2)  # each domain and split of a run asks again
+def _read(path: Path, size: int, _: int, columns: tuple[str, ...], make: Make) -> tuple[Row, ...]:
+    if size > MOST_BYTES:
+        raise DataError(f"{shown(path)}: {size} bytes; a table has at most {MOST_BYTES}")
+    rows: list[Row] = []
+    seen: dict[str, int] = {}
+    with files.reading(path), path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        names = _header(path, first, columns)
+        reader = csv.reader(file, delimiter=_delimiter(first))
+        for cells in reader:
+            if not any(cells):
+                continue
+            line = reader.line_num + 1
+            row = _row(path, line, names, cells, make)
+            if seen.setdefault(row.file, line) != line:
+                raise DataError(f"{shown(path)} line {line}: {as_found(row.file)} stands in line {seen[row.file]} too")
+            rows.append(row)
+    if not rows:
+        raise DataError(f"{shown(path)}: no row below the names of its columns")
+    return tuple(rows)
+
+
+def _delimiter(header: str) -> str:
+    return max(_DELIMITERS, key=header.count)
+
+
+def _header(path: Path, line: str, columns: tuple[str, ...]) -> list[str]:
+    names = [name.strip().casefold() for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
+    for column in columns:
+        if names.count(column) != 1:
+            number = "no column" if column not in names else "two columns"
+            raise DataError(
+                f"{shown(path)} line 1: {number} {column}; it needs {', '.join(columns)}, found {files.listed(names)}"
+            )
+    return names
+
+
+def _row(path: Path, line: int, names: list[str], cells: list[str], make: Make) -> Row:
+    if len(cells) != len(names):
+        raise DataError(f"{shown(path)} line {line}: {len(cells)} cells, the table has {len(names)} columns")
+    try:
+        row = make(line, {name: cell.strip() for name, cell in zip(names, cells, strict=True)})
+        _check_file(row.file)
+    except ValueError as problem:
+        raise DataError(f"{shown(path)} line {line}: {problem}") from None
+    return row
+
+
+def _check_file(file: str) -> None:
+    """Refuse a path that may lie elsewhere than below data-dir."""
+    parts = PurePosixPath(file).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in file:
+        raise ValueError(f"file {as_found(file)}; allowed is a path below data-dir")
+
+
+def labelled(line: int, cells: Mapping[str, str]) -> Row:
+    """Make a row of ``labels.csv``: columns file, label, domain, and if they are there split, and patient or group."""
+    if all(column in cells for column in GROUPS):
+        raise ValueError(f"columns {' and '.join(GROUPS)}; allowed is one of them")
+    for column in (*COLUMNS, "domain"):
+        if column in cells and not cells[column]:
+            raise ValueError(f"{column} is empty")
+    group = next((cells[column] for column in GROUPS if column in cells), "")
+    return Row(line, cells["file"], cells["label"], cells.get("domain", ""), _split(cells.get("split", "")), group)
+
+
+def _split(text: str) -> Split | None:
+    found = next((split for split in SPLITS if text.casefold() == split), None)
+    if text and found is None:
+        raise ValueError(f"split {as_found(text)}; allowed are {', '.join(SPLITS)}, or nothing in all rows of a domain")
+    return found
+
+
+def listing(
+    path: Path, rows: Sequence[Row], domain: str, split: Split, folder: Path, classes: tuple[str, ...]
+) -> Listing:
+    """List the images of one domain and split, in the order of the table.
+
+    Args:
+        path: The table, for messages.
+        rows: Its rows, each with a split.
+        domain: Name of the domain.
+        split: Which split.
+        folder: Where the files of the rows lie.
+        classes: Class names; a label is an index into them.
+
+    Raises:
+        DataError: If there is no row, or a file is missing.
+    """
+    mine = [row for row in rows if (row.domain, row.split) == (domain, split)]
+    if not mine:
+        raise DataError(f"{shown(path)}: no {split} images of {domain}")
+    for row in mine:
+        if not (folder / row.file).is_file():
+            raise DataError(f"{shown(path)} line {row.line}: no file {shown(folder / row.file)}")
+    items = tuple(Item(folder / row.file, str(folder / row.file)) for row in mine)
+    return Listing(items, np.array([classes.index(row.label) for row in mine], np.int64))

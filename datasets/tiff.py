@@ -1,0 +1,98 @@
+"""TIFF files, reduced to what their one image needs before Pillow and libtiff see them.
+
+A TIFF is a list of tags that point to anywhere in the file: thousands of them may name the same megabytes, further
+lists may hang from them, and two dozen ways of compression each have a decoder in C. So the list is read here, in
+plain Python, and a new one is written behind the file's content: with the tags that decide pixels, in the ways of
+compression that cameras, scanners and microscopes use, each within the file, and of no second page.
+"""
+
+import struct
+
+from fedshift_wire.bounds import shown
+from fedshift_wire.errors import DataError
+
+MAGIC = (b"II*\0", b"MM\0*")
+BIG_MAGIC = (b"II+\0", b"MM\0+")
+_MOST_TAGS = 1024
+_MOST_VALUES = 1 << 16  # of one tag: strips or tiles, mostly
+_MOST_TILE = 1 << 24  # pixels of one tile: it is unpacked whole, however small the image is
+_CODES = {1: "B", 3: "H", 4: "I", 7: "B"}  # how struct calls a value's type; the tags below are of no other
+_WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
+_TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = 322, 323, 339
+#: Besides these: fill order, strips (offsets, rows, bytes), samples per pixel, planes, predictor, colour map, tiles
+#: (offsets, bytes), extra samples, JPEG tables; YCbCr coefficients, subsampling, positions, reference black and white.
+#: Not the orientation: no format's is followed.
+_KEPT = {
+    _WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC, 266, 273, 277, 278, 279, 284, 317, 320,
+    _TILE_WIDTH, _TILE_LENGTH, 324, 325, 338, _SAMPLE_FORMAT, 347, 530, 531,
+}  # fmt: skip
+_COMPRESSIONS = {1: "none", 5: "LZW", 7: "JPEG", 8: "Deflate", 32773: "PackBits", 32946: "Deflate"}
+_WHITE_IS_ZERO, _BLACK_IS_ZERO = 0, 1
+_FLOAT = 3
+
+
+def reduced(content: bytes, name: object) -> tuple[bytes, int, bool]:
+    """Return a TIFF with the tags alone that decide the pixels of its only page.
+
+    Args:
+        content: The file; it begins with one of :data:`MAGIC`.
+        name: How messages name it.
+
+    Returns:
+        The file, its bits a channel, and whether it is grey of more than 8 bits that is white at zero: Pillow would not
+        see to that.
+
+    Raises:
+        DataError: If it is damaged, has several pages, holds floating-point numbers, or is compressed in another way.
+    """
+    where, order = shown(name), "<" if content[:2] == b"II" else ">"
+    (at,) = struct.unpack_from(f"{order}I", content, 4)
+    entries, following = _entries(content, at, order, where)
+    if following:
+        raise DataError(f"{where}: a TIFF of several pages; allowed is one, as nothing says which of them is the image")
+    compression = _first(content, entries, _COMPRESSION, order, 1)
+    if compression not in _COMPRESSIONS:
+        allowed = ", ".join(dict.fromkeys(_COMPRESSIONS.values()))
+        raise DataError(f"{where}: a TIFF with compression {compression}; allowed are {allowed}")
+    if _first(content, entries, _SAMPLE_FORMAT, order, 1) == _FLOAT:
+        raise DataError(f"{where}: pixels are floating-point numbers; allowed are whole ones of 8 or 16 bits a channel")
+    tile = _first(content, entries, _TILE_WIDTH, order, 0) * _first(content, entries, _TILE_LENGTH, order, 0)
+    if tile > _MOST_TILE:
+        raise DataError(f"{where}: damaged (tiles of {tile} pixels, allowed are at most {_MOST_TILE})")
+    bits = _first(content, entries, _BITS, order, 1)
+    inverted = bits > 8 and _first(content, entries, _PHOTOMETRIC, order, _BLACK_IS_ZERO) == _WHITE_IS_ZERO
+    if inverted:
+        entries[_PHOTOMETRIC] = struct.pack(f"{order}HHIHH", _PHOTOMETRIC, 3, 1, _BLACK_IS_ZERO, 0)
+    start = len(content) + len(content) % 2
+    listed = b"".join(entries[tag] for tag in sorted(entries))
+    header = content[:4] + struct.pack(f"{order}I", start)
+    body = content[8:].ljust(start - 8, b"\0")
+    return header + body + struct.pack(f"{order}H", len(entries)) + listed + bytes(4), bits, inverted
+
+
+def _entries(content: bytes, at: int, order: str, where: str) -> tuple[dict[int, bytes], int]:
+    """Return the tags that are kept, each with its 12 bytes in the list, and where the next page's list begins."""
+    (number,) = struct.unpack_from(f"{order}H", content, at)
+    if not 0 < number <= _MOST_TAGS:
+        raise DataError(f"{where}: damaged (a TIFF of {number} tags, allowed are 1 to {_MOST_TAGS})")
+    found: dict[int, bytes] = {}
+    for place in range(at + 2, at + 2 + 12 * number, 12):
+        tag, kind, count, offset = struct.unpack_from(f"{order}HHII", content, place)
+        if tag not in _KEPT or tag in found:
+            continue
+        length = struct.calcsize(_CODES[kind]) * count if kind in _CODES else 0
+        if length == 0 or count > _MOST_VALUES or (length > 4 and offset + length > len(content)):
+            raise DataError(f"{where}: damaged (TIFF tag {tag} has {count} values of type {kind} at {offset})")
+        found[tag] = content[place : place + 12]
+    (following,) = struct.unpack_from(f"{order}I", content, at + 2 + 12 * number)
+    return found, following
+
+
+def _first(content: bytes, entries: dict[int, bytes], tag: int, order: str, default: int) -> int:
+    """Return the first value of a tag of whole numbers."""
+    if tag not in entries:
+        return default
+    _, kind, count, offset = struct.unpack(f"{order}HHII", entries[tag])
+    outside = count * struct.calcsize(_CODES[kind]) > 4
+    place = (content, offset) if outside else (entries[tag], 8)
+    return int(struct.unpack_from(f"{order}{_CODES[kind]}", *place)[0])

@@ -1,0 +1,56 @@
+"""Domains and classes of a user's own images: read from data-dir and written into the configuration, which travels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from datasets import catalog
+from datasets.base import Dataset
+from fedshift_app.config.sections import DatasetConfig, explain
+from fedshift_wire.bounds import as_found
+from fedshift_wire.errors import ConfigError
+
+
+def dataset(name: str, of: Any) -> Dataset:
+    """Return the data set that reads the images.
+
+    Args:
+        name: The key ``dataset.name``.
+        of: The key ``dataset.of``; empty where ``name`` is a data set itself.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if not isinstance(of, str) or (of and of not in catalog.DATASETS):
+        raise ConfigError(f"dataset.of: {as_found(of)}; allowed is {', '.join(catalog.of_users())}")
+    if not of and name not in catalog.DATASETS:
+        users = " or ".join(catalog.of_users())
+        raise ConfigError(
+            f"unknown dataset {as_found(name)}; there are {', '.join(catalog.DATASETS)}; for images of your own say "
+            f"dataset: {{name: {as_found(name)}, of: {users}}}"
+        )
+    return catalog.get(of or name)
+
+
+def filled(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section ``dataset`` with the domains and classes that data-dir holds, where they are not stated.
+
+    Raises:
+        ConfigError: If a key is wrong, or there is no data-dir to read them from.
+        DataError: If data-dir holds none, or they cannot be names.
+    """
+    try:
+        config = DatasetConfig.model_validate({"domains": ()} | dict(section))
+    except ValidationError as error:
+        raise ConfigError(explain(error, "dataset")) from None
+    known = catalog.get(config.kind)
+    if known.own is None or (config.domains and config.classes):
+        return dict(section)
+    if not config.data_dir:
+        raise ConfigError(
+            f"dataset {config.name} reads its domains and classes from the key data-dir; where there is none, as for "
+            "the server of real nodes, state dataset.domains=[...] and dataset.classes=[...]"
+        )
+    names = known.own(config.source(), config.domains)
+    return dict(section) | {"domains": names.domains, "classes": names.classes}

@@ -1,0 +1,193 @@
+"""What ``fedshift prepare`` found in a data set, as text and as JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import cache, folders, trees
+from datasets.base import SPLITS, Split
+from datasets.checkup import Checkup, Part
+from fedshift_app.config.sections import DatasetConfig
+from fedshift_wire.bounds import MOST_NAME, shown
+
+MOST_CLASSES = 60  # rows of the table of classes
+MOST_SITES = 8  # columns of it; more sites make several tables
+MOST_LINES = 20  # files, or pairs, that the text names; JSON names up to MOST_TOLD
+MOST_TOLD = 10_000
+_PATH = 4096  # characters of a path
+EMPTY = "!"  # marks a cell without an image
+
+
+@dataclass(frozen=True)
+class Around:
+    """What else lies in a user's own folders.
+
+    Attributes:
+        layouts: Of each domain, as :class:`datasets.folders.Site`.
+        not_taken: Files that were left out, each with its reason.
+        notes: What could not be as it should.
+    """
+
+    layouts: tuple[tuple[str, str], ...] = ()
+    not_taken: tuple[tuple[Path, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def around(cfg: DatasetConfig) -> Around:
+    """Return what else lies in the folders of a data set of a user's own."""
+    survey = folders.survey(cfg.source(), cfg.domains)
+    left = [(path, _why(path)) for site in survey.sites for path in site.not_taken]
+    left += [
+        (path, "no folder of a domain" if path.is_dir() else "beside the domains' folders") for path in survey.beside
+    ]
+    notes = tuple(note for site in survey.sites for note in site.notes)
+    return Around(tuple((site.domain, site.layout) for site in survey.sites), tuple(left), notes)
+
+
+def _why(path: Path) -> str:
+    return f"suffix {path.suffix.lower()}" if path.suffix else "no suffix"
+
+
+def as_json(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
+    """Return all that was found as one JSON object."""
+    domains = {}
+    for domain in cfg.domains:
+        parts = {part.split: part for part in found.parts if part.domain == domain}
+        domains[domain] = {
+            "layout": dict(beside.layouts).get(domain),
+            "images": {s: dict(zip(found.classes, part.counts, strict=True)) for s, part in parts.items()},
+            "sizes": [[w, h, n] for (w, h), n in sorted(_summed(part.sizes for part in parts.values()).items())],
+            "modes": dict(sorted(_summed(part.modes for part in parts.values()).items())),
+            "published": _published(cfg, list(parts.values())),
+        }
+    told: dict[str, Any] = {
+        "dataset": cfg.name, "data_dir": cfg.data_dir, "size": cfg.size or cfg.known().size,
+        "classes": list(found.classes), "domains": domains,
+        "empty": [list(cell) for cell in found.empty()],
+        "broken": [
+            {"domain": part.domain, "split": part.split, "file": bad.name, "reason": bad.reason}
+            for part in found.parts for bad in part.broken
+        ],
+        "skipped": cfg.skip_broken,
+        "not_taken": [{"file": shown(path, _PATH), "reason": why} for path, why in beside.not_taken[:MOST_TOLD]],
+        "notes": list(beside.notes),
+        "nearly_same": {
+            "across_splits": sum(copy.across == "splits" for copy in found.copies),
+            "across_domains": sum(copy.across == "domains" for copy in found.copies),
+            "within_a_split": found.inside, "complete": found.complete,
+            "pairs": [[list(copy.first), list(copy.second)] for copy in found.copies[:MOST_TOLD]],
+        },
+        "cache": str(cache.cache_dir()),
+    }  # fmt: skip
+    return json.dumps(told, indent=1)
+
+
+def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
+    """Return what was found, for a person."""
+    size = cfg.size or cfg.known().size
+    blocks = [_counts(found, cfg.domains[i : i + MOST_SITES]) for i in range(0, len(cfg.domains), MOST_SITES)]
+    lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(found.classes)} classes; images become {size}x{size}", ""]
+    lines += [line for block in blocks for line in (*block, "")]
+    lines += [_domain(cfg, domain, found, beside) for domain in cfg.domains]
+    empty = [
+        f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in found.empty()
+    ]
+    lines += _told("empty", empty)
+    bad = [f"{_below(cfg, one.name)}: {one.reason}" for part in found.parts for one in part.broken]
+    lines += _told("cannot be read" + (", left out" if cfg.skip_broken else ""), bad)
+    lines += _told("not taken", [f"{_below(cfg, path)}: {why}" for path, why in beside.not_taken])
+    lines += _told("noted", list(beside.notes))
+    for across in ("splits", "domains"):
+        pairs = [
+            f"{_image(cfg, copy.first)} = {_image(cfg, copy.second)}"
+            for copy in found.copies if copy.across == across
+        ]  # fmt: skip
+        lines += _told(f"nearly the same in two {across}", pairs)
+    if found.inside:
+        lines.append(f"nearly the same within a split: {found.inside} pairs")
+    if not found.complete:
+        lines.append("too many images are alike to compare them all: there may be more such pairs")
+    return "\n".join([*lines, f"cache: {shown(cache.cache_dir(), _PATH)}"])
+
+
+def _image(cfg: DatasetConfig, image: tuple[str, Split, str]) -> str:
+    domain, split, name = image
+    return f"{domain} {split} {_below(cfg, name)}"
+
+
+def _below(cfg: DatasetConfig, name: object) -> str:
+    """Return a file's name below data-dir."""
+    return shown(str(name).removeprefix(f"{cfg.data_dir}/"), _PATH)
+
+
+def _counts(found: Checkup, domains: Sequence[str]) -> list[str]:
+    """Return the table of images by class (rows) and domain: training and test images."""
+    parts = {(part.domain, part.split): part.counts for part in found.parts}
+    head = ["train + test", *(shown(domain, MOST_NAME) for domain in domains)]
+
+    def cell(domain: str, counts_of: Any) -> str:
+        held = [counts_of(parts[domain, split]) for split in SPLITS if (domain, split) in parts]
+        return " + ".join(f"{n}{EMPTY if not n else ''}" for n in held)
+
+    rows = []
+    if len(found.classes) <= MOST_CLASSES:
+        rows = [
+            [shown(kind, MOST_NAME), *(cell(domain, lambda counts, k=k: counts[k]) for domain in domains)]
+            for k, kind in enumerate(found.classes)
+        ]
+    else:
+        rows = [["fewest of a class", *(cell(domain, min) for domain in domains)]]
+        rows += [["most of a class", *(cell(domain, max) for domain in domains)]]
+    rows.append(["all", *(cell(domain, sum) for domain in domains)])
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    rule = "  ".join("-" * width for width in widths)
+    text = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in (head, *rows)]
+    lines = ["  ".join(row) for row in text]
+    return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+
+
+def _domain(cfg: DatasetConfig, domain: str, found: Checkup, beside: Around) -> str:
+    """Return the line of a domain: its layout, sizes and modes, and how it stands to what was published."""
+    parts = [part for part in found.parts if part.domain == domain]
+    sizes, modes = _summed(part.sizes for part in parts), _summed(part.modes for part in parts)
+    told = [f"{split} {sum(part.counts)}" for part in parts for split in (part.split,)]
+    if layout := dict(beside.layouts).get(domain):
+        told.append(f"layout {layout}")
+    if sizes:
+        low, high = min(sizes, key=_area), max(sizes, key=_area)
+        told.append(f"{low[0]}x{low[1]}" if low == high else f"{low[0]}x{low[1]} to {high[0]}x{high[1]} pixels")
+        told.append(" and ".join(f"{n} {mode}" for mode, n in sorted(modes.items(), key=lambda item: -item[1])))
+    published = _published(cfg, parts)
+    return f"{shown(domain, MOST_NAME)}: {', '.join(told)}" + (f"; published: {published}" if published else "")
+
+
+def _area(size: tuple[int, int]) -> tuple[int, int]:
+    return size[0] * size[1], size[0]
+
+
+def _published(cfg: DatasetConfig, parts: Sequence[Part]) -> str | None:
+    """Return how many images there are beside the published number; None where none is, or it is met."""
+    published = cfg.known().counts
+    there = {part.domain: 0 for part in parts if part.domain in published}
+    for part in parts:
+        if part.domain in there:
+            there[part.domain] += sum(part.counts)
+    return trees.compare_counts(there, {name: published[name] for name in there}) if there else None
+
+
+def _told(title: str, found: Sequence[str]) -> list[str]:
+    """Return a block of at most so many lines; none where there is nothing."""
+    if not found:
+        return []
+    more = [f"  and {len(found) - MOST_LINES} more (--json names them)"] if len(found) > MOST_LINES else []
+    return [f"{title}: {len(found)}", *(f"  {line}" for line in found[:MOST_LINES]), *more]
+
+
+def _summed(counters: Any) -> dict[Any, int]:
+    total: dict[Any, int] = {}
+    for counter in counters:
+        for key, number in counter.items():
+            total[key] = total.get(key, 0) + number
+    return total

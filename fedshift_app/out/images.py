@@ -1,0 +1,132 @@
+"""The images that a person names: files, folders, folders of classes; decoded a batch at a time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets import pictures
+from datasets.base import Form
+from datasets.decode import decode
+from datasets.listing import Item
+from fedshift_wire.bounds import MOST_NAME, shown
+from fedshift_wire.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image file.
+
+    Attributes:
+        path: The file.
+        label: Its class, where its folder is called like one; else None.
+    """
+
+    path: Path
+    label: int | None = None
+
+
+@dataclass
+class Batch:
+    """Images that are predicted together.
+
+    Attributes:
+        pictures: The files.
+        pixels: (B, size, size, 3), uint8.
+    """
+
+    pictures: list[Picture] = field(default_factory=list)
+    pixels: list[NDArray[np.uint8]] = field(default_factory=list)
+
+
+def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
+    """Return the images of files and folders, in order, and what is to be told of them.
+
+    The images of ``folder/<class>/``, where all folders in it are called like classes, are labelled.
+
+    Raises:
+        ConfigError: If something is not there, or a folder holds no image.
+    """
+    pictures_found: list[Picture] = []
+    told: list[str] = []
+    for path in given:
+        if path.is_file():
+            pictures_found.append(Picture(path))
+        elif path.is_dir():
+            inside, note = _in_folder(path, classes)
+            pictures_found += inside
+            told += [note] if note else []
+        else:
+            raise ConfigError(f"there is no file and no folder {shown(path)}")
+    return pictures_found, told
+
+
+def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str]:
+    inner = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    others = [name for name in inner if name not in classes]
+    if inner and not others:
+        labels = {name: number for number, name in enumerate(classes)}
+        taken = [Picture(file, labels[name]) for name in inner for file in _files(folder / name)]
+    else:
+        taken = [Picture(file) for file in _files(folder)]
+    if not taken:
+        raise ConfigError(f"{shown(folder)} holds no image; taken are {', '.join(pictures.SUFFIXES)}")
+    note = ""
+    if others and len(others) < len(inner):
+        names = ", ".join(shown(name, MOST_NAME) for name in others[:3])
+        note = f"{shown(folder)} is not scored: {names} {'is no class' if len(others) == 1 else 'are no classes'}"
+    return taken, note
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the image files below a folder, in order; others are told of, hidden ones passed over."""
+    below = [
+        path for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]  # fmt: skip
+    pictures.tell_not_taken(folder, pictures.not_taken(path.name for path in below))
+    return [path for path in below if pictures.is_image_name(path.name)]
+
+
+def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:
+    """Return an image as the run's images were read, (size, size, 3): the one place that decodes.
+
+    Raises:
+        DataError: If it cannot be.
+    """
+    return decode(Item(path, str(path)), size, form)
+
+
+def batches(
+    all_pictures: Sequence[Picture], size: int, form: Form, number: int, least: int, broken: list[str]
+) -> Iterator[Batch]:
+    """Decode images and yield them in batches; those that cannot be read are left out and told of.
+
+    Args:
+        all_pictures: The files.
+        size: Height and width in pixels.
+        form: How they become squares of 8 bits a channel.
+        number: Images of a batch.
+        least: Images of the last batch at least, if there are so many: it is joined to the one before.
+        broken: What could not be read is put here, a line each.
+    """
+    waiting, batch = Batch(), Batch()
+    for picture in all_pictures:
+        try:
+            pixels = read(picture.path, size, form)
+        except DataError as error:
+            broken.append(str(error))
+            continue
+        batch.pictures.append(picture)
+        batch.pixels.append(pixels)
+        if len(batch.pictures) == number:
+            if waiting.pictures:
+                yield waiting
+            waiting, batch = batch, Batch()
+    if waiting.pictures and 0 < len(batch.pictures) < least:
+        waiting.pictures += batch.pictures
+        waiting.pixels += batch.pixels
+        batch = Batch()
+    yield from (one for one in (waiting, batch) if one.pictures)

@@ -1,0 +1,243 @@
+"""``fedshift predict``: what a saved model makes of images."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.adapt import tent
+from fedshift_app.out import images, opening, saved
+from fedshift_app.out.images import Batch, Picture
+from fedshift_app.out.saved import SavedModel
+from fedshift_wire.bounds import as_found, shown
+from fedshift_wire.errors import ConfigError, DataError
+
+BATCH = 64  # images, unless a person says otherwise
+TENT = "tent"
+MOST_SHOWN_CLASSES = 20  # of a confusion matrix on the terminal
+_WHOLE = 4096  # characters of a path that is a result
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """How well labelled images were predicted.
+
+    Attributes:
+        confusion: Images by true (row) and predicted class, (C, C), int64.
+    """
+
+    confusion: NDArray[np.int64]
+
+    @property
+    def images(self) -> int:
+        """How many there are."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 accuracy, 0 to 1."""
+        return float(np.trace(self.confusion) / self.images)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Images of each class, (C,)."""
+        return np.asarray(self.confusion.sum(axis=1))
+
+    @property
+    def recalls(self) -> list[float | None]:
+        """Of each class the share that was found; None for one without images."""
+        hits = np.diagonal(self.confusion)
+        return [float(hit / n) if n else None for hit, n in zip(hits, self.counts, strict=True)]
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean recall of the classes that have images, 0 to 1."""
+        return float(np.mean([recall for recall in self.recalls if recall is not None]))
+
+
+@dataclass
+class Predicted:
+    """What came out.
+
+    Attributes:
+        model: Which model.
+        pictures: The images that could be read.
+        probabilities: Of each image, (N, C).
+        broken: Those that could not, a line each.
+        told: What else a person is to know.
+    """
+
+    model: SavedModel
+    pictures: list[Picture] = field(default_factory=list)
+    probabilities: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    broken: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def chosen(self) -> NDArray[np.int64]:
+        """The likeliest class of each image, (N,)."""
+        return np.asarray(self.probabilities.argmax(axis=1))
+
+    def metrics(self) -> Metrics | None:
+        """Return how well the labelled images were predicted; None if there is none."""
+        pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
+        if not pairs:
+            return None
+        confusion = np.zeros((len(self.model.classes),) * 2, np.int64)
+        true, taken = np.array(pairs).T
+        np.add.at(confusion, (true, taken), 1)
+        return Metrics(confusion)
+
+
+def predict(folder: Path, given: Sequence[Path], *, batch: int | None = None, adapt: str = "") -> Predicted:
+    """Predict images with a saved model.
+
+    Args:
+        folder: The saved model.
+        given: Image files, and folders of them.
+        batch: Images at a time; None for 64, or with ``adapt`` that method's own.
+        adapt: ``tent``, or empty.
+
+    Raises:
+        FedShiftError: If the model cannot be used, nothing is there, or no image can be read.
+    """
+    if adapt not in ("", TENT):
+        raise ConfigError(f"--adapt: {as_found(adapt)} is unknown; there is {TENT}")
+    model, file = saved.read(folder)
+    taken, told = images.found(given, model.classes)
+    run = _adapting(model, file) if adapt else opening.program_of(model, file)
+    number = batch or (tent.BATCH if adapt else BATCH)
+    if adapt:
+        told.append(f"tent: Adam, lr {tent.LR:g}, batches of {number}; results depend on the order of the images")
+    found = Predicted(model, told=told)
+    parts: list[Floats] = []
+    for one in images.batches(taken, model.size, model.images(), number, 2 if adapt else 1, found.broken):
+        parts.append(_probabilities(one, run, model))
+        found.pictures += one.pictures
+    if not parts:
+        raise DataError(f"none of {len(taken)} images can be read; the first: {found.broken[0]}")
+    found.probabilities = np.concatenate(parts)
+    return found
+
+
+def _adapting(model: SavedModel, file: Path) -> Callable[[Tensor], Tensor]:
+    if model.form != "safetensors":
+        raise ConfigError(f"--adapt {TENT}: a program ({model.form}) cannot be adapted; save the model as safetensors")
+    if model.parts == "shared" or model.batchnorm == "freeze":
+        why = "is not whole" if model.parts == "shared" else "was trained without BatchNorm's statistics (bn=freeze)"
+        raise ConfigError(f"--adapt {TENT}: this model {why}")
+    built = opening.scorer_of(model, file)
+    adapted = tent.Tent(built.model, built)
+    device = built.get_buffer("mean").device
+
+    def run(x: Tensor) -> Tensor:
+        if len(x) < 2:
+            raise ConfigError(f"--adapt {TENT} needs batches of 2 images at least: BatchNorm has no variance over one")
+        return adapted(x.to(device)).cpu()
+
+    return run
+
+
+def _probabilities(batch: Batch, run: Callable[[Tensor], Tensor], model: SavedModel) -> Floats:
+    """Return probabilities (B, C) of a batch."""
+    x = torch.from_numpy(np.stack(batch.pixels)).permute(0, 3, 1, 2).float().div_(255.0).contiguous()
+    scores = run(x)
+    if scores.shape != (len(x), len(model.classes)):
+        raise ConfigError(
+            f"the model gives scores of shape {tuple(scores.shape)} for {len(x)} images; "
+            f"its {len(model.classes)} classes need ({len(x)}, {len(model.classes)})"
+        )
+    if not torch.isfinite(scores).all():
+        raise ConfigError("the model gives scores that are not finite")
+    found: Floats = scores.double().softmax(dim=1).numpy()
+    return found
+
+
+# --- what a person is shown ------------------------------------------------------------------------
+
+
+def text(found: Predicted, *, rows: bool) -> str:
+    """Return a line for each image, if asked for, and the metrics."""
+    lines: list[str] = []
+    if rows:
+        for picture, k, p in _rows(found):
+            lines.append(f"{shown(picture.path, _WHOLE)}  {found.model.classes[k]}  {p:.3f}")
+    metrics = found.metrics()
+    if metrics is not None:
+        lines += ["", *_metrics(metrics, found.model.classes)] if lines else _metrics(metrics, found.model.classes)
+    return "\n".join(lines)
+
+
+def _metrics(metrics: Metrics, classes: Sequence[str]) -> list[str]:
+    seen = sum(n > 0 for n in metrics.counts)
+    width = max(5, *(len(name) for name in classes))
+    lines = [
+        f"accuracy {100 * metrics.accuracy:.1f} % of {metrics.images} images, balanced accuracy "
+        f"{100 * metrics.balanced_accuracy:.1f} % over {seen} of {len(classes)} classes",
+        "",
+        f"{'class':<{width}}  images  recall",
+    ]
+    for name, n, recall in zip(classes, metrics.counts, metrics.recalls, strict=True):
+        lines.append(f"{name:<{width}}  {n:>6}  {'-' if recall is None else f'{100 * recall:.1f}':>6}")
+    if len(classes) <= MOST_SHOWN_CLASSES:
+        wide = max(len(str(metrics.confusion.max())), 3)
+        lines += ["", "confusion (rows: true, columns: predicted, in this order)"]
+        for name, row in zip(classes, metrics.confusion, strict=True):
+            lines.append(f"{name:<{width}}  {' '.join(f'{n:>{wide}}' for n in row)}")
+    return lines
+
+
+def _rows(found: Predicted) -> list[tuple[Picture, int, float]]:
+    chosen = found.chosen
+    best = found.probabilities[np.arange(len(chosen)), chosen]
+    return [(p, int(k), float(b)) for p, k, b in zip(found.pictures, chosen, best, strict=True)]
+
+
+def as_csv(found: Predicted) -> str:
+    """Return a table with a row for each image: file, true class, class, probability, and that of each class."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    classes = found.model.classes
+    writer.writerow(["file", "label", "class", "probability", *(f"p({name})" for name in classes)])
+    for (picture, k, p), row in zip(_rows(found), found.probabilities, strict=True):
+        label = "" if picture.label is None else classes[picture.label]
+        writer.writerow([shown(picture.path, _WHOLE), label, classes[k], f"{p:.6f}", *(f"{one:.6f}" for one in row)])
+    return out.getvalue()
+
+
+def as_object(found: Predicted) -> dict[str, Any]:
+    """Return all as one object for JSON."""
+    classes = found.model.classes
+    told: dict[str, Any] = {
+        "model_sha256": found.model.sha256,
+        "classes": list(classes),
+        "images": [
+            {
+                "file": shown(picture.path, _WHOLE), "class": classes[k], "probability": p,
+                "label": None if picture.label is None else classes[picture.label],
+            }
+            for picture, k, p in _rows(found)
+        ],
+        "broken": found.broken,
+        "notes": found.told,
+    }  # fmt: skip
+    metrics = found.metrics()
+    if metrics is not None:
+        told["metrics"] = {
+            "images": metrics.images,
+            "accuracy": metrics.accuracy,
+            "balanced_accuracy": metrics.balanced_accuracy,
+            "recall": dict(zip(classes, metrics.recalls, strict=True)),
+            "count": dict(zip(classes, metrics.counts.tolist(), strict=True)),
+            "confusion": metrics.confusion.tolist(),
+        }
+    return told

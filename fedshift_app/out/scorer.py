@@ -1,0 +1,238 @@
+"""The function by which a method's client classifies, as one module that stands alone.
+
+It is the client's own ``predict`` (logits, nearness of prototypes, a network with modules), on a client that has no
+images. Which weights and which of the server's arrays it takes is found out by watching one pass: what only training
+needs (a decoder, an encoder of style) is private to nodes and leaves none of them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from clients.base import ClientSetup, DomainClient
+from clients.training.settings import ModelConfig
+from clients.training.tools import MODEL_PART
+from datasets.base import ImageSet
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import largest, shown
+from fedshift_wire.errors import FedShiftError
+
+KNOWLEDGE = "knowledge/"  # prefix of a server's array among saved weights
+
+
+def classes_of(config: RunConfig) -> tuple[str, ...]:
+    """Return the names of a run's classes, in the order of the scores: the one place that asks."""
+    return config.dataset.known().classes
+
+
+def size_of(config: RunConfig) -> int:
+    """Return height and width of a run's images in pixels."""
+    return config.dataset.size or config.dataset.known().size
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a client classifies by.
+
+    Attributes:
+        weights: State-dict names: of each module of which a weight or a buffer is used, all.
+        knowledge: Names of the server's arrays.
+    """
+
+    weights: tuple[str, ...]
+    knowledge: tuple[str, ...]
+
+
+class Scorer(nn.Module):
+    """Classifies images as the run scores them, in float32.
+
+    Attributes:
+        model: The network.
+        size: Height and width of the images in pixels.
+        needs: What it classifies by.
+    """
+
+    def __init__(self, client: DomainClient, needs: Needs, size: int) -> None:
+        super().__init__()
+        self.model, self.size, self.needs = client.model, size, needs
+        mean, std = client.setup.images.mean, client.setup.images.std
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
+        self._places = {name: f"knowledge_{place}" for place, name in enumerate(needs.knowledge)}
+        for name, place in self._places.items():
+            self.register_buffer(place, torch.from_numpy(np.array(client.knowledge[name])))
+        vars(client)["tensor"] = self._tensor  # in place of the client's own: buffers go where the module goes
+        self._client = client
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return scores (B, C) of images (B, 3, H, W), float32, 0 to 1."""
+        return self._client.predict((images - self.get_buffer("mean")) / self.get_buffer("std"))
+
+    def _tensor(self, name: str) -> Tensor | None:
+        place = self._places.get(name)
+        return None if place is None else self.get_buffer(place)
+
+
+def bare_client(config: RunConfig, network: ModelConfig, index: int = 0) -> DomainClient:
+    """Return a node's client without images, around a model with the run's initial weights, on the CPU.
+
+    Args:
+        config: The run's.
+        network: The node's own.
+        index: The node's.
+    """
+    size = size_of(config)
+    none = ImageSet(np.zeros((0, size, size, 3), np.uint8), np.zeros(0, np.int64))
+    train = config.train.model_copy(update={"precision": "float32"})
+    about = ClientSetup(config.seed, index, torch.device("cpu"), network, train, config.images, rounds=config.rounds)
+    made: DomainClient = registry.get(config.method["name"]).client_class()(
+        model=setup.initial_model(config, network),
+        setup=about,
+        params=config.node_params(),
+        train_set=none,
+        test_set=lambda _: none,
+        modules=setup.modules(config),
+    )
+    return made
+
+
+class _Noted(dict[str, Any]):
+    """A dict that remembers what was looked up."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        super().__init__(content)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value, and remember that it was looked up."""
+        self.read.add(key)
+        return super().get(key, default)
+
+
+class _Used(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Remembers which memory any operation is given."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.places: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        self.places |= {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        return func(*args, **(kwargs or {}))
+
+
+def needs(client: DomainClient) -> Needs:
+    """Find out what a client classifies by, in one pass over an image of zeros.
+
+    Args:
+        client: With the server's knowledge, as when it scores.
+
+    Raises:
+        FedShiftError: If it looks at what was told to this node, or at what the node keeps besides its model.
+    """
+    knowledge, told, memory = _Noted(client.knowledge), _Noted(client.told), _Noted(client.memory)
+    kept = client.knowledge, client.told, client.memory
+    client.knowledge, client.told, client.memory = knowledge, told, memory
+    client.model.eval()
+    size = size_of_client(client)
+    try:
+        with torch.no_grad(), _Used() as used:
+            client.predict(torch.zeros(2, 3, size, size))
+    finally:
+        client.knowledge, client.told, client.memory = kept
+    for what, noted in (("what the server tells each node", told), ("what the node keeps besides", memory)):
+        if noted.read:
+            names = ", ".join(sorted(noted.read)[:3])
+            raise FedShiftError(f"{type(client).__name__} classifies by {what} ({names}): it cannot be saved")
+    state = client.model.state_dict()
+    modules = {_owner(name) for name, tensor in state.items() if tensor.untyped_storage().data_ptr() in used.places}
+    weights = tuple(name for name in state if _owner(name) in modules)
+    return Needs(weights, tuple(sorted(knowledge.read & client.knowledge.keys())))
+
+
+def size_of_client(client: DomainClient) -> int:
+    """Return height and width of a client's images in pixels."""
+    return int(client.train_set.x.shape[1])
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Scorer:
+    """Build the scorer of saved arrays.
+
+    Args:
+        config: The run's, with the model's own network.
+        arrays: The weights that :class:`Needs` names and, under ``knowledge/NAME``, the server's arrays.
+        whose: Where they are from, for messages.
+        index: The node's.
+
+    Raises:
+        FedShiftError: If a name, a shape, a type or a number is not what the network has.
+    """
+    client = bare_client(config, config.model, index)
+    client.knowledge = {
+        name.removeprefix(KNOWLEDGE): array for name, array in arrays.items() if name.startswith(KNOWLEDGE)
+    }
+    weights = {name: array for name, array in arrays.items() if not name.startswith(KNOWLEDGE)}
+    _check_knowledge(client.knowledge, client, whose)
+    needed = needs(client)
+    _check_names(weights, needed.weights, whose)
+    _check_names(client.knowledge, needed.knowledge, whose)
+    state = client.model.state_dict()
+    check_arrays(weights, {name: state[name] for name in needed.weights}, whose)
+    # What does not classify stays as it was initialised; no file has it.
+    whole = {name: weights.get(name, tensor.numpy()) for name, tensor in state.items()}
+    shared = {name: whole[name] for name in client.shared_names}
+    client.memory = {MODEL_PART + name: array for name, array in whole.items() if name not in shared}
+    setup.load(shared, client, whose)
+    client.memory = {}
+    client.model.eval().requires_grad_(False)
+    scorer = Scorer(client, needed, size_of(config))
+    return scorer.eval()
+
+
+def _check_names(found: Iterable[str], wanted: Iterable[str], whose: str) -> None:
+    if strange := sorted(set(found) ^ set(wanted)):
+        raise FedShiftError(f"{whose} arrays are not those of the network: {shown(', '.join(strange[:3]))}")
+
+
+def check_arrays(arrays: Arrays, state: Mapping[str, Tensor], whose: str) -> None:
+    """Check shapes, types and numbers of arrays against a network's; names are checked by the caller.
+
+    Raises:
+        FedShiftError: With the first that is another.
+    """
+    for name, array in arrays.items():
+        found = (tuple(array.shape), str(array.dtype))
+        wanted = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
+        if found != wanted:
+            raise FedShiftError(
+                f"{whose} {name} has shape {found[0]} and type {found[1]}, the network has {wanted[0]} and {wanted[1]}"
+            )
+        if not np.isfinite(largest(array)):
+            raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
+
+
+def _check_knowledge(knowledge: Arrays, client: DomainClient, whose: str) -> None:
+    """Check what a method is to look at, whose shapes are its own: numbers finite, labels of classes that there are."""
+    for name, array in knowledge.items():
+        if not np.isfinite(largest(array)):
+            raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
+        if array.dtype.kind in "iu" and array.size and not 0 <= array.min() <= array.max() < client.model.num_classes:
+            raise FedShiftError(f"{whose} {name} holds labels that are no classes")

@@ -1,0 +1,177 @@
+r"""Figures beyond accuracy, of the counts that nodes send: by domain and on the whole (docs/figures.md).
+
+With N_ij how often class i is taken for j, n_i = sum_j N_ij and m_j = sum_i N_ij:
+
+.. math::
+    R_i=\frac{N_{ii}}{n_i},\quad P_i=\frac{N_{ii}}{m_i},\quad F_i=\frac{2N_{ii}}{n_i+m_i},\quad
+    \mathrm{balanced}=\operatorname*{mean}_{n_i>0}R_i,\quad \mathrm{macroF1}=\operatorname*{mean}_{n_i>0}F_i
+
+.. math:: \mathrm{ECE}=\sum_b\frac{n_b}{n}\left|\frac{c_b}{n_b}-\frac{s_b}{n_b}\right|
+
+over 15 bins of equal width with n_b images, c_b of them right, and summed confidence s_b (Guo et al., "On Calibration
+of Modern Neural Networks", ICML 2017, https://arxiv.org/abs/1706.04599). AUC is that of each class against all
+others, averaged over the classes that have both.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
+
+from fedshift_app.run.told import first_problem
+from fedshift_wire.bounds import as_found
+from fedshift_wire.counts import Counts, Ints
+from strategies.federation.rounds import RoundResult
+
+log = logging.getLogger("fedshift")
+
+FILE = "figures.json"  # in the run folder: the figures of the last round that was scored on all test images
+#: The figures that are one number; all in percent.
+SHORT = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece")
+MOST_DOMAINS, MOST_CLASSES = 500, 20_000  # of a results file
+
+Shares = NDArray[np.float64]
+
+
+class _Told(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A part of what a run folder says of figures."""
+
+
+class PerClass(_Told):
+    """By class; percent, None where a class has no test image, or is never predicted."""
+
+    recall: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
+    precision: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
+    n: tuple[int, ...] = Field((), max_length=MOST_CLASSES)
+
+
+class Of(_Told):
+    """The figures of a domain, or of all."""
+
+    n: int = Field(ge=0)
+    accuracy: float | None
+    balanced_accuracy: float | None
+    macro_f1: float | None
+    auc: float | None
+    auc_within: float | None = None
+    ece: float | None
+    per_class: PerClass = PerClass()
+    confusion: tuple[tuple[int, ...], ...] | None = Field(None, max_length=MOST_CLASSES)
+
+
+class Figures(_Told):
+    """The key ``figures`` of ``results.json``."""
+
+    round: int
+    classes: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+    domains: dict[str, Of | None] = Field(max_length=MOST_DOMAINS)
+    overall: Of | None = None
+
+
+def section(result: RoundResult, classes: Sequence[str]) -> dict[str, Any] | None:
+    """Return what ``results.json`` says of a round's counts; None where nobody was asked.
+
+    Args:
+        result: The round.
+        classes: Names of the classes.
+    """
+    if not result.counts:
+        return None
+    known = [counts for counts in result.counts.values() if counts is not None]
+    whole = sum(known[1:], known[0]) if len(known) == len(result.counts) else None
+    return {
+        "round": result.server_round,
+        "classes": list(classes),
+        "domains": {name: None if counts is None else of(counts) for name, counts in result.counts.items()},
+        "overall": None if whole is None else of(whole),
+    }
+
+
+def of(counts: Counts) -> dict[str, Any]:
+    """Return the figures of counts, in percent; None where one is not defined."""
+    of_class, right, predicted = counts.classes
+    n = counts.images
+    recall, precision = shares(right, of_class), shares(right, predicted)
+    f1 = np.where(of_class > 0, 2 * right / np.maximum(of_class + predicted, 1), np.nan)
+    auc, within = (np.full(1, np.nan),) * 2 if counts.scores is None else aucs(counts.scores)
+    return {
+        "n": n,
+        "accuracy": _percent(right.sum() / n if n else np.nan),
+        "balanced_accuracy": _percent(_mean(recall)),
+        "macro_f1": _percent(_mean(f1)),
+        "auc": _percent(_mean(auc)),
+        "auc_within": _percent(_mean(within)),
+        "ece": _percent(ece(counts.calibration)),
+        "per_class": {
+            "recall": [_percent(value) for value in recall],
+            "precision": [_percent(value) for value in precision],
+            "n": of_class.tolist(),
+        },
+        "confusion": None if counts.confusion is None else counts.confusion.tolist(),
+    }
+
+
+def shares(part: Ints | Shares, whole: Ints | Shares) -> Shares:
+    """Return part / whole, NaN where there is nothing."""
+    return np.asarray(np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0))
+
+
+def ece(calibration: Shares) -> float:
+    """Return the expected calibration error of counts by bin of confidence, (3, bins); NaN of no image."""
+    number, right, confidence = calibration
+    return float(np.abs(right - confidence).sum() / number.sum()) if number.sum() else float("nan")
+
+
+def aucs(scores: Ints) -> tuple[Shares, Shares]:
+    r"""Return the area under the ROC curve of each class against all others, and how far it can be from the exact one.
+
+    .. math:: A=\frac{1}{PN}\sum_bp_b\Big(\sum_{a<b}n_a+\tfrac12n_b\Big),\quad |A-A'|\le\frac{1}{2PN}\sum_bp_bn_b
+
+    Pairs in different bins are ordered as their scores are; of a pair in one bin, which counts half here, the exact
+    area A' counts 0, half or 1.
+
+    Args:
+        scores: Histograms of the images of each class (p) and of all others (n), (2, C, B).
+
+    Returns:
+        Both (C,), NaN where a class has no image, or all.
+    """
+    own, others = scores.astype(np.float64)
+    pairs = own.sum(axis=1) * others.sum(axis=1)
+    below = np.cumsum(others, axis=1) - others
+    area, tied = (own * (below + others / 2)).sum(axis=1), (own * others).sum(axis=1) / 2
+    return shares(area, pairs), shares(tied, pairs)
+
+
+def kept(folder: Path, server_round: int | None) -> dict[str, Any] | None:
+    """Return the figures that a run folder keeps of a round; None where it keeps none of it.
+
+    A file that cannot be used is told in a line.
+    """
+    file = folder / FILE
+    if server_round is None or not file.is_file():
+        return None
+    try:
+        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        checked = Figures.model_validate(told)
+    except ValidationError as error:
+        problem, found = first_problem(error)
+        log.warning("%s is left out: %s, found %s", file, problem, as_found(found))
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        log.warning("%s is left out: %s", file, error)
+        return None
+    return told if checked.round == server_round else None
+
+
+def _mean(values: Shares) -> float:
+    return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
+
+
+def _percent(value: float) -> float | None:
+    return None if np.isnan(value) else 100 * float(value)

@@ -1,0 +1,85 @@
+"""What nodes count of test images for the figures (``fedshift_wire.counts``): checked before it is added up."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from flwr.app import RecordDict
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import MOST_NAME, Refused, plain
+from fedshift_wire.counts import CALIBRATION_BINS, Counts, from_arrays, shapes
+from fedshift_wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS
+from strategies.federation.updates import array_record, decode
+
+ROUNDING = 1e-6  # by which a mean confidence may lie out of its bin
+
+
+def read(content: RecordDict, asked: Mapping[str, tuple[int, int]], classes: int) -> dict[str, Counts]:
+    """Return by domain what a node counted; a domain of which it tells nothing is left out.
+
+    Args:
+        content: The node's reply.
+        asked: By domain how many images it scored, and how many of them are right as it says.
+        classes: C.
+
+    Raises:
+        Refused: If a name, shape, type or number is not what it should be.
+    """
+    if COUNTS not in content:
+        return {}
+    record = array_record(content, COUNTS)
+    if record is None:
+        raise Refused(f"the record {COUNTS!r} is not one of arrays")
+    wanted = {domain: shapes(domain, classes) for domain in asked}
+    known = {name for one in wanted.values() for name in one}
+    for name in record:
+        if name not in known:
+            raise Refused(f"unknown counts {plain(name, MOST_NAME)!r}")
+    told = decode(record)
+    found = {}
+    for domain, (images, right) in asked.items():
+        if told.keys() & wanted[domain].keys():
+            _check_shapes(told, wanted[domain])
+            found[domain] = from_arrays(told, domain)
+            _check(told, found[domain], domain, images, right)
+    return found
+
+
+def _check_shapes(told: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], type[np.generic]]]) -> None:
+    for name, (shape, kind) in wanted.items():
+        if name not in told:
+            raise Refused(f"the counts lack {name}")
+        array = told[name]
+        if array.shape != shape or array.dtype != kind:
+            raise Refused(
+                f"{name} has shape {array.shape} and type {array.dtype}, expected {shape} and {np.dtype(kind)}"
+            )
+        if not (np.isfinite(array).all() and (array >= 0).all()):
+            raise Refused(f"{name} holds numbers below 0, or that are not finite")
+
+
+def _check(told: Arrays, counts: Counts, domain: str, images: int, right: int) -> None:
+    """Hold counts against how many images were scored and how many of them are right, and against one another."""
+    of_class, right_of, predicted = counts.classes
+    name = (CLASSES if counts.confusion is None else CONFUSION) + domain
+    _equal(name, [of_class.sum(), predicted.sum(), right_of.sum()], [images, images, right])
+    if (right_of > np.minimum(of_class, predicted)).any():
+        raise Refused(f"{name} has more right of a class than there are")
+    name = CALIBRATION + domain
+    number, correct, confidence = told[name]
+    _equal(name, [number.sum(), correct.sum()], [images, right])
+    edges = np.arange(CALIBRATION_BINS + 1) / CALIBRATION_BINS
+    low, high = (number * (edge + slack) for edge, slack in ((edges[:-1], -ROUNDING), (edges[1:], ROUNDING)))
+    if (number % 1).any() or (correct % 1).any() or (correct > number).any():
+        raise Refused(f"{name} has counts that are not whole, or more right than there are")
+    if (confidence < low).any() or (confidence > high).any():
+        raise Refused(f"{name} has confidences out of their bins")
+    if counts.scores is not None:
+        own, others = counts.scores.sum(axis=2)
+        _equal(CLASS_SCORES + domain, [*own, *others], [*of_class, *(images - of_class)])
+
+
+def _equal(name: str, found: Iterable[float], expected: Iterable[float]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        if one != other:
+            raise Refused(f"{name} counts {one:g} images, expected are {other:g}")

@@ -1,0 +1,102 @@
+r"""Server optimisers: the average of a round is a step that is proposed, and the next weights are another: ``server``.
+
+The rules are those of Flower's own strategies, number for number. With w the weights that were sent, a the merged
+ones (the average, or what ``aggregation.robust`` makes of it), :math:`\Delta=a-w` and t the round from 1:
+
+    fedavgm     m = mu m - Delta, w' = w - eta m; in the first round m = -Delta
+    fedadagrad  v = v + Delta^2, w' = w + eta Delta / (sqrt(v) + tau)
+    fedadam     m = b1 m + (1 - b1) Delta, v = b2 v + (1 - b2) Delta^2,
+                w' = w + eta_t m / (sqrt(v) + tau), eta_t = eta sqrt(1 - b2^(t+1)) / (1 - b1^(t+1))
+    fedyogi     m as fedadam, v = v - (1 - b2) Delta^2 sign(v - Delta^2), w' = w + eta m / (sqrt(v) + tau)
+
+m and v begin at 0. FedAvgM: Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated
+Visual Classification", 2019, https://arxiv.org/abs/1909.06335; the others: Reddi et al., "Adaptive Federated
+Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295.
+
+Only parameters take a step. BatchNorm's running statistics, other buffers and arrays of integers are no parameters:
+they are the merged ones (Flower's strategies, which see arrays only, step them as well, and a running variance can so
+become negative). The result of a step goes back to the type of the weights; in Flower FedAdam's becomes float64.
+
+A method that overrides ``merge`` is refused: it may be a server optimiser itself, and may keep a state that holds only
+if what it returns is what the nodes are sent.
+"""
+
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.records import encode
+from strategies.federation.rounds import Federation
+from strategies.federation.updates import decode
+from strategies.settings import ServerConfig
+
+FIRST, SECOND = "m/", "v/"  # prefixes of the moments, before the name of a weight
+Array = NDArray[Any]
+
+
+def step(
+    federation: Federation, merged: ArrayRecord, sent: ArrayRecord, moments: Arrays, server_round: int
+) -> tuple[ArrayRecord, Arrays]:
+    """Return the next shared weights, in the order and the types of the merged ones, and the next moments.
+
+    Args:
+        federation: Its ``server`` says which optimiser, if any, its ``buffers`` what is no parameter.
+        merged: What the nodes' weights were merged to.
+        sent: The weights from which they came.
+        moments: Those of the round before; none in the first.
+        server_round: The round, from 1.
+    """
+    config = federation.server
+    if config.optimizer == "none" or (config.optimizer == "fedavgm" and config.rate == 1 and config.momentum == 0):
+        return merged, {}  # of the latter w - (w - a) may miss a by a rounding; Flower has it so, too
+    before = decode(sent)
+    weights: Arrays = {}
+    kept: Arrays = {}
+    for name, array in decode(merged).items():
+        if name in federation.buffers or array.dtype.kind != "f":
+            weights[name] = array
+            continue
+        own = {key: moments[key + name] for key in (FIRST, SECOND) if key + name in moments}
+        stepped, own = _rule(config, array, before[name], own, server_round)
+        weights[name] = np.asarray(stepped, array.dtype)
+        kept |= {key + name: np.asarray(moment) for key, moment in own.items()}
+    return encode(weights), kept
+
+
+def told(config: ServerConfig) -> str:
+    """Say in one line what the server does after the average."""
+    parts = {"fedavgm": ("momentum",), "fedadagrad": ("tau",)}.get(config.optimizer, ("beta1", "beta2", "tau"))
+    more = ", ".join(f"{name} {getattr(config, name):g}" for name in parts)
+    return f"server.optimizer={config.optimizer}: lr {config.rate:g}, {more}; buffers such as BatchNorm's are averaged"
+
+
+def _rule(config: ServerConfig, merged: Array, sent: Array, moments: Arrays, server_round: int) -> tuple[Array, Arrays]:
+    """Return the next values of one array, and its moments; every operation as Flower's strategy has it."""
+    if config.optimizer == "fedavgm":
+        return _fedavgm(config, merged, sent, moments)
+    b1, b2 = (0.0, 0.0) if config.optimizer == "fedadagrad" else (config.beta1, config.beta2)
+    zero = np.zeros_like(merged)
+    delta = merged - sent
+    square = delta**2
+    m = b1 * moments.get(FIRST, zero) + (1 - b1) * delta
+    v = moments.get(SECOND, zero)
+    rate: Any = config.rate
+    if config.optimizer == "fedadagrad":
+        v = v + square
+    elif config.optimizer == "fedyogi":
+        v = v - (1.0 - b2) * square * np.sign(v - square)
+    else:
+        v = b2 * v + (1 - b2) * square
+        rate = rate * np.sqrt(1 - np.power(b2, server_round + 1.0)) / (1 - np.power(b1, server_round + 1.0))
+    return sent + rate * m / (np.sqrt(v) + config.tau), {FIRST: m, SECOND: v}
+
+
+def _fedavgm(config: ServerConfig, merged: Array, sent: Array, moments: Arrays) -> tuple[Array, Arrays]:
+    gradient = sent - merged
+    if not config.momentum:
+        return sent - config.rate * gradient, {}
+    m = config.momentum * moments[FIRST] + gradient if FIRST in moments else gradient
+    return sent - config.rate * m, {FIRST: m}

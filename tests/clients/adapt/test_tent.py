@@ -1,0 +1,94 @@
+"""Tent against numbers that are worked out slowly, and what it leaves alone."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support import refusal_of
+from torch import Tensor, nn
+
+from clients.adapt import tent
+from clients.models import networks
+from clients.training import statistics
+from fedshift_wire.errors import ConfigError
+
+
+def entropy_by_hand(logits: NDArray[np.float64]) -> list[float]:
+    found = []
+    for row in logits:
+        p = [float(np.exp(one)) / sum(float(np.exp(other)) for other in row) for one in row]
+        found.append(-sum(one * float(np.log(one)) for one in p))
+    return found
+
+
+def test_entropy() -> None:
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert tent.entropy(logits).tolist() == pytest.approx(entropy_by_hand(logits.numpy()))
+    assert tent.entropy(torch.zeros(1, 8)).item() == pytest.approx(np.log(8))  # nothing is known: the most there is
+
+
+def model_and_images() -> tuple[nn.Module, Tensor]:
+    rng = torch.Generator().manual_seed(2)
+    model = networks.initialised(
+        1, "tent",
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.Flatten(),
+            nn.Linear(64, 3),
+        ),
+    )  # fmt: skip
+    with torch.no_grad():
+        for norm in statistics.layers(model).values():  # not the initial 1 and 0
+            norm.weight.uniform_(0.5, 1.5, generator=rng)
+            norm.bias.uniform_(-0.2, 0.2, generator=rng)
+            assert norm.running_mean is not None
+            norm.running_mean.fill_(5.0)
+    return model.double().eval(), torch.rand(6, 3, 8, 8, generator=rng, dtype=torch.float64)
+
+
+def test_a_step_is_that_of_adam_down_the_entropy_and_moves_batchnorm_alone() -> None:
+    """Adam's first step is the sign of the gradient times the rate; the gradient is taken by differences."""
+    model, images = model_and_images()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def mean_entropy() -> float:
+        with torch.no_grad(), statistics.by_batch(model):
+            return float(np.mean(entropy_by_hand(model(images).numpy())))
+
+    with torch.no_grad(), statistics.by_batch(model):
+        predicted = model(images)
+    slopes: dict[tuple[str, int], float] = {}
+    tuned = {f"{name}.{kind}" for name in statistics.layers(model) for kind in ("weight", "bias")}
+    for name in tuned:
+        for place in range(4):
+            weight, values = model.get_parameter(name), []
+            for shift in (1e-5, -1e-5):
+                with torch.no_grad():
+                    weight[place] += shift
+                values.append(mean_entropy())
+                with torch.no_grad():
+                    weight[place] -= shift
+            slopes[name, place] = (values[0] - values[1]) / 2e-5
+    adapted = tent.Tent(model, model)
+    logits = adapted(images)
+    assert torch.allclose(logits, predicted)  # by the pass before the step, with the batch's own statistics
+    after = model.state_dict()
+    assert {name for name in after if not torch.equal(after[name], before[name])} == tuned
+    for (name, place), slope in slopes.items():
+        assert abs(slope) > 1e-7
+        assert float(after[name][place] - before[name][place]) == pytest.approx(-tent.LR * np.sign(slope), rel=1e-2)
+
+
+def test_entropy_falls_from_batch_to_batch() -> None:
+    model, images = model_and_images()
+    adapted = tent.Tent(model, model, lr=0.01)
+    entropies = [float(tent.entropy(adapted(images)).mean()) for _ in range(10)]
+    assert entropies == sorted(entropies, reverse=True)
+    assert entropies[-1] < entropies[0] - 0.02
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_a_network_without_batchnorm_is_refused(groups: int) -> None:
+    model = (
+        networks.build("cnn", 3, seed=1) if groups == 0 else networks.with_group_norm(networks.build("cnn_bn", 3, 1), 2)
+    )
+    assert "this network has no BatchNorm" in refusal_of(ConfigError, tent.Tent, model, model)

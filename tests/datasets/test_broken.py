@@ -1,0 +1,68 @@
+"""Going on without images that cannot be read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import refusal_of
+
+from datasets import broken, cache, catalog, folders
+from datasets.base import Source
+from datasets.listing import Listing
+from fedshift_wire.errors import DataError
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """Return a site of ten images, of which one is cut short and one is no image."""
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for kind in ("a", "b"):
+        (tmp_path / "site" / "train" / kind).mkdir(parents=True)
+        for number in range(5):
+            pixels = rng.integers(0, 256, (20, 20, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "site" / "train" / kind / f"{number}.png")
+    (tmp_path / "site" / "train" / "a" / "1.png").write_bytes(b"no image")
+    cut = tmp_path / "site" / "train" / "b" / "3.png"
+    cut.write_bytes(cut.read_bytes()[:200])
+    return Source(tmp_path, classes=("a", "b"))
+
+
+def test_one_broken_image_ends_it_unless_it_is_to_be_left_out(source: Source) -> None:
+    refusal_of(DataError, catalog.load, "folders", "site", "train", source)
+    images = catalog.load("folders", "site", "train", replace(source, skip_broken=True), 16)
+    assert images.y.tolist() == [0] * 4 + [1] * 4
+    own = catalog.load_own("folders", "site", "train", replace(source, skip_broken=True), 16)
+    assert np.array_equal(own.x, images.x)
+
+
+def test_broken_images_are_named_with_their_reasons(source: Source) -> None:
+    assert catalog.skipped("folders", "site", "train", source) == ()
+    found = catalog.skipped("folders", "site", "train", replace(source, skip_broken=True))
+    assert [Path(one.name).name for one in found] == ["1.png", "3.png"]
+    assert "by its content it is no" in found[0].reason
+    assert all(str(source.data_dir) not in one.reason for one in found)
+
+
+def test_the_verdict_is_kept_until_a_file_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = folders.find("site", "train", source)
+    assert isinstance(listing, Listing)
+    first = broken.of(listing)
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, "decode", None)
+        assert broken.of(listing) == first
+    kept = next(cache.cache_dir().glob("broken-*.json"))
+    kept.write_text('{"images": 10, "broken": [[99, "x"]]}')  # no place of this listing
+    assert broken.of(listing) == first
+    Image.new("RGB", (20, 20)).save(listing.items[1].path)
+    assert [one.place for one in broken.of(listing)] == [8]
+
+
+def test_a_site_of_broken_images_alone_is_refused(source: Source) -> None:
+    assert source.data_dir is not None
+    for path in source.data_dir.rglob("*.png"):
+        path.write_bytes(b"no image")
+    told = refusal_of(DataError, catalog.load, "folders", "site", "train", replace(source, skip_broken=True))
+    assert "none of the 10 images there can be read" in told

@@ -1,0 +1,76 @@
+"""Images that are nearly the same: copies are found, whatever an encoder made of them, and others are not."""
+
+import io
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from own_sites import CLASSES, picture
+from PIL import Image
+
+from datasets import duplicates
+
+Images = NDArray[np.uint8]
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    """Return 90 different images of 64 pixels, 30 a class."""
+    rng = np.random.default_rng(1)
+    made = [picture("south", kind, rng).resize((64, 64)) for kind in CLASSES for _ in range(30)]
+    return np.stack([np.asarray(image) for image in made])
+
+
+def found(images: Images) -> set[tuple[int, int]]:
+    told = duplicates.pairs(duplicates.sketches(images))
+    assert told.complete
+    return {(first, second) for first, second in told.places.tolist()}
+
+
+def saved_again(images: Images, quality: int, side: int) -> Images:
+    again = []
+    for image in images:
+        file = io.BytesIO()
+        Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR).save(file, "JPEG", quality=quality)
+        again.append(np.asarray(Image.open(file).resize((64, 64), Image.Resampling.BILINEAR)))
+    return np.stack(again)
+
+
+def test_different_images_are_not_the_same(images: Images) -> None:
+    assert found(images) == set()
+
+
+@pytest.mark.parametrize(("quality", "side"), [(90, 64), (40, 64), (90, 48)])
+def test_copies_are_found(images: Images, quality: int, side: int) -> None:
+    pairs = found(np.concatenate([images, saved_again(images, quality, side)]))
+    wanted = {(i, i + len(images)) for i in range(len(images))}
+    assert pairs <= wanted
+    assert len(pairs) > 0.95 * len(wanted)
+
+
+def test_brighter_or_mirrored_is_not_the_same(images: Images) -> None:
+    assert found(np.concatenate([images[:30], np.minimum(images[:30].astype(int) + 40, 255).astype(np.uint8)])) == set()
+    assert not any(second - first == 30 for first, second in found(np.concatenate([images[:30], images[:30, :, ::-1]])))
+
+
+def test_each_is_compared_with_each_as_one_by_one(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow and obvious: two images at a time; blocks and chunks of the fast way end inside the set."""
+    some = np.concatenate([images[:25], saved_again(images[:25], 60, 64)])
+    slow = {(i, j) for i in range(len(some)) for j in range(i + 1, len(some)) if found(some[[i, j]]) == {(0, 1)}}
+    monkeypatch.setattr(duplicates, "_BLOCK", 7)
+    monkeypatch.setattr(duplicates, "_CHUNK", 3)
+    assert found(some) == slow
+    assert slow
+
+
+def test_images_of_one_colour_are_the_same_and_too_many_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = np.repeat(np.array([0, 5, 200], np.uint8), 3)[:, None, None, None] * np.ones((1, 16, 16, 3), np.uint8)
+    black, white = set(range(6)), {6, 7, 8}  # 0 and 5 levels are hardly different
+    assert found(flat) == {(i, j) for i in range(9) for j in range(i + 1, 9) if {i, j} <= black or {i, j} <= white}
+    monkeypatch.setattr(duplicates, "_MOST", 5)
+    monkeypatch.setattr(duplicates, "_CHUNK", 3)
+    assert not duplicates.pairs(duplicates.sketches(flat)).complete
+
+
+def test_nothing_is_no_pair() -> None:
+    assert duplicates.pairs(duplicates.sketches(np.zeros((0, 16, 16, 3), np.uint8))).places.shape == (0, 2)

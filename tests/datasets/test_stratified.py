@@ -1,0 +1,81 @@
+"""The split that is drawn where nobody says: by class, by group, from names alone."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from datasets.stratified import test_part as split
+from datasets.stratified import uncovered
+
+
+def names(n: int, kind: str) -> list[str]:
+    return [f"{kind}/{i:03}.png" for i in range(n)]
+
+
+def test_every_class_has_its_share_and_at_least_one_image_on_both_sides() -> None:
+    """The case of issue 23: 8 normal, 22 benign, 2 malignant images gave a test set of benign ones alone."""
+    labels = [0] * 8 + [1] * 22 + [2] * 2 + [3]
+    units = names(8, "normal") + names(22, "benign") + names(2, "malignant") + names(1, "rare")
+    test = split(labels, units, 0.2, 0)
+    found = Counter(np.array(labels)[test].tolist())
+    assert (found[0], found[1], found[2], found[3]) == (2, 4, 1, 0)
+    assert uncovered(labels, test) == [(3, True)]  # one image: it is trained on
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 10, 49, 100])
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.5, 0.9])
+def test_without_groups_a_share_is_rounded_between_one_and_all_but_one(n: int, share: float) -> None:
+    test = split([0] * n, names(n, "a"), share, 3)
+    assert 1 <= test.sum() <= n - 1
+    assert abs(test.sum() - share * n) <= 0.5 + 1e-9 or test.sum() in (1, n - 1)
+
+
+def test_the_split_goes_by_names_not_by_order_and_by_the_seed() -> None:
+    labels, units = [0] * 30 + [1] * 20, names(30, "a") + names(20, "b")
+    order = np.random.default_rng(1).permutation(50)
+    one = split(labels, units, 0.2, 0)
+    other = split([labels[i] for i in order], [units[i] for i in order], 0.2, 0)
+    assert np.array_equal(one[order], other)
+    assert not np.array_equal(one, split(labels, units, 0.2, 1))
+    # Written down once: the same on every machine and in every version.
+    assert [unit for unit, is_test in zip(units, one, strict=True) if is_test][:3] == EXPECTED
+
+
+EXPECTED = ["a/000.png", "a/004.png", "a/008.png"]
+
+
+def test_an_umlaut_of_two_characters_is_the_same_name() -> None:
+    composed = [f"a/\u00fc{i}.png" for i in range(20)]
+    apart = [f"a/u\u0308{i}.png" for i in range(20)]
+    assert np.array_equal(split([0] * 20, composed, 0.3, 0), split([0] * 20, apart, 0.3, 0))
+
+
+@pytest.mark.parametrize("seed", [3, 18, 19, 26])
+def test_groups_stay_together_and_shares_are_near(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    groups = rng.integers(0, 40, 300)
+    kinds = np.where(rng.random(300) < 0.7, groups % 3, rng.integers(0, 3, 300))
+    test = split(kinds.tolist(), [f"/p{group}" for group in groups], 0.2, seed)
+    sides = {(group, side) for group, side in zip(groups.tolist(), test.tolist(), strict=True)}
+    assert len(sides) == len(set(groups.tolist()))
+    for kind in range(3):
+        of_kind = test[kinds == kind]
+        assert abs(of_kind.mean() - 0.2) < 0.04
+    assert uncovered(kinds.tolist(), test) == []
+
+
+def test_a_class_in_two_groups_is_on_both_sides_and_one_in_a_single_group_is_told() -> None:
+    labels = [0] * 20 + [1, 1, 1, 2, 2]
+    units = [f"/p{i // 2}" for i in range(20)] + ["/q", "/q", "/r", "/s", "/s"]
+    test = split(labels, units, 0.2, 0)
+    assert {bool(side) for side, label in zip(test, labels, strict=True) if label == 1} == {True, False}
+    assert [label for label, _ in uncovered(labels, test)] == [2]
+
+
+def test_no_class_loses_its_last_group_to_another() -> None:
+    """Two groups hold classes 0 and 1 together, whichever is taken; each must stay on both sides."""
+    for seed in range(20):
+        labels, units = [0, 1, 0, 1, 2, 2, 2], ["/a", "/a", "/b", "/b", "/c", "/d", "/e"]
+        test = split(labels, units, 0.4, seed)
+        assert uncovered(labels, test) == []

@@ -1,0 +1,150 @@
+"""TIFF files: what is taken of them, and that nothing else of one reaches Pillow."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from digit_files import noise
+from PIL import Image
+from support import refusal_of
+
+from datasets import pictures, tiff
+from fedshift_wire.errors import DataError
+
+GREY = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040  # 0 to 65520
+
+
+def tif(image: np.ndarray, **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "TIFF", **options)
+    return file.getvalue()
+
+
+def made(data: bytes, order: str = "<", following: int = 0, **values: int) -> bytes:
+    """Return a TIFF of 8 x 8 grey pixels in one strip; ``values`` (``t258=12``) replace or add tags."""
+    tags = {256: 8, 257: 8, 258: 16, 259: 1, 262: 1, 273: 8, 277: 1, 278: 8, 279: len(data)}
+    tags |= {int(name[1:]): value for name, value in values.items()}
+    listed = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, tags[tag]) for tag in sorted(tags))
+    at = 8 + len(data)
+    header = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HI", 42, at)
+    return header + data + struct.pack(f"{order}H", len(tags)) + listed + struct.pack(f"{order}I", following)
+
+
+def pixels(content: bytes, window: tuple[float, float] | None = None) -> np.ndarray:
+    image = pictures.decoded(content, "a.tif", window)
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def refusal(content: bytes) -> str:
+    message = refusal_of(DataError, pictures.decoded, content, "a.tif")
+    assert message.startswith("a.tif: ") and "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packbits"])
+@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3), (9, 7, 4)])
+def test_each_lossless_compression_gives_the_pixels(compression: str | None, shape: tuple[int, ...]) -> None:
+    x = noise(*shape)
+    wanted = np.asarray(Image.fromarray(x).convert("RGB"))
+    assert np.array_equal(pixels(tif(x, compression=compression)), wanted)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_16_bits_are_divided_by_257(order: str) -> None:
+    wanted = np.rint(GREY / 257).astype(np.uint8)
+    found = pixels(made(GREY.astype(f"{order}u2").tobytes(), order))
+    assert np.array_equal(found, np.repeat(wanted[..., None], 3, axis=2))
+
+
+def test_white_at_zero_is_inverted_in_16_bits_as_in_8() -> None:
+    data = GREY.astype("<u2").tobytes()
+    assert np.array_equal(pixels(made(data, t262=0)), 255 - pixels(made(data)))
+    eight = noise(8, 8)
+    assert np.array_equal(pixels(made(eight.tobytes(), t258=8, t262=0))[..., 0], 255 - eight)
+
+
+def test_12_bits_have_the_range_of_12_bits() -> None:
+    values = np.arange(64) * 65  # 0 to 4095
+    bits = "".join(f"{value:012b}" for value in values.tolist())
+    found = pixels(made(int(bits, 2).to_bytes(96, "big"), t258=12))
+    assert np.array_equal(found[..., 0].ravel(), np.rint(values / 4095 * 255))
+
+
+def test_a_window_is_what_becomes_black_and_white() -> None:
+    wanted = np.rint(np.clip((GREY - 1000.0) / 3000, 0, 1) * 255)
+    assert np.array_equal(pixels(made(GREY.tobytes()), (1000, 4000))[..., 1], wanted)
+    signed = (GREY.astype(np.int64) - 32768).astype("<i2")
+    content = made(signed.tobytes(), t339=2)
+    assert "pixels of mode I; allowed are 8 and 16 bits a channel, and with dataset.window=[low,high]" in refusal(
+        content
+    )
+    wanted = np.rint(np.clip((signed + 1000.0) / 1400, 0, 1) * 255)
+    assert np.array_equal(pixels(content, (-1000, 400))[..., 2], wanted)
+    assert np.array_equal(pixels(tif(noise(8, 8)), (0, 50)), pixels(tif(noise(8, 8))))  # 8 bits are as they are
+
+
+def test_the_orientation_of_no_format_is_followed(tmp_path: Path) -> None:
+    x = noise(6, 9, 3)
+    for kind in ("TIFF", "PNG", "JPEG"):
+        exif, file, plain = Image.Exif(), io.BytesIO(), io.BytesIO()
+        exif[0x0112] = 6
+        Image.fromarray(x).save(file, kind, exif=exif)
+        Image.fromarray(x).save(plain, kind)
+        assert Image.open(file).getexif()[0x0112] == 6
+        assert np.array_equal(pixels(file.getvalue()), pixels(plain.getvalue()))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (tif(np.full((8, 8), 0.5, np.float32)), "floating-point numbers; allowed are whole ones"),
+        (made(bytes(512), t258=64, t339=3), "floating-point numbers"),
+        (made(bytes(128), following=8), "several pages; allowed is one"),
+        (made(bytes(128), t259=6), "compression 6; allowed are none, LZW, JPEG, Deflate, PackBits"),
+        (made(bytes(128), t259=34712), "compression 34712"),
+        (made(bytes(128), t322=60_000, t323=60_000), "tiles of 3600000000 pixels"),
+        (made(bytes(192), t258=24), "a TIFF of a kind that is not taken"),
+        (b"II+\0" + bytes(60), "a BigTIFF; allowed is TIFF"),
+    ],
+)  # fmt: skip
+def test_what_is_not_taken_is_refused_in_a_line(content: bytes, words: str) -> None:
+    assert words in refusal(content)
+
+
+@pytest.mark.parametrize(("at", "number"), [(10**6, 1), (8, 0), (8, 1025)])
+def test_a_damaged_list_of_tags_is_an_error(at: int, number: int) -> None:
+    content = struct.pack("<2sHIH", b"II", 42, at, number)
+    with pytest.raises((DataError, struct.error)):  # files.reading makes the latter a DataError
+        tiff.reduced(content, "a.tif")
+
+
+@pytest.mark.parametrize(
+    "entry", [(273, 4, 1 << 16, 8), (273, 4, 1 << 20, 8), (273, 13, 1, 8), (273, 12, 1, 8), (273, 4, 0, 8)]
+)
+def test_tags_point_into_the_file_and_have_few_values(entry: tuple[int, int, int, int]) -> None:
+    content = struct.pack("<2sHIH", b"II", 42, 8, 1) + struct.pack("<HHII", *entry) + bytes(4)
+    assert "damaged (TIFF tag 273" in refusal(content)
+
+
+def test_only_tags_of_the_pixels_get_as_far_as_pillow() -> None:
+    """A thousand tags that name the same megabyte would be a gigabyte in memory; lists below are never followed."""
+    tags = [(tag, 7, 1 << 20, 8) for tag in range(40_000, 41_000)]
+    tags += [(256, 4, 1, 8), (257, 4, 1, 8), (273, 4, 1, 8), (34665, 4, 1, 8), (330, 4, 1, 8), (274, 3, 1, 6)]
+    data = bytes(1 << 20)
+    listed = b"".join(struct.pack("<HHII", *tag) for tag in sorted(tags))
+    content = struct.pack("<2sHI", b"II", 42, 8 + len(data)) + data + struct.pack("<H", len(tags)) + listed + bytes(4)
+    found, _, _ = tiff.reduced(content, "a.tif")
+    image = Image.open(io.BytesIO(found))
+    assert set(image.tag_v2) == {256, 257, 273}  # type: ignore[attr-defined]
+
+
+def test_the_bound_of_pixels_is_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = made(zlib.compress(bytes(128)), t259=8)
+    assert pixels(content).max() == 0
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 31)
+    with pytest.raises(Image.DecompressionBombError):  # files.reading makes it a DataError
+        pictures.decoded(content, "a.tif")

@@ -1,0 +1,188 @@
+"""Figures by class: counts of the node's loop against scikit-learn and slow definitions, in runs, and what is kept."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics
+from support import InlineRun, fedavg, image_set
+
+from clients.training.counting import Counting, count
+from fedshift_app.run import figures
+from fedshift_wire.counts import MOST_CLASSES, Counts, from_arrays
+from fedshift_wire.names import DOMAINS, FIGURES, STARTS, STOPS
+from strategies.federation.rounds import RoundResult
+
+QUICK = "train.epochs=1 allocation.share=0.1"
+
+
+def drawn(classes: int, n: int = 600, scale: float = 2.0, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return logits that lean towards the class (N, C), and classes (N,) of unequal number."""
+    rng = np.random.default_rng(seed)
+    y = np.minimum(rng.geometric(0.4, n) - 1, classes - 1)
+    logits = rng.normal(size=(n, classes)) * scale
+    logits[np.arange(n), y] += scale
+    return torch.from_numpy(logits).float(), torch.from_numpy(y)
+
+
+def counted(logits: torch.Tensor, y: torch.Tensor) -> Counts:
+    return count(logits, logits.argmax(dim=1), y, logits.shape[1])
+
+
+@pytest.mark.parametrize(("classes", "scale"), [(2, 2.0), (5, 0.01), (5, 2.0), (5, 30.0), (MOST_CLASSES + 5, 2.0)])
+def test_figures_are_those_of_scikit_learn(classes: int, scale: float) -> None:
+    logits, y = drawn(classes, scale=scale)
+    found, predicted = figures.of(counted(logits, y)), logits.argmax(dim=1).numpy()
+    present = sorted(set(y.tolist()))
+    assert found["n"] == 600
+    assert found["accuracy"] == pytest.approx(100 * metrics.accuracy_score(y, predicted))
+    f1 = metrics.f1_score(y, predicted, labels=present, average="macro", zero_division=0)
+    assert found["macro_f1"] == pytest.approx(100 * f1)
+    recall = metrics.recall_score(y, predicted, labels=present, average=None, zero_division=0)
+    assert found["balanced_accuracy"] == pytest.approx(100 * recall.mean())
+    assert [found["per_class"]["recall"][k] for k in present] == pytest.approx((100 * recall).tolist())
+    for k, value in enumerate(found["per_class"]["precision"]):
+        assert (value is None) == (k not in predicted)
+        if value is not None:
+            assert value == pytest.approx(100 * np.mean(y.numpy()[predicted == k] == k))
+    if classes > MOST_CLASSES:
+        assert found["confusion"] is None and found["auc"] is None
+        return
+    assert found["confusion"] == metrics.confusion_matrix(y, predicted, labels=range(classes)).tolist()
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 5.0])
+def test_auc_is_the_exact_one_within_the_bound_that_is_told(classes: int, scale: float) -> None:
+    logits, y = drawn(classes, 3000, scale)
+    log_p = logits.double().log_softmax(dim=1)
+    odds = (log_p - (-log_p.expm1()).log()).numpy()
+    exact = [metrics.roc_auc_score(y == k, odds[:, k]) for k in range(classes)]
+    scores = counted(logits, y).scores
+    assert scores is not None
+    found, within = figures.aucs(scores)
+    assert (np.abs(found - exact) <= within + 1e-12).all()
+    assert within.max() < (
+        0.1 if scale < 0.1 else 0.01
+    )  # scores that lie together, as before training, are bounded worse
+    told = figures.of(counted(logits, y))
+    assert abs(told["auc"] - 100 * np.mean(exact)) <= told["auc_within"] + 1e-9
+
+
+def test_calibration_error_by_hand() -> None:
+    logits, y = drawn(4)
+    p = torch.softmax(logits.double(), dim=1).numpy()
+    confidence, right = p.max(axis=1), p.argmax(axis=1) == y.numpy()
+    expected = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    assert figures.of(counted(logits, y))["ece"] == pytest.approx(100 * expected)
+
+
+def test_a_constant_predictor_has_a_balanced_accuracy_of_one_by_c() -> None:
+    logits = torch.zeros(100, 4)
+    logits[:, 2] = 1.0
+    y = torch.tensor([2] * 91 + [0, 1, 3] * 3)
+    found = figures.of(counted(logits, y))
+    assert (found["accuracy"], found["balanced_accuracy"], found["auc"]) == (91.0, 25.0, 50.0)
+    assert found["per_class"]["precision"] == [None, None, 91.0, None]
+
+
+def test_what_is_not_defined_is_none_and_left_out_of_means() -> None:
+    logits, _ = drawn(3, 40)
+    two = figures.of(counted(logits, torch.arange(40) % 2))
+    assert two["per_class"]["recall"][2] is None and two["per_class"]["n"] == [20, 20, 0]
+    assert two["balanced_accuracy"] == pytest.approx(np.mean(two["per_class"]["recall"][:2]))
+    one = figures.of(counted(logits, torch.zeros(40, dtype=torch.int64)))
+    assert one["auc"] is None and one["balanced_accuracy"] == one["per_class"]["recall"][0]
+    none = figures.of(Counting(3).counts())
+    assert none["n"] == 0 and all(none[key] is None for key in figures.SHORT)
+
+
+def test_numbers_that_are_not_finite_are_counted_somewhere() -> None:
+    logits = torch.tensor([[float("nan"), 1.0], [float("inf"), 0.0], [2.0, -float("inf")]])
+    found = counted(logits, torch.tensor([0, 0, 0]))
+    assert found.images == 3 and found.calibration[0].sum() == 3
+
+
+def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clients.training.counting.CHUNK", 50)
+    logits, y = drawn(4)
+    counting = Counting(4)
+    for part in torch.arange(600).split(64):
+        counting.add(logits[part], logits[part].argmax(dim=1), y[part])
+    whole = counted(logits, y)
+    for name, array in counting.counts().arrays("a").items():
+        assert np.allclose(array, whole.arrays("a")[name], rtol=1e-12)
+
+
+def test_a_client_counts_what_it_scores_only_where_it_is_asked() -> None:
+    made = fedavg(test_set=lambda domain: image_set(11))
+    state = made.model.state_dict()
+    weights = [state[name].numpy().copy() for name in made.shared_names]
+    parts = {DOMAINS: ["a", "b"], STARTS: [0, 4], STOPS: [11, 9]}
+    _, _, plain = made.evaluate(weights, parts)
+    assert made.counted() == {}
+    _, _, told = made.evaluate(weights, parts | {FIGURES: True})
+    assert told == plain
+    for domain, images in (("a", 11), ("b", 5)):
+        counts = from_arrays(made.counted(), domain)
+        assert counts.images == images and counts.classes[1].sum() == told[f"correct/{domain}"]
+    made.evaluate(weights, parts)
+    assert made.counted() == {}
+
+
+# --- in runs -------------------------------------------------------------------------------------------
+
+
+def without(told: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in told.items() if key not in keys}
+
+
+def test_a_run_with_figures_has_the_numbers_of_one_without(run_inline: InlineRun) -> None:
+    run, plain = (run_inline(method="fedavg", rounds=1, nodes=4, set=f"{QUICK} evaluate.figures={on}")
+                  for on in ("true", "false"))  # fmt: skip
+    assert [without(line, "seconds") for line in run.rounds] == [without(line, "seconds") for line in plain.rounds]
+    assert without(run.results, "seconds", "figures") == without(plain.results, "seconds")
+    assert not (plain.folder / figures.FILE).exists()
+    told = run.results["figures"]
+    assert told == json.loads((run.folder / figures.FILE).read_text()) and told["round"] == 1
+    for domain, accuracy in run.results["final"].items():
+        one = told["domains"][domain]
+        assert one["n"] == 90 and one["accuracy"] == pytest.approx(accuracy)
+        assert sum(map(sum, one["confusion"])) == 90 and one["per_class"]["n"] == [9] * 10
+        assert one["balanced_accuracy"] == pytest.approx(accuracy)  # as many images of each class
+    assert told["overall"]["n"] == 360
+    assert told["overall"]["accuracy"] == pytest.approx(np.mean(list(run.results["final"].values())))
+    assert "\n        [" in (run.folder / "results.json").read_text()  # a row of a matrix is a line
+
+
+def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
+    """Each of a domain's two nodes scores the whole test set with its own model."""
+    run = run_inline(method="local", rounds=1, nodes=8, set=QUICK)
+    for domain, accuracy in run.results["final"].items():
+        one = run.results["figures"]["domains"][domain]
+        assert one["n"] == 180 and one["accuracy"] == pytest.approx(accuracy)
+
+
+# --- what is kept --------------------------------------------------------------------------------------
+
+
+def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logits, y = drawn(3)
+    told = figures.section(RoundResult(4, counts={"a": counted(logits, y), "b": None}), ("x", "y", "z"))
+    assert told is not None and told["overall"] is None and told["domains"]["b"] is None
+    assert figures.section(RoundResult(4), ("x",)) is None
+    (tmp_path / figures.FILE).write_text(json.dumps(told))
+    assert figures.kept(tmp_path, 4) == told
+    assert figures.kept(tmp_path, 3) is None and figures.kept(tmp_path, None) is None
+    for damaged in ("{", "[1]", json.dumps(told | {"domains": {"a": {"n": -1}}})):
+        (tmp_path / figures.FILE).write_text(damaged)
+        caplog.clear()
+        assert figures.kept(tmp_path, 4) is None
+        assert "figures.json is left out" in caplog.text

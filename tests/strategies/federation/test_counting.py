@@ -1,0 +1,134 @@
+"""Counts that a node sends: taken whole, or its reply is refused with a reason."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from support import node as node_of
+
+from clients.training.counting import count
+from fedshift_app.flower.internals import identify_process
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import Refused
+from fedshift_wire.counts import MOST_CLASSES, Counts
+from fedshift_wire.records import encode
+from strategies.federation import counting
+from strategies.federation.evaluation import Evaluation
+
+C, N = 4, 30
+
+
+def honest(classes: int = C, seed: int = 0) -> Counts:
+    rng = torch.Generator().manual_seed(seed)
+    logits = torch.randn(N, classes, generator=rng) * 3
+    return count(logits, logits.argmax(dim=1), torch.arange(N) % classes, classes)
+
+
+def right(counts: Counts) -> int:
+    return int(counts.classes[1].sum())
+
+
+@pytest.mark.parametrize("classes", [2, C, MOST_CLASSES + 1])
+def test_whole_counts_are_taken(classes: int) -> None:
+    told = honest(classes)
+    content = RecordDict({"counts": encode(told.arrays("a"))})
+    found = counting.read(content, {"a": (N, right(told)), "b": (3, 1)}, classes)
+    assert found.keys() == {"a"}  # of b it tells nothing: a method of one's own may not count
+    for mine, its in zip(vars(found["a"]).values(), vars(told).values(), strict=True):
+        assert (mine is None and its is None) or np.array_equal(mine, its)
+    assert (found["a"].confusion is None) == (classes > MOST_CLASSES)
+    assert counting.read(RecordDict(), {"a": (N, 1)}, classes) == {}
+
+
+Lie = Callable[[Arrays], Any]
+
+
+def put(name: str, change: Callable[[Any], Any]) -> Lie:
+    def lie(told: Arrays) -> None:
+        told[name] = change(told[name].copy())
+
+    return lie
+
+
+def at(*place: int, add: float) -> Callable[[Any], Any]:
+    def change(array: Any) -> Any:
+        array[place] += add
+        return array
+
+    return change
+
+
+LIES: list[tuple[Lie, str]] = [
+    (lambda told: told.pop("confusion/a"), "the counts lack confusion/a"),
+    (lambda told: told.update({"confusion/z": told["confusion/a"]}), "unknown counts 'confusion/z'"),
+    (lambda told: told.update({"\x1b[2J": told["confusion/a"]}), "unknown counts ' [2J'"),
+    (put("confusion/a", lambda a: a[:2]), "confusion/a has shape (2, 4) and type int32, expected (4, 4)"),
+    (put("confusion/a", lambda a: a.astype(np.int64)), "confusion/a has shape (4, 4) and type int64"),
+    (put("confusion/a", at(0, 1, add=1)), "confusion/a counts 31 images, expected are 30"),
+    (put("confusion/a", lambda a: -a), "confusion/a holds numbers below 0"),
+    (put("confusion/a", lambda a: a[:, ::-1]), "confusion/a counts"),
+    (put("calibration/a", at(0, 3, add=1)), "calibration/a counts 31 images, expected are 30"),
+    (put("calibration/a", at(1, 3, add=-1)), "calibration/a holds numbers below 0"),
+    (put("calibration/a", lambda a: a * np.nan), "calibration/a holds numbers below 0, or that are not finite"),
+    (put("calibration/a", lambda a: a[:, ::-1]), "calibration/a has confidences out of their bins"),
+    (put("calibration/a", at(2, 10, add=0.5)), "calibration/a has confidences out of their bins"),
+    (put("scores/a", at(0, 1, 5, add=1)), "scores/a counts"),
+    (put("scores/a", lambda a: a[::-1]), "scores/a counts"),
+    (put("scores/a", lambda a: a[..., :-1]), "scores/a has shape (2, 4, 199)"),
+]
+
+
+@pytest.mark.parametrize(("lie", "reason"), LIES, ids=[reason for _, reason in LIES])
+def test_anything_else_is_refused(lie: Lie, reason: str) -> None:
+    counts = honest()
+    told = counts.arrays("a")
+    lie(told)
+    with pytest.raises(Refused) as caught:
+        counting.read(RecordDict({"counts": encode(told)}), {"a": (N, right(counts))}, C)
+    assert str(caught.value).startswith(reason)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 200
+
+
+def test_more_right_than_it_says_and_a_record_of_another_kind_are_refused() -> None:
+    counts = honest()
+    with pytest.raises(Refused, match="confusion/a counts"):
+        counting.read(RecordDict({"counts": encode(counts.arrays("a"))}), {"a": (N, right(counts) - 1)}, C)
+    with pytest.raises(Refused, match="is not one of arrays"):
+        counting.read(RecordDict({"counts": ConfigRecord({"a": 1})}), {"a": (N, 1)}, C)
+
+
+def answer(counts: Counts | None, node: Any, **more: Any) -> Message:
+    known = counts or honest()
+    told = {"correct/scan": right(known), "count/scan": N, "loss-sum/scan": 1.0}
+    content = RecordDict({"metrics": MetricRecord(told)})
+    if counts is not None:
+        content["counts"] = encode(counts.arrays("scan"))
+    question = Message(RecordDict({"arrays": ArrayRecord()}), node.node_id, "evaluate")
+    return Message(content, reply_to=question)
+
+
+def test_nodes_of_a_domain_add_up_and_one_that_does_not_count_leaves_none() -> None:
+    identify_process()
+    first, second = (node_of(i, (5,), "scan", N, shared_test=False) for i in range(2))
+    for others, whole in ((honest(seed=1), True), (None, False)):
+        evaluation = Evaluation(("scan",), [first, second], personal=False, classes=C)
+        evaluation.first()
+        assert evaluation.read([answer(honest(), first), answer(others, second)]) == []
+        found = evaluation.counts()["scan"]
+        assert (found is not None) == whole
+        if found is not None:
+            assert found.images == 2 * N and np.array_equal(found.classes, (honest() + honest(seed=1)).classes)
+
+
+def test_counts_that_nobody_asked_for_are_refused() -> None:
+    """Without the switch, and in rounds that are scored on a part of the test images."""
+    identify_process()
+    node = node_of(0, (5,), "scan", N, shared_test=False)
+    for more in ({}, {"classes": C, "share": 0.1, "batch": N // 2}):
+        evaluation = Evaluation(("scan",), [node], personal=False, **more)  # type: ignore[arg-type]
+        evaluation.first()
+        assert not evaluation.counting and evaluation.counts() == {}
+        assert evaluation.read([answer(honest(), node)]) == [(node, "unknown record 'counts'")]
