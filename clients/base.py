@@ -120,7 +120,7 @@ class DomainClient(NodeTools):
     @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
         """Build the model; what a method adds must leave the initial weights of the network as they are."""
-        return networks.build(plan.config.name, plan.num_classes, plan.seed, plan.size)
+        return networks.build(plan.config.name, plan.num_classes, plan.seed, plan.size, plan.config.head)
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
@@ -172,7 +172,7 @@ class DomainClient(NodeTools):
         own = type(adaptation).predict is not Adaptation.predict
         correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
         counts: Counts | None = None
-        with self.kept_weights():
+        with self.kept_weights(), self.own_draws("dropout-adapt", self.server_round):
             for places in adaptation.adapt(self, test.x):
                 whole = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
                 part = test if whole else test.select(places)
@@ -208,7 +208,8 @@ class DomainClient(NodeTools):
         self._take(parameters)
         phases = self._prepare_round(server_round)
         self.watch.lap(stopwatch.PROTOTYPES)
-        terms = self._train(server_round, phases)
+        with self.own_draws("dropout", server_round):
+            terms = self._train(server_round, phases)
         self._trained_here = True
         self._contribution = self.finish_round(server_round)
         self.watch.lap(stopwatch.PROTOTYPES)
@@ -351,7 +352,8 @@ class DomainClient(NodeTools):
         """
         coming = self.server_round + 1
         phases = self._prepare_round(coming)
-        self._train(coming, [phase if epochs is None else replace(phase, epochs=epochs) for phase in phases])
+        with self.own_draws("dropout", coming):
+            self._train(coming, [phase if epochs is None else replace(phase, epochs=epochs) for phase in phases])
 
     def _prepare_round(self, server_round: int) -> Sequence[Phase]:
         self._modules.start_round(self.model, lambda purpose: self.torch_rng(purpose, server_round))

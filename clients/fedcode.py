@@ -23,12 +23,15 @@ from clients import losses
 from clients.base import DomainClient, Scores
 from clients.losses import fedcode as terms
 from clients.models import networks
+from clients.models.libraries import LibraryEncoder
 from clients.models.networks import Blueprint, SplitModel
+from clients.models.stages import feature_stages
 from clients.training import precision
 from clients.training.batches import Batch
-from clients.training.settings import ModelConfig
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.errors import ConfigError
 from fedshift_wire.params import Params
 
 STYLE = "style_encoder"  # the model's private encoder of style
@@ -184,6 +187,13 @@ def _map(rows: Tensor, shape: torch.Size) -> Tensor:
     return rows.view(len(rows), *shape[2:], -1).permute(0, 3, 1, 2)
 
 
+def _has_maps(encoder: nn.Module) -> bool:
+    """Tell whether SAIN finds maps: of a library's network without BatchNorm, whether it is a row of maps."""
+    if not isinstance(encoder, LibraryEncoder) or feature_stages(encoder) is not None:
+        return True
+    return any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
+
+
 def with_sain(encoder: nn.Module) -> nn.Module:
     """Put SAIN in the place of every BatchNorm, shortcuts included; without any, after every convolution."""
     has_batchnorm = any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
@@ -203,10 +213,22 @@ class FedCodeClient(DomainClient):
     params: FedCodeParams
 
     @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse a mean of heads that are more than one layer."""
+        assert isinstance(params, FedCodeParams)
+        if params.global_model == "average_heads" and model.head != "linear":
+            raise ConfigError(f"method.global_model=average_heads needs model.head=linear, found {model.head}")
+
+    @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
         """Add the style encoder to the network, which is the semantic encoder and the head."""
         assert isinstance(params, FedCodeParams)
         model = super().build_model(plan, params)
+        if params.has_style and params.use_sain and not _has_maps(model.encoder):
+            raise ConfigError(
+                f"method fedcode: the network {plan.config.name} has no feature map for SAIN to work on; "
+                "method.use_sain=false takes the ordinary network as style encoder"
+            )
 
         def style_encoder() -> nn.Module:
             encoder = networks.bare(plan.config.name, plan.num_classes, plan.size).encoder

@@ -73,8 +73,12 @@ class FedICONClient(DomainClient):
 
     @classmethod
     def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
-        """Refuse a contrast of fewer than two views."""
+        """Refuse a contrast of fewer than two views, and an encoder that cannot learn from it."""
         assert isinstance(params, FedICONParams)
+        if params.lie and model.freeze == "encoder":
+            raise ConfigError(
+                "model.freeze=encoder: method fedicon with lie=true has rounds that train the encoder alone"
+            )
         if params.lie and images.views != 2:
             raise ConfigError(f"images.views={images.views}: method fedicon with lie=true contrasts 2 views")
 

@@ -19,6 +19,7 @@ from typing import Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from clients import losses
@@ -180,7 +181,7 @@ class FedSeProtoClient(DomainClient):
     @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> FedSeProtoModel:
         """Build the network with FedAvg's initial weights and put F^s, F^d and G beside it."""
-        network = networks.build(plan.config.name, plan.num_classes, plan.seed, plan.size)
+        network = super().build_model(plan, params)
         width, gaussian = network.feature_dim, cast(FedSeProtoParams, params).samples
 
         def side(name: str) -> SideEncoder:  # each from numbers of its own, so that no switch changes another part
@@ -266,9 +267,9 @@ class FedSeProtoClient(DomainClient):
     def _distillation(self, z: Tensor, semantic: Code, domain: Code) -> Tensor:
         """Eq. 11, with the teacher H(z) of the batch itself and an H that does not learn from it (A4)."""
         head = self.model.classifier
+        constant = {name: parameter.detach() for name, parameter in head.named_parameters()}
         teacher, like, unlike = (
-            F.linear(code, head.weight.detach(), head.bias.detach())
-            for code in (z.detach(), semantic.mean, domain.mean)
+            functional_call(head, constant, (code,)) for code in (z.detach(), semantic.mean, domain.mean)
         )  # B x C
         p = self.params
         return eq.distillation(

@@ -26,7 +26,9 @@ from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training import precision
 from clients.training.arrays import view
 from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.errors import ConfigError
 from fedshift_wire.params import Params
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
@@ -61,6 +63,15 @@ class MoonClient(DomainClient):
     params_model = MoonParams
     remembers_shared = True
     params: MoonParams
+
+    @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse two heads at once."""
+        assert isinstance(params, MoonParams)
+        if params.projection == "mlp" and model.head != "linear":
+            raise ConfigError(
+                f"method.projection=mlp has a head of its own and needs model.head=linear, found {model.head}"
+            )
 
     @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:

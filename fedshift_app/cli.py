@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
-from clients.models.catalog import NETWORKS
+from clients.models.catalog import FAMILIES, NETWORKS
 from datasets import catalog
 from datasets.base import SPLITS, Dataset, Split
 from fedshift_app.config import files, registry
@@ -185,6 +185,8 @@ def list_datasets() -> None:
 def list_models() -> None:
     """List the networks, one line each, with the package that they come from."""
     show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
+    for family in FAMILIES.values():
+        typer.echo(family.title)
 
 
 @app.command("adaptations")

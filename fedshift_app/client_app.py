@@ -15,7 +15,7 @@ from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import simulating
-from fedshift_app.node import holdings, noise, setup, shelves
+from fedshift_app.node import holdings, noise, setup, shelves, starts
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import console
 from fedshift_wire.bounds import largest, plain
@@ -206,6 +206,7 @@ def open_client(msg: Message, context: Context) -> Called:
     client.knowledge = decode(msg.content.array_records[KNOWLEDGE])
     client.told = told(record)
     shelf = shelves.shelf(record, where)
+    starts.begin(client, msg.content, record, shelf)
     if MEMORY in context.state.array_records:
         kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
         memory = decode(context.state.array_records[MEMORY])

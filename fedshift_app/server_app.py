@@ -22,8 +22,20 @@ from fedshift_app.flower.internals import (
     superlinks_above,
     watch_replies,
 )
-from fedshift_app.node import holdings, setup, shelves
-from fedshift_app.run import choosing, console, durable, exit_codes, logs, profiling, resuming, space, starting
+from fedshift_app.node import holdings, setup, shelves, starts
+from fedshift_app.run import (
+    beginnings,
+    checkpoints,
+    choosing,
+    console,
+    durable,
+    exit_codes,
+    logs,
+    profiling,
+    resuming,
+    space,
+    starting,
+)
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import COMMAND, PROFILE_FILE, SKIPPED_FILE, STATUS_FILE, Past, RunFolder
@@ -100,7 +112,12 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)
     keep_out_malformed_replies()
-    initial, federation = starting.prepare(config, engine)
+    going_on = past is not None and past.checkpoint is not None
+    config, beginning = (config, beginnings.plain(config)) if going_on else beginnings.begin(config)
+    start = starts.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None
+    initial, federation = starting.prepare(config, engine, beginning, start)
+    if warning := beginnings.slow(config):
+        console.log.warning("%s", warning)
     progress = Progress(config)
     strategy = starting.strategy_of(config, federation, progress)
     strategy.gather(grid)
@@ -128,6 +145,11 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
             console.log.info("%s", describe(config, engine, nodes, federation.bn_ways), extra={"event": "started"})
+            for line in (*beginning.told, starting.frozen_told(config, federation, initial)):
+                if line:
+                    console.log.info("  %s", line)
+            if federation.start:
+                starts.write(folder.path / checkpoints.FOLDER, federation.start)
             if skipped:
                 write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
                 told = {"event": "skipped", "images": len(skipped)}

@@ -20,6 +20,7 @@ ARRAYS = "arrays"
 KNOWLEDGE = "knowledge"
 CONFIG = "config"
 METRICS = "metrics"
+START = "start"  # a further record, once for each node: what it begins from beside the shared weights (frozen parts)
 STATISTICS = "statistics"  # a fifth record, where BatchNorm's statistics were taken anew: they, by state-dict name
 COUNTS = "counts"  # a further one of an answer to ``figures``: the arrays of ``fedshift_wire.counts``
 
@@ -32,6 +33,7 @@ RESUMED_AFTER = "resumed-after"  # list of int: after which rounds the run was r
 CHOSEN = "chosen"  # list of int: rounds whose memory the node keeps beside the usual ones, absent if there is none
 MEMORY_ROUND = "memory-round"  # int: the node must have what it kept in this round, or later; absent if nothing
 KEPT_IN = "kept-in"  # folder where simulated nodes keep their private parts, on the machine that they share
+START_DIGEST = "start-digest"  # SHA-256 of what the node must begin from (``start``); absent where there is none
 NODE_INDEX = "node-index"  # int, the node's place in the order of the federation
 DOMAINS = "domains"  # list of str: the domains to evaluate
 DRAWN = "drawn"  # list of int, by domain to evaluate: score a sample of so many test images; absent: all

@@ -56,6 +56,7 @@ from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Ask, Federation, RoundResult
 from strategies.federation.sent import Sent, check_whole, let_go_strays
+from strategies.federation.start import Start
 from strategies.federation.updates import (
     Update,
     average,
@@ -105,6 +106,7 @@ class DomainStrategy(FedAvg):
         self._result = RoundResult(0)
         self._asked: dict[int, Node] = {}
         self._sent = Sent()
+        self._start = Start(federation.start, federation.frozen)
         self._tests_seen: dict[str, int] = {}  # test images by domain, as its nodes say
         self._global = ArrayRecord()
         self._encoder = Encoder()
@@ -188,7 +190,7 @@ class DomainStrategy(FedAvg):
 
     @property
     def sent(self) -> ArrayRecord:
-        """The shared weights that nodes are sent in this round; after ``merge`` those of the next."""
+        """The shared weights that nodes are sent in this round, without what is frozen; after ``merge`` of the next."""
         return self._global
 
     def node_weights(self, updates: list[Update]) -> list[float]:
@@ -222,9 +224,9 @@ class DomainStrategy(FedAvg):
         self._started = time.perf_counter()
         self._clock.start()
         self._result = RoundResult(server_round)
-        self._grid, self._global = grid, arrays
+        self._grid, self._global = grid, self._start.moving(arrays)
         if server_round == 1:
-            self.start_run(arrays)
+            self.start_run(self._global)
         self._encoder = Encoder()
         try:
             present = self.roster.wait_for(grid, self.federation.min_nodes, self.federation.node_timeout)
@@ -237,7 +239,7 @@ class DomainStrategy(FedAvg):
         self.roster.listener.asked(server_round, nodes, training=True)
         work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
         messages = [
-            self._message(MessageType.TRAIN, node, arrays, server_round, self._local_domains(node, server_round))
+            self._message(MessageType.TRAIN, node, self._global, server_round, self._local_domains(node, server_round))
             for node in longest_first(work)
         ]
         self._sent = Sent(messages)
@@ -277,7 +279,7 @@ class DomainStrategy(FedAvg):
         merged = self.merge(updates, weights)
         self._global, self.moments = stepping.step(self.federation, merged, self.sent, self.moments, server_round)
         self._clock.lap(clock.AVERAGING)
-        return self._global, MetricRecord(dict(self._result.losses))
+        return self._start.whole(self._global), MetricRecord(dict(self._result.losses))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -303,7 +305,7 @@ class DomainStrategy(FedAvg):
             self._clock.lap(clock.EVALUATION)
         self._result.profile = self._clock.report()
         self._result.seconds = time.perf_counter() - self._started
-        self._observer(self._result, self._global)
+        self._observer(self._result, self._start.whole(self._global))
         told = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
         return MetricRecord({f"accuracy/{domain}": value for domain, value in told.items()})
 
@@ -323,6 +325,7 @@ class DomainStrategy(FedAvg):
         content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
         if RETAKEN in asked.get(BN_WAYS, ()):
             content[STATISTICS] = self._encoder.record(self._result.statistics)
+        self._start.put(content, node.node_id)
         return Message(content, node.node_id, kind)
 
     def _in_order(self, messages: list[Message], work: Mapping[Node, int]) -> Iterable[Message]:
@@ -406,6 +409,7 @@ class DomainStrategy(FedAvg):
     def _answers(self, replies: Iterable[Message]) -> list[Message]:
         """Return the answers to what was sent, one of each node; others are let go, with a line."""
         answers, strays = self._sent.answers(replies)
+        self._start.heard(answers)
         self.roster.listener.answered([reply.metadata.src_node_id for reply in answers])
         let_go_strays(strays, self.roster.nodes, self._result.server_round)
         if self._is_simulated:

@@ -35,6 +35,9 @@ class Adaptation:
     #: Whether it is done, too, to a model that local training has just left (``evaluate.client_models``).
     after_training: ClassVar[bool] = True
 
+    #: Whether it trains the encoder, which then must not be frozen as a whole.
+    tunes_encoder: ClassVar[bool] = False
+
     def __init__(self, params: Params) -> None:
         self.params = params
 

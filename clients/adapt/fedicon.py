@@ -70,6 +70,7 @@ class ContrastAdaptation(Adaptation):
     """Tunes the encoder by Eq. 5 on the test images before they are scored."""
 
     params_model = ContrastParams
+    tunes_encoder = True
     params: ContrastParams
 
     def check(self, images: ImageConfig) -> None:
@@ -86,6 +87,7 @@ class ContrastAdaptation(Adaptation):
         p, model = self.params, client.model
         frozen_bn = client.setup.model.bn == "freeze"
         set_training(model.encoder, freeze_batchnorm=frozen_bn)
+        model.hold_still()
         tuned = [weight for weight in model.encoder.parameters() if weight.requires_grad]
         model.requires_grad_(False)
         for weight in tuned:
@@ -99,6 +101,7 @@ class ContrastAdaptation(Adaptation):
         for _ in range(p.epochs):
             for batch in client.augmented_batches(unlabelled, p.batch_size, 2, order, first, second, pipeline=pipeline):
                 set_training(model.encoder, freeze_batchnorm=frozen_bn)  # scoring in between ends it
+                model.hold_still()
                 loss = terms.instance_contrast(*two_views(client, batch), p.tau)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]

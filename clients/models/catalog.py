@@ -4,7 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedshift_wire.bounds import as_found
+from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import Registry
+from fedshift_wire.methods import imported
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class Network:
             ``clients.models.networks.SplitModel``; named as ``module:function``, so that a list imports no torch.
         size: The only size of images that it takes, in pixels; None for any.
         batchnorm: It has BatchNorm.
+        work: Of a network for small images, how many multiplications an image takes, in those that
+            torchvision:resnet18 takes for the same; 0 of any other.
     """
 
     name: str
@@ -25,11 +30,89 @@ class Network:
     build: str | Callable[[int, int], Any]
     size: int | None = None
     batchnorm: bool = True
+    work: int = 0
+
+
+@dataclass(frozen=True)
+class Family:
+    """The networks of a library, asked for as ``PREFIX:NAME``.
+
+    Attributes:
+        prefix: What comes before the colon.
+        title: One line for lists.
+        find: Given the name after the colon, returns a :class:`Network`; named as ``module:function``, which imports
+            the library.
+    """
+
+    prefix: str
+    title: str
+    find: str
+
+
+FAMILIES: dict[str, Family] = {
+    family.prefix: family
+    for family in (
+        Family(
+            "torchvision",
+            "torchvision:NAME, any classification network of torchvision that ends in a linear layer: "
+            "torchvision:resnet18, torchvision:mobilenet_v3_small, torchvision:vit_b_16, ...",
+            "clients.models.torchvision_nets:find",
+        ),
+        Family(
+            "timm",
+            "timm:NAME, any network of timm (pip install 'fedshift[timm]'): timm:resnet18, timm:convnext_atto, ...",
+            "clients.models.timm_nets:find",
+        ),
+    )
+}
+
+
+class Networks(Registry[Network]):
+    """Networks by name, those of whole libraries too; lists have the others only."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (family_of(name) is not None or super().__contains__(name))
+
+    def __getitem__(self, name: str) -> Network:
+        """Return a network by name.
+
+        Raises:
+            ConfigError: If there is none, or its library cannot be used.
+        """
+        family = family_of(name)
+        if family is not None:
+            if name not in self._found:
+                self._found[name] = imported(family.find)(name.partition(":")[2])
+            return self._found[name]
+        if not super().__contains__(name):
+            known = ", ".join((*self, *(f"{prefix}:NAME" for prefix in FAMILIES)))
+            raise ConfigError(f"unknown {self.kind} {as_found(name)}; there are {known}")
+        return super().__getitem__(name)
+
+    def origin(self, name: str) -> str:
+        """Return where a network comes from: ``fedshift``, a package or library with its version, or a file."""
+        family = family_of(name)
+        if family is None:
+            return super().origin(name)
+        version: str = imported(f"{family.prefix}:__version__")
+        return f"{family.prefix} {version}"
+
+
+def family_of(name: str) -> Family | None:
+    """Return the library that a name points to; None for a network of ours or of a plugin."""
+    prefix, colon, _ = name.partition(":")
+    return FAMILIES.get(prefix) if colon else None
+
+
+def unknown(name: str, library: str, near: list[str]) -> ConfigError:
+    """Return the error of a name that a library does not have."""
+    told = f"; near it are {', '.join(near)}" if near else ""
+    return ConfigError(f"{library} has no network {as_found(name)}{told}")
 
 
 _CNN, _RESNET = "clients.models.cnn", "clients.models.resnet"
 
-NETWORKS: Registry[Network] = Registry(
+NETWORKS = Networks(
     "model", "fedshift.models", lambda: Network,
     {
         network.name: network
@@ -38,8 +121,12 @@ NETWORKS: Registry[Network] = Registry(
             Network("cnn_bn", "the same with BatchNorm", f"{_CNN}:cnn_bn", 32),
             Network("cnn2", "two convolutions, of FedSeProto, 512 features", f"{_CNN}:cnn2", 32, batchnorm=False),
             Network("cnn3", "three convolutions, of FedSeProto, 512 features", f"{_CNN}:cnn3", 32, batchnorm=False),
-            Network("resnet10", "ResNet-10, small-image form, 512 features", f"{_RESNET}:resnet10"),
-            Network("resnet18", "ResNet-18, small-image form, 512 features", f"{_RESNET}:resnet18"),
+            Network(
+                "resnet10", "ResNet-10, small-image form, 512 features", f"{_RESNET}:resnet10", work=7
+            ),
+            Network(
+                "resnet18", "ResNet-18, small-image form, 512 features", f"{_RESNET}:resnet18", work=15
+            ),
         )
     },
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.catalog import NETWORKS
@@ -38,10 +39,12 @@ class SplitModel(nn.Module):
     """A network in two parts.
 
     Attributes:
-        encoder: Images (B, 3, H, W) to features (B, D), non-negative.
+        encoder: Images (B, 3, H, W) to features (B, D); of either sign, unless the network ends in a ReLU, as ours do.
         classifier: Features (B, D) to logits (B, C).
         feature_dim: D.
         num_classes: C.
+        frozen: State-dict names of what never changes (``model.freeze``).
+        still: Names of the modules that stay in evaluation mode for it.
     """
 
     def __init__(self, encoder: nn.Module, feature_dim: int, num_classes: int) -> None:
@@ -50,6 +53,19 @@ class SplitModel(nn.Module):
         self.classifier = nn.Linear(feature_dim, num_classes)
         self.feature_dim = feature_dim
         self.num_classes = num_classes
+        self.frozen: frozenset[str] = frozenset()
+        self.still: tuple[str, ...] = ()
+
+    def train(self, mode: bool = True) -> "SplitModel":
+        """Switch the mode of all but what is frozen."""
+        super().train(mode)
+        self.hold_still()
+        return self
+
+    def hold_still(self) -> None:
+        """Put what is frozen into evaluation mode: statistics stay as they are, dropout is off."""
+        for name in self.still:
+            self.get_submodule(name).eval()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return features (B, D) and logits (B, C) of images (B, 3, H, W) in one pass."""
@@ -61,7 +77,19 @@ class SplitModel(nn.Module):
         return cast(tuple[Tensor, Tensor], super().__call__(x))
 
 
-def build(name: str, num_classes: int, seed: int, size: int = 32) -> SplitModel:
+class MLPHead(nn.Linear):
+    """A hidden layer of the features' width with ReLU, then the linear classifier: D - D - C."""
+
+    def __init__(self, feature_dim: int, num_classes: int) -> None:
+        super().__init__(feature_dim, num_classes)
+        self.hidden = nn.Linear(feature_dim, feature_dim)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features (B, D) to logits (B, C)."""
+        return F.linear(torch.relu(self.hidden(features)), self.weight, self.bias)
+
+
+def build(name: str, num_classes: int, seed: int, size: int = 32, head: str = "linear") -> SplitModel:
     """Build a model whose initial weights depend on ``seed`` alone.
 
     Args:
@@ -69,11 +97,15 @@ def build(name: str, num_classes: int, seed: int, size: int = 32) -> SplitModel:
         num_classes: C.
         seed: Seed of the initial weights; the global generator is left as it was.
         size: Height and width of the images in pixels.
+        head: ``linear`` or ``mlp`` (:class:`MLPHead`); the encoder is the same with both.
 
     Raises:
-        ConfigError: If there is no network of that name.
+        ConfigError: If there is no network of that name, or it takes no images of that size.
     """
-    return _drawn_from(seed, lambda: bare(name, num_classes, size))
+    model = _drawn_from(seed, lambda: bare(name, num_classes, size))
+    if head == "mlp":
+        model.classifier = initialised(seed, "mlp-head", lambda: MLPHead(model.feature_dim, num_classes))
+    return model
 
 
 def bare(name: str, num_classes: int, size: int = 32) -> SplitModel:

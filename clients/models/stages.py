@@ -30,7 +30,7 @@ def feature_stages(encoder: nn.Module) -> Stages | None:
     """
     own = getattr(encoder, "feature_stages", None)
     if own is not None:
-        found: Stages = own()
+        found: Stages | None = own()
         return found
     if isinstance(encoder, nn.Sequential):
         ends = [i + 1 for i, layer in enumerate(encoder) if isinstance(layer, nn.MaxPool2d)]

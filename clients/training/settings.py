@@ -14,6 +14,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(ge=0)]
 Turn = Annotated[float, Field(ge=0, le=0.5)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+#: What does not train: stages are counted from the images.
+Freeze = Annotated[str, Field(pattern=r"^(none|encoder|norm|stages:[1-9][0-9]?)$")]
 MOST_STEPS = 100  # rounds after which a learning rate changes
 
 
@@ -31,9 +34,22 @@ Jitter = tuple[Strength, Strength, Strength, Turn]
 
 
 class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Which network, and what happens to its BatchNorm."""
+    """Which network, what it begins with, what of it trains, and what happens to its BatchNorm."""
 
     name: str  # see `fedshift models`
+    #: linear: one layer from features to logits; mlp: a hidden layer of the features' width with ReLU before it.
+    head: Literal["linear", "mlp"] = "linear"
+    #: A .safetensors, .pth or .pt file on the server's machine that the network begins with; empty: random values by
+    #: the seed. Nodes never read it: the server sends what they need.
+    weights: str = ""
+    #: SHA-256 of what ``weights`` or ``download`` gave; filled in as the run is resolved or started, and held against
+    #: it when the run is repeated or resumed.
+    weights_sha256: Digest = ""
+    #: Let the server's machine fetch the library's own pretrained weights (torchvision:, timm:).
+    download: bool = False
+    #: none; encoder; norm: its normalisation layers; stages:N: its first N stages. What is frozen, statistics of
+    #: BatchNorm included, is sent to each node once.
+    freeze: Freeze = "none"
     #: Networks dealt to the nodes in turn, by their place; not empty: nodes differ, and no weights travel.
     #: In a deployment a node may name its own (``--node-config 'model="cnn2"'``).
     per_node: tuple[str, ...] = ()

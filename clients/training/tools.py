@@ -78,7 +78,8 @@ class NodeTools(NumPyClient):
         server_round: The round of the current call, from 1.
         steps: Optimiser steps of the last local training.
         statistics: BatchNorm's statistics that the server sent beside the weights, by state-dict name; set likewise.
-        shared_names: Names of the arrays that travel, in the order of the model's state dict.
+        shared_names: Names of the arrays that travel each round, in the order of the model's state dict.
+        shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
         watch: Where the time of the calls went, if ``setup.profile``.
     """
 
@@ -100,12 +101,22 @@ class NodeTools(NumPyClient):
         self.watch = Stopwatch(setup.device, on=setup.profile)
         self._taken, self._buffer = self._bench.room(train_set.x.shape[1:])
         self._private = private
-        self.shared_names = [name for name in model.state_dict() if name not in private]
+        self.shared_frozen = model.frozen - private
+        self.shared_names = [name for name in model.state_dict() if name not in private | model.frozen]
         self._by_batch = False  # scores take BatchNorm's statistics of each batch
         self._counts = False  # scores tell what the figures are made of
         self._counting: Counting | None = None  # of the pass that goes on
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
+
+    @property
+    def begun(self) -> str:
+        """The digest of what the model began from beside the seed, as the server sent it; empty for nothing."""
+        return self._bench.begun
+
+    def begin(self, start: Arrays, digest: str) -> None:
+        """Begin from values, by state-dict name, that the server sent once; they are checked."""
+        self._bench.begin(start, digest)
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the logits (B, C) by which images (B, 3, H, W) are classified at test time."""
@@ -140,6 +151,20 @@ class NodeTools(NumPyClient):
         rng = torch.Generator()
         rng.manual_seed(torch_seed(self.setup.seed, purpose, self.setup.index, server_round))
         return rng
+
+    @contextmanager
+    def own_draws(self, purpose: str, server_round: int) -> Iterator[None]:
+        """Let what a library's network draws (dropout, stochastic depth) depend on run seed, purpose, node and round.
+
+        Our own networks draw nothing.
+        """
+        if not getattr(self.model.encoder, "draws", False):
+            yield
+            return
+        device = self.setup.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(torch_seed(self.setup.seed, purpose, self.setup.index, server_round))
+            yield
 
     def class_prototypes(self) -> tuple[Tensor, Tensor]:
         """Average the features of all training images by class, in evaluation mode, not augmented.

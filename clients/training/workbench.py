@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from clients.images.augment import Pipeline
 from clients.models.networks import SplitModel
+from clients.training.arrays import view
 from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet
+from fedshift_wire.arrays import Arrays
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 KEPT_BYTES = 1 << 30
@@ -30,6 +32,7 @@ class Workbench:
     Attributes:
         model: On ``device``, as it was initialised.
         initial: Its weights and buffers at the start, by state-dict name.
+        begun: The digest of what the server sent to begin from; empty where that is the seed alone.
         images: The images that lie on the device.
         pipeline: Turns them into what the network sees.
     """
@@ -37,6 +40,7 @@ class Workbench:
     def __init__(self, model: SplitModel, device: torch.device, train: TrainConfig, images: ImageConfig) -> None:
         self.model = model
         self.initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        self.begun = ""
         self.images = DeviceImages(device)
         self.pipeline = Pipeline(images, device)
         self._train, self._device = train, device
@@ -54,6 +58,15 @@ class Workbench:
         for parameter, trained in zip(self.model.parameters(), self._trained, strict=True):
             parameter.requires_grad_(trained)
             parameter.grad = None
+
+    def begin(self, start: Arrays, digest: str) -> None:
+        """Put values in the place of initial ones, by state-dict name, for this client and those to come."""
+        with torch.no_grad():
+            state = self.model.state_dict()
+            for name, array in start.items():
+                self.initial[name].copy_(view(array))
+                state[name].copy_(self.initial[name])
+        self.begun = digest
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Return the configured optimiser over all parameters, with nothing left of what it did before.

@@ -41,6 +41,8 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             launch[key] = _launch_value(key, value)
         elif key in configuration.FLAT_KEYS:
             flat[key] = _flat_value(key, value)
+        elif key == "model.weights" and value:
+            dotted.append(f"{key}={user_path(value, key)}")
         elif "." in key or key.replace("-", "_") in WITHOUT_DOT:
             dotted.append(argument)
         else:

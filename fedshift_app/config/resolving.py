@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from clients.adapt.catalog import ADAPTATIONS
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config import extending, own_names, recipes, registry
+from fedshift_app.config import extending, networks, own_names, recipes, registry
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
@@ -125,7 +125,8 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     for dotted, value in overrides.items():
         set_dotted(layers, dotted, value)
     layers["dataset"] = own_names.filled(layers["dataset"])
-    config = validate(layers)
+    networks.find_file(layers, path)
+    config = networks.with_digest(validate(layers))
     check_tracker(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
     return config
 
@@ -246,7 +247,10 @@ def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
     except ValidationError as error:
         raise ConfigError(explain(error, "adapt")) from None
     if name != registry.NONE:
-        imported(ADAPTATIONS[name].adaptation)(params).check(config.images)
+        adaptation = imported(ADAPTATIONS[name].adaptation)(params)
+        adaptation.check(config.images)
+        if adaptation.tunes_encoder and config.model.freeze == "encoder":
+            raise ConfigError(f"adapt.name={name} trains the encoder before a test, but model.freeze=encoder")
     return FrozenDict({"name": name} | params.model_dump())
 
 

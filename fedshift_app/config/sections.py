@@ -12,7 +12,7 @@ from datasets import catalog, folders
 from datasets.base import TEST_SHARE, Dataset, Form, Names, Resize, Source
 from datasets.corruptions import CORRUPTIONS, LARGEST_SIDE, SMALLEST_SIDE
 from datasets.splits import Allocation
-from fedshift_app.config import registry
+from fedshift_app.config import networks, registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import TrackerName
 from fedshift_wire.bounds import MOST_NODES, as_found, shortened
@@ -279,6 +279,7 @@ def check_together(config: RunConfig) -> None:
             any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
             raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
     _check_batchnorm(config, [name for _, name in asked])
+    networks.check_model(config.model)
     _check_choosing(config)
     if config.train.warmup_rounds > 0 and config.train.warmup_rounds >= config.rounds:
         raise ConfigError(

@@ -7,7 +7,7 @@ from flwr.clientapp.mod import LocalDpMod
 
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOSS, METRICS
+from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOSS, METRICS, START
 
 Work = Callable[[Message, Context], RecordDict]
 
@@ -15,9 +15,9 @@ Work = Callable[[Message, Context], RecordDict]
 def with_noise(privacy: PrivacyConfig, msg: Message, context: Context, work: Work) -> RecordDict:
     """Return what ``work`` returns: its weights clipped and noised, and without its losses, if the run asks for it.
 
-    Flower's mod takes messages of one ArrayRecord, so the knowledge goes around it; it must be empty on the way
-    back. The noise comes from the system's entropy, not from the run's seed, which the server knows: such a run is
-    not repeatable.
+    Flower's mod takes messages of one ArrayRecord, so the knowledge and what a node begins from go around it; the
+    knowledge must be empty on the way back. The noise comes from the system's entropy, not from the run's seed, which
+    the server knows: such a run is not repeatable.
 
     Raises:
         FedShiftError: If the node contributes knowledge, or the mod refuses.
@@ -25,14 +25,15 @@ def with_noise(privacy: PrivacyConfig, msg: Message, context: Context, work: Wor
     if privacy.name == "none":
         return work(msg, context)
     answer = RecordDict()
-    knowledge = msg.content[KNOWLEDGE]
+    around = {name: msg.content[name] for name in (KNOWLEDGE, START) if name in msg.content}
 
     def train(message: Message, own: Context) -> Message:
-        message.content[KNOWLEDGE] = knowledge
+        message.content.update(around)
         answer.update(work(message, own))
         return Message(RecordDict({ARRAYS: answer[ARRAYS]}), reply_to=message)
 
-    del msg.content[KNOWLEDGE]
+    for name in around:
+        del msg.content[name]
     noise = LocalDpMod(privacy.clipping_norm, privacy.sensitivity, privacy.epsilon, privacy.delta)
     reply = noise(msg, context, train)
     if reply.has_error():

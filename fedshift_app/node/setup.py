@@ -16,6 +16,7 @@ from clients.adapt.catalog import ADAPTATIONS
 from clients.base import ClientSetup, DomainClient
 from clients.models import networks
 from clients.models.catalog import NETWORKS
+from clients.models.freezing import freeze
 from clients.modules.base import AllModules
 from clients.modules.catalog import MODULES
 from clients.training import precision
@@ -76,8 +77,8 @@ def _network(config: RunConfig, given: Any) -> str:
         ConfigError: If there is none of that name, or all nodes must have the same.
     """
     name = str(given.get("model", ""))
-    if name and name not in NETWORKS:
-        raise ConfigError(f"node-config: unknown model {name!r}; there are {', '.join(NETWORKS)}")
+    if name:
+        NETWORKS.named(name, "node-config")
     if name and not config.model.per_node and name != config.model.name:
         raise ConfigError(
             f"node-config: model={name!r}, but this run has one network for all, {config.model.name!r}; "
@@ -178,7 +179,13 @@ def scores_images_alone(config: RunConfig) -> bool:
 
 
 def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks.SplitModel:
-    """Build the run's model, or a node's own, with its initial weights, which depend on the seed alone."""
+    """Build the run's model, or a node's own, with weights that depend on the seed alone.
+
+    ``model.weights`` is not read here: nodes do not have the file (``fedshift_app.run.beginnings``).
+
+    Raises:
+        ConfigError: If the method, the network, the modules and what is frozen do not go together.
+    """
     spec = config.dataset.known()
     plan = networks.Blueprint(
         own or config.model, len(spec.classes), config.dataset.size or spec.size,
@@ -186,11 +193,14 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     )  # fmt: skip
     client_class = registry.get(config.method["name"]).client_class()
     model: networks.SplitModel = client_class.build_model(plan, config.node_params())
-    if config.model.bn != "group":
-        return modules(config).wrap(model, plan)
-    # Before the modules are put in, which may cut the encoder up; then they themselves.
-    model = networks.with_group_norm(model, config.model.groups)
-    return networks.with_group_norm(modules(config).wrap(model, plan), config.model.groups)
+    if config.model.bn == "group":  # before the modules are put in, which may cut the encoder up; then they themselves
+        model = networks.with_group_norm(model, config.model.groups)
+    model = modules(config).wrap(model, plan)
+    if config.model.bn == "group":
+        model = networks.with_group_norm(model, config.model.groups)
+    if config.model.freeze != "none":
+        freeze(model, config.model.freeze, plan.config.name)
+    return model
 
 
 @functools.lru_cache(maxsize=4)
@@ -235,15 +245,14 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
     """Return shared arrays, which may only be read, in the order of the client's model.
 
     Args:
-        arrays: By name.
+        arrays: By name; those of a checkpoint have what is frozen too, which is passed over.
         client: Whose model they are for.
         whose: Where they are from, for the message.
 
     Raises:
         FedShiftError: If their names, shapes or types are not the model's, or a number is not finite.
     """
-    if set(arrays) != set(client.shared_names):
-        strange = sorted(set(arrays) ^ set(client.shared_names))
+    if strange := sorted((set(arrays) - client.shared_frozen) ^ set(client.shared_names)):
         raise FedShiftError(f"{whose} weights do not match this node's model: {', '.join(strange[:3])}")
     state = client.model.state_dict()
     for name in client.shared_names:

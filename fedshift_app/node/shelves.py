@@ -27,6 +27,7 @@ from fedshift_wire.names import CHOSEN, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RU
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"
+START_STEM = "start-"  # begins the name of what the node began from (``fedshift_app.node.starts``)
 MOST_CHOSEN = 1 + len(checkpoints.KEEP_STEPS)  # rounds; a server that names more is not heeded
 KEEP_RUNS = 3  # of each real node; older ones are removed
 _NAME = re.compile(r"round-(\d{5,})-(\d+)-([0-9a-f]{16})\.safetensors")
@@ -118,16 +119,24 @@ class Shelf:
         data = durable.pack(memory)
         name = f"round-{server_round:05d}-{len(self.resumed_after)}-{_digest(data)}.safetensors"
         try:
-            if not self.folder.is_dir():
-                self._make(self.folder)
+            self.make()
             # A simulated node leaves its name to the server's checkpoint, which counts only if the file is there.
             durable.write_durably(self.folder / name, data, named=self.own)
             needed = {name} | {version.path.name for version in self._needed(server_round)}
             for path in self.folder.iterdir():
-                if path.name not in needed:
+                if path.name not in needed and not path.name.startswith(START_STEM):
                     path.unlink()
         except OSError as error:
             raise FedShiftError(f"cannot keep this node's private parts in {self.folder}: {error.strerror}") from None
+
+    def make(self) -> None:
+        """Make the folder, if there is to be one and it is not there.
+
+        Raises:
+            OSError: If it cannot be made.
+        """
+        if self.folder is not None and not self.folder.is_dir():
+            self._make(self.folder)
 
     def _make(self, folder: Path) -> None:
         folder.mkdir(parents=self.own, exist_ok=True)  # a run folder that is gone is not made again

@@ -158,6 +158,7 @@ def portable(config: RunConfig) -> dict[str, Any]:
     """Return a run's configuration without what belongs to the machine it ran on: the one place that knows."""
     told: dict[str, Any] = config.model_dump(mode="json")
     told["dataset"] = told["dataset"] | {"data_dir": ""}
+    told["model"] = told["model"] | {"weights": ""}  # its SHA-256 stays
     return told | {"tracking": "none", "profile": False}
 
 

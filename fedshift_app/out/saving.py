@@ -18,7 +18,7 @@ from fedshift_app.out.forms import Form
 from fedshift_app.out.saved import Measured, Origin, SavedModel, Site
 from fedshift_app.report import reading
 from fedshift_app.report.reading import Record
-from fedshift_app.run import checkpoints, durable, starting
+from fedshift_app.run import beginnings, checkpoints, durable, starting
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.scores import mean
 from fedshift_wire.arrays import Arrays
@@ -291,7 +291,7 @@ def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
 
 def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arrays:
     """Return what the server sends a node besides weights, as it is about to score; for no node, the first one."""
-    _, federation = starting.prepare(record.config, record.engine)
+    _, federation = starting.prepare(record.config, record.engine, beginnings.plain(record.config))
     strategy = starting.strategy_of(record.config, federation, lambda *_: None)
     starting.restore(strategy, checkpoint)
     chosen = node or checkpoint.nodes[0]

@@ -18,13 +18,14 @@ from clients.base import DomainClient
 from datasets.base import ImageSet
 from datasets.files import check_data_dir
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup, shelves
+from fedshift_app.node import setup, shelves, starts
 from fedshift_app.node.holdings import Place
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
-from fedshift_app.run import checkpoints, starting
+from fedshift_app.run import beginnings, checkpoints, starting
+from fedshift_wire.arrays import digest
 from fedshift_wire.errors import DataError, FedShiftError
 from fedshift_wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from fedshift_wire.seeding import generator
@@ -207,7 +208,11 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
         number = int(record.told["nodes"])
         where = Place(chosen.domain, chosen.partition_id, number, config.dataset.source(), True, threads)
     client = setup.make_client(config, where, chosen.index)
-    _, federation = starting.prepare(config, record.engine)
+    folder = record.folder / checkpoints.FOLDER
+    if start := starts.of_run(folder):
+        starts.check(start, client)
+        client.begin(start, digest(start))
+    _, federation = starting.prepare(config, record.engine, beginnings.plain(config), start)
     strategy = starting.strategy_of(config, federation, lambda *_: None)
     starting.restore(strategy, record.checkpoint)
     ask = Ask(record.checkpoint.server_round + trains, trains)

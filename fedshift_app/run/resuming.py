@@ -32,8 +32,8 @@ log = logging.getLogger("fedshift")
 
 #: Keys that may differ: they decide no number of a round that succeeds.
 FREE = (
-    "dataset.data_dir", "dataset.download", "federation.node_timeout", "federation.round_timeout", "profile",
-    "tracking", "evaluate.figures",
+    "dataset.data_dir", "dataset.download", "federation.node_timeout", "federation.round_timeout", "model.weights",
+    "profile", "tracking", "evaluate.figures",
 )  # fmt: skip
 _BELOW_ALL = 0.9999  # a share of the test images that is rounded to 1 is still below
 
@@ -202,7 +202,11 @@ def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
     told = [
         f"{key} is {as_found(there.get(key))} there, asked is {as_found(here.get(key))}"
         for key in sorted(there.keys() | here.keys())
-        if key not in FREE and there.get(key) != here.get(key) and not (key == "rounds" and asked.rounds > kept.rounds)
+        if key not in FREE
+        and there.get(key) != here.get(key)
+        and not (key == "rounds" and asked.rounds > kept.rounds)
+        # What was fetched is known of the run alone.
+        and not (key == "model.weights_sha256" and not here.get(key))
     ]
     if told:
         told.sort(key=lambda one: (not one.startswith("method.name "), len(one)))  # as many as a line holds

@@ -53,9 +53,11 @@ def needed(
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
     text = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
+    once = sum(array.nbytes for array in strategy.federation.start.values())
     # The best round until each that the run can go back to is kept as well.
     chosen = CHECKPOINTS if config.keep == choosing.BEST else 0
-    return Needed(shared + kept, (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + text + REPORT)
+    whole = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + once + text + REPORT
+    return Needed(shared + kept, whole)
 
 
 def check(folder: Path, free: int, run: Needed) -> None:
@@ -70,10 +72,10 @@ def check(folder: Path, free: int, run: Needed) -> None:
         ConfigError: With what is needed and what is free.
     """
     least = FEWEST * run.checkpoint
-    told = f"{_size(free)} are free in {folder}, the run needs about {_size(run.whole)}"
+    told = f"{size(free)} are free in {folder}, the run needs about {size(run.whole)}"
     if free < least:
         raise ConfigError(
-            f"output-dir: {told}, and {_size(least)} at the very least; make room, or name another output-dir"
+            f"output-dir: {told}, and {size(least)} at the very least; make room, or name another output-dir"
         )
     if free < run.whole:
         log.warning("little room: %s; it ends where a file cannot be written", told, extra={"event": "little_room"})
@@ -128,7 +130,7 @@ def _kept(config: RunConfig, weights: int) -> int:
     return max(sizes) + (weights if client_class.remembers_shared else 0)
 
 
-def _size(number: int) -> str:
+def size(number: int) -> str:
     """Return bytes for people."""
     value, units = float(number), ["bytes", "kB", "MB", "GB", "TB"]
     while value >= 1000 and len(units) > 1:

@@ -9,7 +9,11 @@ from clients.training.statistics import layers
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
+from fedshift_app.run import beginnings
+from fedshift_app.run.beginnings import Beginning
 from fedshift_app.run.checkpoints import Checkpoint
+from fedshift_app.run.space import size
+from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.methods import Method
 from fedshift_wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
@@ -18,8 +22,16 @@ from strategies.base import DomainStrategy, Observer
 from strategies.federation.rounds import Federation
 
 
-def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
+def prepare(
+    config: RunConfig, engine: str, beginning: Beginning | None = None, start: Arrays | None = None
+) -> tuple[ArrayRecord, Federation]:
     """Return the initial shared weights and what the strategy must know.
+
+    Args:
+        config: The run.
+        engine: Where it runs.
+        beginning: What its network begins with; by default as the run says, out of a file where it names one.
+        start: What its nodes began from, of a run that goes on; by default out of ``beginning``.
 
     Raises:
         ConfigError: If the method, the model and the rest do not go together.
@@ -30,10 +42,18 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
             f"plugins: {', '.join(config.plugins)} serve in simulation only; for a deployment install them as a "
             "package on the server and on every node (docs/adding-a-method.md)"
         )
-    model = setup.initial_model(config)
+    begun = beginning or beginnings.begin(config)[1]
+    model = begun.model
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"model.freeze={config.model.freeze}: nothing is left that trains")
     client_class = registry.get(config.method["name"]).client_class()
     private = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
-    shared = {name: t.numpy() for name, t in model.state_dict().items() if name not in private}
+    state = {name: t.numpy() for name, t in model.state_dict().items()}
+    whole = {name: array for name, array in state.items() if name not in private}
+    frozen = model.frozen - private
+    shared = {name: array for name, array in whole.items() if name not in frozen}  # what travels each round
+    if start is None:
+        start = {name: array for name, array in state.items() if name in frozen | (private & begun.taken)}
     privacy.check_shared(config.privacy, shared)
     _check_shared(config, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
@@ -72,8 +92,23 @@ def prepare(config: RunConfig, engine: str) -> tuple[ArrayRecord, Federation]:
         everywhere=personal and not deployed and config.evaluate.personal_on == "all_domains",
         server=config.server,
         buffers=tuple(name for name, _ in model.named_buffers() if name in shared),
+        start=start,
+        frozen=frozen,
     )
-    return encode(shared), federation
+    return encode(whole), federation
+
+
+def frozen_told(config: RunConfig, federation: Federation, initial: ArrayRecord) -> str:
+    """Say in one line what is frozen, what is sent once and what travels each round; empty where nothing is."""
+    if not federation.start:
+        return ""
+    once = sum(array.nbytes for array in federation.start.values())
+    each = sum(len(array.data) for name, array in initial.items() if name not in federation.frozen)
+    what = f"model.freeze={config.model.freeze}: " if config.model.freeze != "none" else "private parts begin from it: "
+    return (
+        f"{what}{len(federation.start)} arrays, {size(once)}, are sent to each node once; each round the weights are "
+        f"{size(each)} each way"
+    )
 
 
 def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:

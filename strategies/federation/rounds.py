@@ -59,6 +59,8 @@ class Federation:
         scores: Names of the other ways in which nodes may score test images.
         bn_ways: With which statistics of BatchNorm they are scored, of ``evaluate.bn``; the first is the accuracy.
         batchnorms: Names of the BatchNorm layers whose statistics travel with the weights.
+        start: What nodes begin from beside the shared weights, by state-dict name; sent to each once.
+        frozen: Names of shared weights that never change and do not travel with the others.
         everywhere: Each node's own model is scored on all domains (``evaluate.personal_on``).
         server: What the server does with the average.
         buffers: Names of the arrays that travel and are no parameters, such as BatchNorm's running statistics.
@@ -92,6 +94,8 @@ class Federation:
     bn_ways: tuple[str, ...] = (AVERAGED,)
     batchnorms: tuple[str, ...] = ()
     everywhere: bool = False
+    start: Arrays = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
     server: ServerConfig = field(default_factory=ServerConfig)
     buffers: tuple[str, ...] = ()
 
@@ -133,7 +137,7 @@ class RoundResult:
         losses: Training loss and its named terms, averaged over nodes by number of examples.
         nodes: Indices of the nodes whose weights were averaged.
         left_out: Why a node was left out, one line each.
-        bytes_down: Array bytes sent for training (weights and knowledge); evaluation is not counted.
+        bytes_down: Array bytes sent for training (weights, knowledge, once what is frozen); evaluation is not counted.
         bytes_up: Array bytes received for training.
         validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
         clients: What the nodes' own models scored, in a round that asks for it.

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 import fedshift_wire.records
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused, check_numbers
-from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES
+from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES, START
 from fedshift_wire.records import RecordError
 from strategies.federation import checks
 from strategies.federation.averaging import RunningAverage, shares
@@ -126,8 +126,8 @@ def mean_losses(updates: list[Update]) -> dict[str, float]:
 
 
 def num_bytes(content: RecordDict) -> int:
-    """Return the bytes of the weights and the knowledge in a message."""
-    records = (array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
+    """Return the bytes of the weights, of what a node begins from, and of the knowledge in a message."""
+    records = (array_record(content, name) for name in (ARRAYS, START, KNOWLEDGE))
     return sum(len(array.data) for record in records if record is not None for array in record.values())
 
 

@@ -1,0 +1,205 @@
+"""``torchvision:NAME``: classification networks of torchvision whose last layer is linear."""
+
+import difflib
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision import models  # type: ignore[import-untyped]
+
+from clients.models.catalog import Network, unknown
+from clients.models.libraries import LibraryEncoder, has_batchnorm, passed, too_odd, without_weights
+from clients.models.networks import SplitModel
+from clients.models.stages import Stages
+from fedshift_wire.errors import ConfigError
+
+PREFIX = "torchvision:"
+HEADS = ("fc", "classifier", "heads", "head")  # where torchvision keeps its heads
+AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")
+COMMON_SIZE = 224  # pixels of the images that tell where maps shrink
+
+
+@functools.cache
+def find(name: str) -> Network:
+    """Return a network of torchvision.
+
+    Raises:
+        ConfigError: If there is none of that name, or its last layer is not linear.
+    """
+    known = models.list_models(module=models)
+    if name not in known:
+        raise unknown(name, "torchvision", difflib.get_close_matches(name[:50], known, n=3))
+    outline = without_weights(lambda: _made(name, COMMON_SIZE))
+    _, linear = _head(name, outline)
+    title = f"{name} of torchvision, {linear.in_features} features"
+    return Network(PREFIX + name, title, functools.partial(build, name), batchnorm=has_batchnorm(outline))
+
+
+def build(name: str, num_classes: int, size: int) -> SplitModel:
+    """Build a network with weights from torch's global generator.
+
+    Raises:
+        ConfigError: If it takes no images of that size.
+    """
+    try:
+        body = _made(name, size)
+    except (ValueError, AssertionError, RuntimeError) as error:
+        raise too_odd(PREFIX + name, size, error) from None
+    head, linear = _head(name, body)
+    return SplitModel(TorchvisionEncoder(_without(body, head), PREFIX + name, head, AUXILIARY),
+                      linear.in_features, num_classes)  # fmt: skip
+
+
+def pretrained(name: str) -> dict[str, Tensor]:
+    """Fetch torchvision's default weights of a network, by its own names.
+
+    Raises:
+        ConfigError: If it has none.
+        OSError: If they cannot be fetched.
+    """
+    try:
+        weights = models.get_model_weights(name).DEFAULT
+    except (AttributeError, ValueError):
+        raise ConfigError(f"model.download: torchvision has no weights of {name}") from None
+    return dict(weights.get_state_dict(progress=False, check_hash=True))
+
+
+class TorchvisionEncoder(LibraryEncoder):
+    """A network of torchvision with nothing in the place of its last layer."""
+
+    def outline(self, size: int) -> nn.Module:
+        """Return the same network for images of a size, without weights where that can be."""
+        return _outline(self.name.removeprefix(PREFIX), size)
+
+    def feature_stages(self) -> Stages | None:
+        """Return its stages: one up to each place where the map shrinks; the first has the stem."""
+        row = _row(self.body)
+        if row is None:
+            return None
+        ends, widths = _ends(self.name.removeprefix(PREFIX))
+        blocks = tuple(nn.Sequential(*row[start:end]) for start, end in zip((0, *ends), ends, strict=False))
+        return Stages(blocks, widths, self.rest)
+
+    def rest(self, h: Tensor) -> Tensor:
+        """Map the last map (B, C, H, W) to features (B, D), as the network itself does."""
+        body: Any = self.body
+        if isinstance(body, models.ResNet | models.RegNet):
+            features = body.fc(torch.flatten(body.avgpool(h), 1))
+        elif isinstance(body, models.ShuffleNetV2):
+            features = body.fc(h.mean([2, 3]))
+        elif isinstance(body, models.MNASNet):
+            features = body.classifier(h.mean([2, 3]))
+        elif isinstance(body, models.DenseNet):
+            features = body.classifier(torch.flatten(F.adaptive_avg_pool2d(F.relu(h), (1, 1)), 1))
+        elif isinstance(body, models.MobileNetV2):
+            features = body.classifier(torch.flatten(F.adaptive_avg_pool2d(h, (1, 1)), 1))
+        elif isinstance(body, models.ConvNeXt):
+            features = body.classifier(body.avgpool(h))
+        else:
+            features = body.classifier(torch.flatten(body.avgpool(h), 1))
+        assert isinstance(features, Tensor)
+        return features
+
+
+_IN_A_ROW = (
+    models.AlexNet, models.ConvNeXt, models.DenseNet, models.EfficientNet, models.MobileNetV2, models.MobileNetV3,
+    models.VGG,
+)  # fmt: skip
+
+
+def _row(body: Any) -> Sequence[nn.Module] | None:
+    """Return what a network does one after another up to its last map; None where it is not a row of maps."""
+    if isinstance(body, models.ResNet):
+        stem = nn.Sequential(body.conv1, body.bn1, body.relu, body.maxpool)
+        return [stem, body.layer1, body.layer2, body.layer3, body.layer4]
+    if isinstance(body, models.ShuffleNetV2):
+        return [body.conv1, body.maxpool, body.stage2, body.stage3, body.stage4, body.conv5]
+    if isinstance(body, models.RegNet):
+        return [body.stem, *body.trunk_output]
+    if isinstance(body, models.MNASNet):
+        return list(body.layers)
+    if isinstance(body, _IN_A_ROW):
+        return list(body.features)
+    return None
+
+
+@functools.cache
+def _ends(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return where the stages of a row end, and how wide their maps are, by what becomes of a common image."""
+    row = _row(_outline(name, COMMON_SIZE))
+    assert row is not None
+    sides: list[int] = []
+    widths: list[int] = []
+    learns = [any(True for _ in module.parameters()) for module in row]
+    with torch.no_grad():
+        device = next(p for module in row for p in module.parameters()).device
+        h = torch.zeros(2, 3, COMMON_SIZE, COMMON_SIZE, device=device)
+        for module in row:
+            h = module(h)
+            sides.append(h.shape[-1])
+            widths.append(h.shape[1])
+    shrinks = [place for place in range(1, len(row)) if sides[place] < sides[place - 1]]
+    # A stage that only pools belongs to the one before it.
+    ends = [
+        start for start, stop in zip(shrinks, [*shrinks[1:], len(row)], strict=True) if any(learns[start:stop])
+    ] + [len(row)]  # fmt: skip
+    return tuple(ends), tuple(widths[end - 1] for end in ends)
+
+
+@functools.lru_cache(maxsize=8)
+def _outline(name: str, size: int) -> nn.Module:
+    """Return a network with nothing in the place of its head, without weights where that can be.
+
+    Raises:
+        ConfigError: If it takes no images of that size.
+    """
+    try:
+        body = without_weights(lambda: _made(name, size))
+        if size != COMMON_SIZE:
+            passed(body, size)
+    except (ValueError, AssertionError, RuntimeError) as error:
+        raise too_odd(PREFIX + name, size, error) from None
+    return _without(body, _head(name, body)[0])
+
+
+def _made(name: str, size: int) -> nn.Module:
+    more: dict[str, Any] = {}
+    if name.startswith("vit_"):
+        more = {"image_size": size}
+    elif name.startswith("maxvit"):
+        more = {"input_size": (size, size)}
+    elif name in ("googlenet", "inception_v3"):
+        # transform_input: what their weights were trained with, on images normalised as ImageNet's.
+        more = {"aux_logits": False, "init_weights": False, "transform_input": True}
+    made: nn.Module = models.get_model(name, weights=None, **more)
+    return made
+
+
+def _head(name: str, body: nn.Module) -> tuple[str, nn.Linear]:
+    """Return the last linear layer and its name.
+
+    Raises:
+        ConfigError: If the network does not end in one.
+    """
+    for part in HEADS:
+        inner = getattr(body, part, None)
+        if isinstance(inner, nn.Module):
+            found = [
+                (f"{part}.{path}" if path else part, layer)
+                for path, layer in inner.named_modules()
+                if isinstance(layer, nn.Linear)
+            ]
+            if found:
+                return found[-1]
+    raise ConfigError(
+        f"the head of {PREFIX}{name} is no linear layer, so the network cannot be divided into encoder and classifier"
+    )
+
+
+def _without(body: nn.Module, head: str) -> nn.Module:
+    parent, _, leaf = head.rpartition(".")
+    setattr(body.get_submodule(parent), leaf, nn.Identity())
+    return body

@@ -1,0 +1,194 @@
+"""A file of weights: read without running anything in it, and fitted to a network name by name, shape by shape.
+
+Names are ours (``encoder.*``, ``classifier.*``, which ``fedshift save`` writes) or those of the network's library.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from clients.models.libraries import LibraryEncoder
+from clients.models.networks import SplitModel
+from fedshift_wire.bounds import as_found, largest, shown
+from fedshift_wire.errors import ConfigError
+
+SUFFIXES = (".safetensors", ".pth", ".pt")
+MOST_BYTES = 1 << 34  # of a file: ten times the largest network of torchvision
+WRAPPED = ("state_dict", "model")  # keys under which training scripts keep a state dict
+COUNTER = ".num_batches_tracked"  # of BatchNorm; files from before 2018 lack it
+ENCODER, HEAD, BODY = "encoder.", "classifier.", "encoder.body."
+_OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
+_NAMED = 3  # names of a kind that a message tells
+_MOST_PATH, _MOST_NAME = 90, 45  # characters of them in a message of one line
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What of a file a network takes.
+
+    Attributes:
+        values: By state-dict name of the model, in its types.
+        left_out: What of the file is not used and why, one line each.
+    """
+
+    values: dict[str, Tensor]
+    left_out: tuple[str, ...]
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _problem(path, error.strerror or "it cannot be read") from None
+
+
+def read(path: Path, sha256: str = "") -> dict[str, Tensor]:
+    """Return the tensors of a file by name.
+
+    Args:
+        path: A .safetensors, .pth or .pt file.
+        sha256: What its SHA-256 must be; empty for any.
+
+    Raises:
+        ConfigError: If it is none, is too large, is another file than asked for, or holds anything but tensors.
+    """
+    if path.suffix not in SUFFIXES:
+        raise _problem(path, f"expected a file that ends in {', '.join(SUFFIXES)}")
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise _problem(path, f"it has {size} bytes, allowed are {MOST_BYTES}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise _problem(path, error.strerror or "it cannot be read") from None
+    if sha256 and (found := hashlib.sha256(data).hexdigest()) != sha256:
+        raise other_file(path, found, sha256)
+    try:
+        content: Any = safetensors.torch.load(data) if path.suffix == ".safetensors" else _unpickled(data)
+    except Exception as error:  # whatever the two libraries raise of bytes that are no such file
+        reason = " ".join(str(error).split())[:80]
+        raise _problem(path, f"it is no file of tensors alone ({type(error).__name__}: {reason})") from None
+    for key in WRAPPED:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not content:
+        raise _problem(path, "expected tensors by name")
+    for name, tensor in content.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+            raise _problem(path, f"expected tensors by name, found {as_found(name)}: {type(tensor).__name__}")
+    return dict(content)
+
+
+def other_file(path: Path, found: str, wanted: str) -> ConfigError:
+    """Return the error of a file that is not the one that a run began with."""
+    return ConfigError(
+        f"model.weights: {shown(path, _MOST_PATH)} has the SHA-256 {found[:12]}..., the run began with "
+        f"{wanted[:12]}...; bring that file back, or set model.weights_sha256= for a run with this one"
+    )
+
+
+def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str) -> Fitted:
+    """Fit tensors to a model: the encoder must be there as a whole, a head of another size is left out.
+
+    Parts that a method or modules add are taken where the file has them, else they begin as they would.
+
+    Args:
+        model: With its initial weights.
+        given: By our names or by the library's.
+        name: Of the network, for messages.
+        file: Where they are from, for messages.
+
+    Raises:
+        ConfigError: If a name is missing or unknown, a shape or type differs, or a number is not finite.
+    """
+    named, left_out = _our_names(model, given)
+    state = model.state_dict()
+    head = {key: tensor for key, tensor in named.items() if key.startswith(HEAD)}
+    wanted_head = {key: tensor for key, tensor in state.items() if key.startswith(HEAD)}
+    found, expected = ({key: tuple(t.shape) for key, t in each.items()} for each in (head, wanted_head))
+    if found != expected:
+        named = {key: tensor for key, tensor in named.items() if key not in head}
+        left_out.append(_other_head(found, expected))
+    missing = [
+        key for key in state if key.startswith(ENCODER) and key not in named and not key.endswith(COUNTER)
+    ]  # fmt: skip
+    unknown = [key for key in named if key not in state]
+    if missing or unknown:
+        parts = [
+            f"lacks {_few(missing)}" if missing else "",
+            f"has {_few(unknown)}, which it has not" if unknown else "",
+        ]
+        raise ConfigError(
+            f"model.weights: {shown(file, _MOST_PATH)} is not of {name}: it {' and '.join(filter(None, parts))}"
+        )
+    return Fitted({key: _checked(key, tensor, state[key], file) for key, tensor in named.items()}, tuple(left_out))
+
+
+def _our_names(model: SplitModel, given: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Return tensors by our names, and what of a library's file is set aside."""
+    encoder, state = model.encoder, model.state_dict()
+    if not isinstance(encoder, LibraryEncoder):
+        return dict(given), []
+    by_library = {_OLD_DENSENET.sub(r"\1\2.", key): tensor for key, tensor in given.items()}
+    of_library = sum(BODY + key in state for key in by_library)
+    if of_library <= sum(key in state for key in given):
+        return dict(given), []
+    named, aside = {}, []
+    for key, tensor in by_library.items():
+        layer, _, leaf = key.rpartition(".")
+        if encoder.head and layer == encoder.head:
+            named[HEAD + leaf] = tensor
+        elif encoder.aside and key.startswith(encoder.aside):
+            aside.append(key)
+        else:
+            named[BODY + key] = tensor
+    return named, [f"auxiliary outputs ({_few(aside)})"] if aside else []
+
+
+def _other_head(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> str:
+    if not found:
+        return "the file has no head: the run's begins at random"
+    classes = next((shape[0] for key, shape in found.items() if key.endswith("weight")), 0)
+    wanted = next(shape[0] for key, shape in expected.items() if key.endswith("weight"))
+    why = f"{classes} classes, the run has {wanted}" if classes != wanted else "it is made of other layers"
+    return f"the head ({why}): the run's begins at random"
+
+
+def _checked(key: str, tensor: Tensor, wanted: Tensor, file: str) -> Tensor:
+    told = f"model.weights: {shown(file, _MOST_PATH)}: {shown(key, _MOST_NAME)}"
+    if tensor.shape != wanted.shape:
+        raise ConfigError(f"{told} has shape {tuple(tensor.shape)}, the network's has {tuple(wanted.shape)}")
+    if tensor.is_floating_point() != wanted.is_floating_point() or tensor.is_complex():
+        raise ConfigError(f"{told} is of type {tensor.dtype}, the network's of {wanted.dtype}")
+    value = tensor.detach().to(device="cpu", dtype=wanted.dtype).contiguous()
+    if not np.isfinite(largest(value.numpy())):
+        raise ConfigError(f"{told} holds numbers that are not finite")
+    return value
+
+
+def _unpickled(data: bytes) -> Any:
+    return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(shown(name, _MOST_NAME) for name in names[:_NAMED]) + more
+
+
+def _problem(path: Path, reason: str) -> ConfigError:
+    return ConfigError(f"model.weights: {shown(path, _MOST_PATH)}: {reason}")

@@ -1,0 +1,111 @@
+"""What a node begins from beside the weights of each round: it comes once, and is kept on the node's disk."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import RecordDict
+
+from clients.base import DomainClient
+from fedshift_app.node.shelves import START_STEM, Shelf
+from fedshift_app.run import durable
+from fedshift_wire.arrays import Arrays, digest
+from fedshift_wire.bounds import as_found, largest
+from fedshift_wire.errors import FedShiftError
+from fedshift_wire.names import KEPT_IN, START, START_DIGEST
+from fedshift_wire.records import decode
+
+_SUFFIX = ".safetensors"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def begin(client: DomainClient, content: RecordDict, told: Mapping[str, Any], shelf: Shelf) -> None:
+    """Let a client begin from what the server sent with this message or an earlier one; nothing if it says of none.
+
+    Args:
+        client: As it was made.
+        content: The message.
+        told: Its record ``config``.
+        shelf: Where the node keeps what it remembers; a simulated node finds the server's own file beside it.
+
+    Raises:
+        FedShiftError: If the arrays are not there (the server sends them again), not what the server says that they
+            are, or not of the client's model.
+    """
+    wanted = str(told.get(START_DIGEST, ""))
+    if not wanted or client.begun == wanted:
+        return
+    if not _DIGEST.fullmatch(wanted):  # it becomes a part of a file's name
+        raise FedShiftError(f"the server says that nodes begin from {as_found(wanted)}, expected 64 hexadecimal digits")
+    base = str(told.get(KEPT_IN, ""))
+    folder = shelf.folder if shelf.own else Path(base).parent if base else None
+    if START in content.array_records:
+        arrays = decode(content.array_records[START])
+        if digest(arrays) != wanted:
+            raise FedShiftError("what the server sent to begin from is not what it says that it is")
+        check(arrays, client)
+        if shelf.own and folder is not None:
+            shelf.make()
+            write(folder, arrays)
+    else:
+        kept = None if folder is None else folder / _name(wanted)
+        if kept is None or not kept.is_file() or digest(arrays := _read(kept)) != wanted:
+            raise FedShiftError("this node no longer has the frozen weights that it was sent once; it needs them again")
+        check(arrays, client)
+    client.begin(arrays, wanted)
+
+
+def check(arrays: Arrays, client: DomainClient) -> None:
+    """Refuse what is not of a client's model, or travels each round.
+
+    Raises:
+        FedShiftError: With the first names.
+    """
+    state, moving = client.model.state_dict(), set(client.shared_names)
+    strange = sorted(name for name in arrays if name not in state or name in moving)
+    strange += sorted(client.shared_frozen - arrays.keys())
+    if strange:
+        raise FedShiftError(f"what this node is to begin from does not match its model: {', '.join(strange[:3])}")
+    for name, array in arrays.items():
+        wanted = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
+        if (array.shape, str(array.dtype)) != wanted or not np.isfinite(largest(array)):
+            raise FedShiftError(
+                f"to begin from: {name} has shape {array.shape} and type {array.dtype}, this node's model has "
+                f"{wanted[0]} and {wanted[1]}, and finite numbers"
+            )
+
+
+def write(folder: Path, arrays: Arrays) -> None:
+    """Keep arrays in a folder, under the start of their digest.
+
+    Raises:
+        DiskError: If they cannot be written.
+    """
+    durable.write_durably(folder / _name(digest(arrays)), durable.pack(arrays))
+
+
+def of_run(folder: Path) -> Arrays:
+    """Return what the nodes of a run began from, out of its checkpoint folder; nothing where there is none.
+
+    Raises:
+        FedShiftError: If it cannot be read or is not what was written.
+    """
+    for path in sorted(folder.glob(f"{START_STEM}*{_SUFFIX}")):
+        arrays = _read(path)
+        if _name(digest(arrays)) != path.name:
+            raise FedShiftError(f"{path} is not what was written: its hash differs")
+        return arrays
+    return {}
+
+
+def _name(wanted: str) -> str:
+    return f"{START_STEM}{wanted[:16]}{_SUFFIX}"
+
+
+def _read(path: Path) -> Arrays:
+    try:
+        return durable.unpack(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise FedShiftError(f"cannot read {path}: {error}") from None
