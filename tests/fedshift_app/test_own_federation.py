@@ -97,7 +97,7 @@ def test_real_nodes_read_the_same_folders_in_place(tmp_path: Path) -> None:
     fedshift("init", "shapes", "data-dir=images", cwd=tmp_path)
     file = tmp_path / "shapes" / "shapes.yaml"
     asked = [*SMALL[:2], "rounds=2"]
-    inline = run_of(fedshift("run", str(file), *asked, "nodes=3", "engine=inline", "report=false", cwd=tmp_path))
+    inline = run_of(fedshift("run", str(file), *asked, "engine=inline", "report=false", cwd=tmp_path))
     # The server has no images: it knows the classes and the sites from the file.
     told = file.read_text()
     file.write_text(told.replace(f'data_dir: "{images}"', 'data_dir: ""'))
