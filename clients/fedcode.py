@@ -123,7 +123,9 @@ class _StyleOf(torch.autograd.Function):
     def forward(ctx: Any, f: Tensor, *parameters: Tensor) -> Tensor:
         """Map f (B, C, H, W) to F_out of the same shape and type; ``parameters`` are those of the two layers."""
         rows = _rows(f)  # B x HW x C
-        result = torch.empty_like(rows)
+        # No view of another tensor: networks of libraries change what a norm gives in place (ReLU, residual sums).
+        made = torch.empty(f.shape, dtype=f.dtype, device=f.device, memory_format=torch.channels_last)
+        result = _rows(made)
         mean = rows.new_empty(len(rows), rows.shape[2], dtype=torch.float32)  # mu, B x C
         variance = torch.empty_like(mean)
         for part, mu, square, to in zip(*_cut(rows, mean, variance, result), strict=True):
@@ -133,7 +135,7 @@ class _StyleOf(torch.autograd.Function):
             scale, shift = _affine(mu, square, *parameters)
             to.copy_(full.mul_(scale[:, None]).add_(shift[:, None]))
         ctx.save_for_backward(rows, mean, variance, *parameters)
-        return _map(result, f.shape)
+        return made
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:

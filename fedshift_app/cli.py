@@ -182,8 +182,19 @@ def list_datasets() -> None:
 
 
 @app.command("models")
-def list_models() -> None:
-    """List the networks, one line each, with the package that they come from."""
+def list_models(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME ...]", help="Only these, with what is in them.")
+    ] = None,
+    size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """List the networks, one line each; or tell features, parameters and stages of those that are named."""
+    if names:
+        from fedshift_app.launch import networks
+
+        typer.echo(networks.table(names, size, markdown=markdown))
+        return
     show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
     for family in FAMILIES.values():
         typer.echo(family.title)

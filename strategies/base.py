@@ -82,6 +82,7 @@ class DomainStrategy(FedAvg):
         knowledge: What the method shares besides weights; saved after each round, sent as ``knowledge_for`` says.
         state: What only the server keeps; saved after each round, never sent.
         moments: What the run's server optimiser keeps; as ``state``.
+        start_values: What nodes begin from beside the shared weights; sent to each once.
         last_nodes: Indices of the nodes whose updates were used in the last round, in their order.
     """
 
@@ -106,7 +107,7 @@ class DomainStrategy(FedAvg):
         self._result = RoundResult(0)
         self._asked: dict[int, Node] = {}
         self._sent = Sent()
-        self._start = Start(federation.start, federation.frozen)
+        self.start_values = Start(federation.start, federation.frozen)
         self._tests_seen: dict[str, int] = {}  # test images by domain, as its nodes say
         self._global = ArrayRecord()
         self._encoder = Encoder()
@@ -224,7 +225,7 @@ class DomainStrategy(FedAvg):
         self._started = time.perf_counter()
         self._clock.start()
         self._result = RoundResult(server_round)
-        self._grid, self._global = grid, self._start.moving(arrays)
+        self._grid, self._global = grid, self.start_values.moving(arrays)
         if server_round == 1:
             self.start_run(self._global)
         self._encoder = Encoder()
@@ -279,7 +280,7 @@ class DomainStrategy(FedAvg):
         merged = self.merge(updates, weights)
         self._global, self.moments = stepping.step(self.federation, merged, self.sent, self.moments, server_round)
         self._clock.lap(clock.AVERAGING)
-        return self._start.whole(self._global), MetricRecord(dict(self._result.losses))
+        return self.start_values.whole(self._global), MetricRecord(dict(self._result.losses))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -305,7 +306,7 @@ class DomainStrategy(FedAvg):
             self._clock.lap(clock.EVALUATION)
         self._result.profile = self._clock.report()
         self._result.seconds = time.perf_counter() - self._started
-        self._observer(self._result, self._start.whole(self._global))
+        self._observer(self._result, self.start_values.whole(self._global))
         told = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
         return MetricRecord({f"accuracy/{domain}": value for domain, value in told.items()})
 
@@ -325,7 +326,7 @@ class DomainStrategy(FedAvg):
         content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
         if RETAKEN in asked.get(BN_WAYS, ()):
             content[STATISTICS] = self._encoder.record(self._result.statistics)
-        self._start.put(content, node.node_id)
+        self.start_values.put(content, node.node_id)
         return Message(content, node.node_id, kind)
 
     def _in_order(self, messages: list[Message], work: Mapping[Node, int]) -> Iterable[Message]:
@@ -409,7 +410,7 @@ class DomainStrategy(FedAvg):
     def _answers(self, replies: Iterable[Message]) -> list[Message]:
         """Return the answers to what was sent, one of each node; others are let go, with a line."""
         answers, strays = self._sent.answers(replies)
-        self._start.heard(answers)
+        self.start_values.heard(answers)
         self.roster.listener.answered([reply.metadata.src_node_id for reply in answers])
         let_go_strays(strays, self.roster.nodes, self._result.server_round)
         if self._is_simulated:

@@ -5,6 +5,7 @@ Names are ours (``encoder.*``, ``classifier.*``, which ``fedshift save`` writes)
 
 import hashlib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -182,7 +183,9 @@ def _checked(key: str, tensor: Tensor, wanted: Tensor, file: str) -> Tensor:
 
 
 def _unpickled(data: bytes) -> Any:
-    return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+    with warnings.catch_warnings():  # of an unusual protocol: what it cannot read it refuses
+        warnings.simplefilter("ignore")
+        return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
 
 
 def _few(names: Sequence[str]) -> str:

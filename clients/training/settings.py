@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from fedshift_wire.bounds import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
 from fedshift_wire.params import BatchSize, Rounds
@@ -14,7 +14,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(ge=0)]
 Turn = Annotated[float, Field(ge=0, le=0.5)]
 Share = Annotated[float, Field(gt=0, le=1)]
-Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+Digest = Annotated[str, BeforeValidator(lambda text: "" if text is None else text), Field(pattern=r"^([0-9a-f]{64})?$")]
 #: What does not train: stages are counted from the images.
 Freeze = Annotated[str, Field(pattern=r"^(none|encoder|norm|stages:[1-9][0-9]?)$")]
 MOST_STEPS = 100  # rounds after which a learning rate changes

@@ -174,6 +174,7 @@ def strategy_of(config: RunConfig, federation: Federation, observer: Observer) -
 def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     """Put a strategy where it was after a checkpoint."""
     strategy.completed = checkpoint.server_round
+    strategy.start_values.beside = strategy.federation.engine == setup.SIMULATION
     strategy.knowledge, strategy.state = dict(checkpoint.knowledge), dict(checkpoint.state)
     strategy.moments = dict(checkpoint.moments)
 

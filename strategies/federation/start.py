@@ -19,9 +19,13 @@ class Start:
     Args:
         arrays: By state-dict name; empty where nodes need nothing.
         frozen: Names of shared weights that never change; their values are in ``arrays``.
+
+    Attributes:
+        beside: All nodes find it beside them: those of a simulation that goes on, in the run folder.
     """
 
     def __init__(self, arrays: Arrays, frozen: frozenset[str]) -> None:
+        self.beside = False
         self._arrays, self._frozen = arrays, frozen
         self._digest = digest(arrays) if arrays else ""
         self._record: ArrayRecord | None = None
@@ -38,7 +42,7 @@ class Start:
         assert isinstance(config, ConfigRecord)
         config[START_DIGEST] = self._digest
         self._sent.discard(node_id)
-        if node_id not in self._given:
+        if node_id not in self._given and not self.beside:
             if self._record is None:
                 self._record = encode(self._arrays)
             content[START] = self._record

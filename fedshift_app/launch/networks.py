@@ -1,0 +1,46 @@
+"""``fedshift models NAME...``: what there is to know of a network before a run names it."""
+
+from collections.abc import Sequence
+
+from clients.models import networks
+from clients.models.catalog import NETWORKS
+from clients.models.libraries import LibraryEncoder, without_weights
+from clients.models.networks import SplitModel
+from clients.models.stages import feature_stages
+from fedshift_wire.errors import ConfigError
+
+COLUMNS = ("network", "features D", "parameters", "BatchNorm", "feature map", "stages")
+CLASSES = 2  # of the model that is looked at; the head is not counted
+
+
+def table(names: Sequence[str], size: int, *, markdown: bool) -> str:
+    """Return a line for each network: its features, the parameters of its encoder, BatchNorm, stages and their widths.
+
+    Raises:
+        ConfigError: If there is none of a name, or it takes no images of that size.
+    """
+    rows = [COLUMNS, *(_row(name, size) for name in names)]
+    if markdown:
+        lines = [f"| {' | '.join(row)} |" for row in rows]
+        return "\n".join([lines[0], "|" + "---|" * len(COLUMNS), *lines[1:]])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _row(name: str, size: int) -> tuple[str, ...]:
+    network = NETWORKS.named(name, "models")
+    if network.size not in (None, size):
+        raise ConfigError(
+            f"models: {name} takes images of {network.size}x{network.size} pixels only, found --size {size}"
+        )
+
+    model = without_weights(lambda: networks.bare(name, CLASSES, size))
+    assert isinstance(model, SplitModel)
+    encoder = model.encoder
+    if isinstance(encoder, LibraryEncoder):
+        encoder.check(size)
+    stages = feature_stages(encoder)
+    parameters = sum(parameter.numel() for parameter in encoder.parameters())
+    widths = ", ".join(map(str, stages.widths)) if stages is not None else "-"
+    told = "yes" if stages is not None else "no"
+    return name, str(model.feature_dim), f"{parameters:,}", "yes" if network.batchnorm else "no", told, widths

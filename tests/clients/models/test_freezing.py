@@ -1,0 +1,102 @@
+"""``model.freeze``: what is frozen takes no gradient, no statistics, and stays out of what travels each round."""
+
+import pytest
+import torch
+from support import fedavg, fit, image_set, refusal_of, shared
+from torch import nn
+
+from clients.models import networks
+from clients.models.freezing import freeze
+from fedshift_wire.errors import ConfigError
+
+NETWORK = "torchvision:shufflenet_v2_x0_5"
+
+
+def frozen(what: str, name: str = NETWORK) -> networks.SplitModel:
+    model = networks.build(name, 4, 0)
+    freeze(model, what, name)
+    return model
+
+
+def stepped(model: networks.SplitModel) -> set[str]:
+    """Return the state-dict names that a training step changes."""
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    networks.set_training(model, freeze_batchnorm=False)
+    x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    model(x)[1].square().sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 0.1 * (parameter.grad + 1)
+    return {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+
+
+PARTS = [
+    ("encoder", NETWORK), ("norm", NETWORK), ("stages:2", NETWORK), ("stages:2", "resnet10"), ("norm", "cnn_bn"),
+    ("stages:1", "cnn"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "name"), PARTS)
+def test_a_training_step_moves_all_but_what_is_frozen(what: str, name: str) -> None:
+    """Statistics of BatchNorm included; nothing that is free stays behind."""
+    model = frozen(what, name)
+    assert model.frozen
+    assert stepped(model) == model.state_dict().keys() - model.frozen
+
+
+def test_what_each_word_freezes() -> None:
+    state = networks.build(NETWORK, 4, 0).state_dict()
+    assert frozen("encoder").frozen == {name for name in state if name.startswith("encoder.")}
+    stages = {name.split(".")[2] for name in frozen("stages:2").frozen}
+    assert stages == {"conv1", "stage2"}
+    norms = [m for m in frozen("norm").encoder.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(frozen("norm").frozen) == 5 * len(norms)  # scale, shift, mean, variance, counter
+
+
+def test_dropout_of_a_frozen_encoder_is_off() -> None:
+    model = frozen("encoder", "torchvision:mobilenet_v3_small")
+    model.train()
+    assert model.training
+    assert not any(module.training for module in model.encoder.modules())
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "told"),
+    [
+        ("norm", "cnn", "model.freeze=norm: the network cnn has no normalisation layers"),
+        ("stages:9", NETWORK, f"model.freeze=stages:9: the network {NETWORK} has the stages 1 to 4"),
+    ],
+)
+def test_parts_that_a_network_lacks_are_refused(what: str, name: str, told: str) -> None:
+    assert refusal_of(ConfigError, frozen, what, name) == told
+
+
+def test_timm_and_transformers_have_no_stages_to_freeze() -> None:
+    pytest.importorskip("timm")
+    told = refusal_of(ConfigError, frozen, "stages:1", "timm:mobilenetv3_small_050")
+    assert "has no stages that can be told apart; allowed is none, encoder or norm" in told
+
+
+def test_a_client_sends_what_is_free_alone() -> None:
+    made = fedavg(train_set=image_set(8))
+    freeze(made.model, "stages:1", "cnn")
+    client = fedavg(network=made.model, train_set=image_set(8))
+    assert client.shared_frozen == made.model.frozen
+    assert set(client.shared_names) == client.model.state_dict().keys() - client.shared_frozen
+    before = {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
+    fit(client)
+    after = client.model.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in client.shared_frozen)
+    assert len(shared(client)) == len(client.shared_names)
+
+
+def test_what_a_node_begins_from_stays_for_the_clients_after_it() -> None:
+    first = fedavg()
+    name = first.shared_names[0]
+    values = {name: torch.full_like(first.model.state_dict()[name], 0.5).numpy()}
+    first.begin(values, "d" * 64)
+    first.model.state_dict()[name].zero_()
+    first._bench.clear()
+    assert first.begun == "d" * 64
+    assert (first.model.state_dict()[name] == 0.5).all()

@@ -1,0 +1,200 @@
+"""Networks of torchvision and timm: divided into encoder and head, cut into stages, refused in a line."""
+
+import copy
+import sys
+
+import pytest
+import torch
+from support import refusal_of
+from torch import Tensor, nn
+from torchvision import models
+
+from clients.models import libraries, networks, timm_nets, torchvision_nets
+from clients.models.catalog import NETWORKS
+from clients.models.libraries import LibraryEncoder
+from clients.models.networks import MLPHead, SplitModel
+from clients.models.stages import feature_stages
+from fedshift_wire.errors import ConfigError
+
+SMALL = ("shufflenet_v2_x0_5", "mobilenet_v3_small", "resnet18")
+#: Networks that are cut in each of the ways that torchvision needs, and how wide the maps of their stages are.
+CUT = {
+    "alexnet": (64, 192, 256),
+    "convnext_tiny": (96, 192, 384, 768),
+    "densenet121": (64, 256, 512, 1024, 1024),
+    "efficientnet_b0": (16, 24, 40, 112, 1280),
+    "mnasnet0_5": (8, 16, 24, 48, 1280),
+    "mobilenet_v2": (16, 24, 32, 96, 1280),
+    "regnet_y_400mf": (32, 48, 104, 208, 440),
+    "resnet18": (64, 128, 256, 512),
+    "shufflenet_v2_x0_5": (24, 48, 96, 1024),
+    "vgg11_bn": (64, 128, 256, 512, 512),
+}
+
+
+def images(size: int = 32) -> Tensor:
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def outline(name: str, size: int = 64) -> SplitModel:
+    found = libraries.without_weights(lambda: networks.bare(name, 5, size))
+    assert isinstance(found, SplitModel)
+    return found
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_encoder_and_head_together_are_the_librarys_network(name: str) -> None:
+    model = networks.build(f"torchvision:{name}", 5, seed=1).eval()
+    whole = models.get_model(name, num_classes=5).eval()
+    encoder = model.encoder
+    assert isinstance(encoder, LibraryEncoder)
+    state = {f"{encoder.head}.{leaf}": tensor for leaf, tensor in model.classifier.state_dict().items()}
+    state |= {key.removeprefix("body."): tensor for key, tensor in encoder.state_dict().items()}
+    whole.load_state_dict(state)  # strict: each name and each shape
+    with torch.no_grad():
+        features, logits = model(images())
+        torch.testing.assert_close(logits, whole(images()))
+    assert features.shape == (2, model.feature_dim)
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    before = torch.random.get_rng_state()
+    one, same, other = (networks.build("torchvision:shufflenet_v2_x0_5", 5, seed).state_dict() for seed in (3, 3, 4))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
+    assert not torch.equal(one["encoder.body.conv1.0.weight"], other["encoder.body.conv1.0.weight"])
+
+
+SLOW = ("convnext_tiny", "densenet121", "efficientnet_b0", "vgg11_bn")  # many layers
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] if n in SLOW else []) for n in CUT])
+def test_stages_are_what_the_network_does(name: str) -> None:
+    """Where there are no weights, the shapes are looked at, else the numbers."""
+    small = name in ("mnasnet0_5", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5")
+    model = networks.build(f"torchvision:{name}", 5, 0).eval() if small else outline(f"torchvision:{name}")
+    stages = feature_stages(model.encoder)
+    assert stages is not None
+    assert stages.widths == CUT[name]
+    device = next(model.parameters()).device
+    h = images(64).to(device)
+    with torch.no_grad():
+        sides = []
+        for stage, width in zip(stages.maps, stages.widths, strict=True):
+            h = stage(h)
+            sides.append(h.shape[-1])
+            assert h.shape[1] == width
+        found, expected = stages.rest(h), model.encoder(images(64).to(device))
+    assert sides == sorted(sides, reverse=True)
+    assert found.shape == expected.shape == (2, model.feature_dim)
+    if small:
+        assert torch.equal(found, expected)
+
+
+def test_a_copy_of_a_cut_network_computes_with_its_own_weights() -> None:
+    """MOON copies models; what follows the last stage is a method of the encoder."""
+    model = networks.build("torchvision:shufflenet_v2_x0_5", 5, 0).eval()
+    encoder, stages = copy.deepcopy((model.encoder, feature_stages(model.encoder)))
+    assert stages is not None
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.zero_()
+        h = images()
+        for stage in stages.maps:
+            h = stage(h)
+        assert not stages.rest(h).any()
+        assert model.encoder(images()).any()
+
+
+@pytest.mark.parametrize("name", ["vit_b_32", "swin_t"])
+def test_a_network_without_feature_maps_has_no_stages(name: str) -> None:
+    assert feature_stages(outline(f"torchvision:{name}").encoder) is None
+
+
+def test_the_size_of_images_goes_to_the_networks_that_take_it() -> None:
+    small, large = (outline("torchvision:vit_b_32", size).encoder.body.get_parameter("encoder.pos_embedding")
+                    for size in (32, 96))  # fmt: skip
+    assert (small.shape[1], large.shape[1]) == (1 + 1, 1 + 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("torchvision:squeezenet1_0", "the head of torchvision:squeezenet1_0 is no linear layer"),
+        ("torchvision:resnot18", "torchvision has no network 'resnot18'; near it are resnet18"),
+        ("torchvision:" + "x" * 10_000, "torchvision has no network"),
+        ("torchvision:", "torchvision has no network ''"),
+        ("timm:nope", "timm has no network 'nope'"),
+        ("keras:resnet18", "unknown model 'keras:resnet18'; there are cnn, .*, torchvision:NAME, timm:NAME"),
+    ],
+)
+def test_what_is_no_network_is_told_in_a_line(name: str, reason: str) -> None:
+    if name.startswith("timm:"):
+        pytest.importorskip("timm")
+    with pytest.raises(ConfigError, match=reason) as raised:
+        NETWORKS.named(name, "model.name")
+    assert len(str(raised.value)) < 300
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "reason"),
+    [
+        ("alexnet", 32, "takes no images of 32x32 pixels"),
+        ("vit_b_32", 40, "takes no images of 40x40 pixels.*divisible"),
+    ],
+)
+def test_images_that_a_network_cannot_take_are_told_in_a_line(name: str, size: int, reason: str) -> None:
+    def checked() -> None:
+        encoder = outline(f"torchvision:{name}", size).encoder
+        assert isinstance(encoder, LibraryEncoder)
+        encoder.check(size)
+
+    with pytest.raises(ConfigError, match=reason):
+        checked()
+
+
+def test_the_catalogue_knows_batchnorm_of_a_librarys_network() -> None:
+    told = {name: NETWORKS[f"torchvision:{name}"].batchnorm for name in ("resnet18", "convnext_tiny", "vit_b_32")}
+    assert told == {"resnet18": True, "convnext_tiny": False, "vit_b_32": False}
+    assert NETWORKS.origin("torchvision:resnet18").startswith("torchvision ")
+    assert "torchvision:resnet18" not in list(NETWORKS)
+
+
+def test_timm_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    told = refusal_of(ConfigError, timm_nets.library)
+    assert told == "networks timm:NAME need timm, which is not here: pip install 'fedshift[timm]'"
+
+
+def test_a_network_of_timm_has_one_stage() -> None:
+    pytest.importorskip("timm")
+    model = networks.build("timm:mobilenetv3_small_050", 5, 0).eval()
+    stages = feature_stages(model.encoder)
+    assert stages is not None
+    with torch.no_grad():
+        h = stages.maps[0](images())
+        features, logits = model(images())
+        assert torch.equal(stages.rest(h), features)
+    assert (h.shape[1], features.shape[1], logits.shape[1]) == (*stages.widths, model.feature_dim, 5)
+    assert feature_stages(outline("timm:vit_tiny_patch16_224").encoder) is None
+
+
+def test_a_head_of_two_layers_leaves_the_encoder_as_it_is() -> None:
+    linear, mlp = (networks.build("cnn", 7, 3, head=head) for head in ("linear", "mlp"))
+    assert all(
+        torch.equal(tensor, mlp.encoder.state_dict()[key]) for key, tensor in linear.encoder.state_dict().items()
+    )
+    head, d = mlp.classifier, 64
+    assert isinstance(head, MLPHead)
+    assert sum(p.numel() for p in head.parameters()) == (d * d + d) + (d * 7 + 7)
+    z = images().flatten(1)[:, :d]
+    hidden = (z @ head.hidden.weight.T + head.hidden.bias).clamp(min=0)
+    torch.testing.assert_close(head(z), hidden @ head.weight.T + head.bias)
+
+
+def test_nothing_is_fetched_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a look at a network nor building one opens a connection."""
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("a connection was opened"))
+    torchvision_nets.find.cache_clear()
+    assert isinstance(networks.build("torchvision:shufflenet_v2_x0_5", 5, 0).classifier, nn.Linear)

@@ -1,0 +1,93 @@
+"""What nodes begin from is sent to each once, and again to a node that answers with an error."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+
+from fedshift_wire.arrays import digest
+from fedshift_wire.names import ARRAYS, CONFIG, START, START_DIGEST
+from fedshift_wire.records import decode, encode
+from strategies.federation.start import Start
+from strategies.federation.updates import num_bytes
+
+FROZEN = {"encoder.w": np.arange(6, dtype=np.float32).reshape(2, 3), "encoder.n": np.asarray(4)}
+MOVING = {"classifier.w": np.ones(3, np.float32)}
+
+
+def asked(start: Start, node_id: int) -> RecordDict:
+    """Return what a node is sent."""
+    content = RecordDict({ARRAYS: encode(MOVING), CONFIG: ConfigRecord()})
+    start.put(content, node_id)
+    return content
+
+
+def answer(node_id: int, *, error: bool = False) -> Any:
+    """Return what of a reply is looked at."""
+    return SimpleNamespace(metadata=SimpleNamespace(src_node_id=node_id), has_error=lambda: error)
+
+
+def test_each_node_gets_it_until_it_has_answered() -> None:
+    start = Start(FROZEN, frozenset(FROZEN))
+    first, other = asked(start, 7), asked(start, 8)
+    assert first[CONFIG] == {START_DIGEST: digest(FROZEN)}
+    assert first[START] is other[START]  # written once
+    found = decode(first.array_records[START])
+    assert all(np.array_equal(found[name], array) for name, array in FROZEN.items())
+    start.heard([answer(7)])
+    assert START not in asked(start, 7)
+    assert START in asked(start, 8)
+    assert asked(start, 7)[CONFIG] == {START_DIGEST: digest(FROZEN)}  # it must say which one still
+
+
+def test_an_error_has_it_sent_again() -> None:
+    start = Start(FROZEN, frozenset(FROZEN))
+    assert START in asked(start, 7)
+    start.heard([answer(7)])
+    assert START not in asked(start, 7)
+    start.heard([answer(7, error=True)])  # it no longer has it
+    assert START in asked(start, 7)
+    start.heard([answer(7, error=True)])
+    assert START in asked(start, 7)
+
+
+def test_an_answer_to_an_earlier_question_does_not_count() -> None:
+    start = Start(FROZEN, frozenset(FROZEN))
+    start.heard([answer(7)])
+    assert START in asked(start, 7)
+
+
+def test_its_bytes_count_where_it_is_sent() -> None:
+    start = Start(FROZEN, frozenset(FROZEN))
+    first = num_bytes(asked(start, 7))
+    start.heard([answer(7)])
+    assert first - num_bytes(asked(start, 7)) == sum(len(array.data) for array in encode(FROZEN).values())
+
+
+def test_frozen_weights_are_taken_out_and_put_back_in_their_order() -> None:
+    whole = {"a": np.ones(1, np.float32), "b": np.full(1, 2, np.float32), "c": np.full(1, 3, np.float32)}
+    start = Start({"b": whole["b"]}, frozenset({"b"}))
+    moving = start.moving(encode(whole))
+    assert list(moving) == ["a", "c"]
+    merged = start.whole(encode({"a": whole["a"] + 1, "c": whole["c"] + 1}))
+    assert [(name, float(array[0])) for name, array in decode(merged).items()] == [("a", 2), ("b", 2), ("c", 4)]
+
+
+def test_a_run_without_any_says_and_copies_nothing() -> None:
+    start, record = Start({}, frozenset()), encode(MOVING)
+    assert start.moving(record) is record
+    assert start.whole(record) is record
+    sent = asked(start, 7)
+    assert START not in sent
+    assert sent[CONFIG] == {}
+
+
+def test_a_digest_goes_by_names_types_shapes_and_numbers() -> None:
+    a = {"x": np.arange(6, dtype=np.float32), "y": np.zeros(2)}
+    assert digest(a) == digest({"y": np.zeros(4)[::2], "x": np.arange(6, dtype=np.float32)})
+    others = [
+        {"z": a["x"], "y": a["y"]}, {"x": a["x"].reshape(2, 3), "y": a["y"]}, {"x": a["x"].astype("f8"), "y": a["y"]},
+        {"x": a["x"] + 1, "y": a["y"]}, {"x": a["x"]},
+    ]  # fmt: skip
+    assert len({digest(a), *map(digest, others)}) == 1 + len(others)
