@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.special import expit  # type: ignore[import-untyped]
 
 from datasets.fitting import levels
 from fedshift_wire.bounds import MOST_NAME, shown
@@ -169,6 +168,8 @@ def _by_own_window(
             "LINEAR of a width of 1 or more, LINEAR_EXACT and SIGMOID of one above 0"
         )
     if function == "SIGMOID":
+        from scipy.special import expit  # type: ignore[import-untyped]
+
         return expit(4 * (values - center) / width), (0, 1)
     if function == "LINEAR":
         center, width = center - 0.5, width - 1

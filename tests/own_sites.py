@@ -1,5 +1,6 @@
 """A user's own images for tests: three sites with cameras of their own, three classes, one broken file, one copy."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +49,7 @@ def make(root: Path, number: int = 80, seed: int = 0) -> Path:
     (root / "north" / "disc" / "broken.png").write_bytes(first.read_bytes()[:400])
     (root / "south" / "bar" / "notes.txt").write_text("taken in May")
     return root
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

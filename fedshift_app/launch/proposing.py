@@ -166,7 +166,7 @@ dataset:
   crop_padding: 4    # augmentation of training images: a shifted crop,
   flip: true         # and left for right: false where these differ (letters, organs)
 allocation:
-  counts: any        # nodes: the sites in turn, one each; or {{site: number}}
+  counts: {_one_each(survey_domains(survey))}   # simulated nodes of each site
   validation_fraction: 0.1   # of each node's training images, to choose a round by
 model:
   name: {_quoted(network)}   # {proposal.why}
@@ -201,6 +201,10 @@ def _escape(letter: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return "[" + ", ".join(map(_quoted, names)) + "]"
+
+
+def _one_each(names: Sequence[str]) -> str:
+    return "{" + ", ".join(f"{_quoted(name)}: 1" for name in names) + "}"
 
 
 def _told(path: Path, survey: folders.Survey) -> str:

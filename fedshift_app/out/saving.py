@@ -127,7 +127,8 @@ def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
 
     Args:
         record: The run.
-        server_round: A round that is asked for; None for the last one of a finished run.
+        server_round: A round that is asked for; None for the one whose model a finished run keeps: the best by
+            validation (``keep``), or the last.
 
     Raises:
         ConfigError: If there is none.
@@ -141,9 +142,10 @@ def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
                 f"save: the run in {shown(record.folder)} is not finished, {len(record.lines)} of "
                 f"{record.config.rounds} rounds are complete{instead}"
             )
-        if record.checkpoint is None or record.checkpoint.server_round < len(record.lines):
+        number = record.kept_round or len(record.lines)
+        if record.checkpoint is None or record.checkpoint.server_round != number:
             others = f"; --round N saves another of {', '.join(map(str, kept))}" if kept else ""
-            raise ConfigError(f"save: {shown(record.folder)}: its last checkpoint cannot be read{others}")
+            raise ConfigError(f"save: {shown(record.folder)}: the checkpoint of round {number} cannot be read{others}")
         return record.checkpoint
     if server_round not in kept:
         raise ConfigError(f"--round: {server_round} is not kept; kept are {', '.join(map(str, kept)) or 'none'}")

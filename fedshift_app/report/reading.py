@@ -41,6 +41,7 @@ class Record:
         figures: What the nodes counted of the test images in the last round that was scored on all; None where nothing.
         checkpoint: The state after the round whose model the run keeps (``keep``), or, where that cannot be read, after
             the last that can; None where there is none.
+        kept_round: The round that the run has chosen by ``keep``; 0 where it keeps the last.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class Record:
     finished: bool
     checkpoint: Checkpoint | None
     figures: Figures | None = None
+    kept_round: int = 0
 
     @property
     def engine(self) -> str:
@@ -92,6 +94,7 @@ def read(folder: Path, command: str = "report") -> Record:
     except ValidationError as error:
         problem, found = told_of_run.first_problem(error)
         raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(found)}") from None
+    kept_round = _kept_round(lines, config)
     return Record(
         folder=path,
         config=config,
@@ -99,7 +102,8 @@ def read(folder: Path, command: str = "report") -> Record:
         lines=lines,
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,
-        checkpoint=_checkpoint(path / checkpoints.FOLDER, _kept_round(lines, config), command),
+        checkpoint=_checkpoint(path / checkpoints.FOLDER, kept_round, command),
+        kept_round=kept_round,
         figures=counted,
     )
 
@@ -142,7 +146,7 @@ def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult
 def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
     """Return the round that the run has chosen so far; 0 where it keeps the last."""
     best = choosing.best(_history(lines, config)) if config.keep == choosing.BEST else None
-    return best.server_round if best is not None else 0
+    return 0 if best is None else best.server_round
 
 
 def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from support import SmallDisk
 
-from clients.images.augment import Pipeline, draw_moves
-from clients.training.settings import ImageConfig
 from datasets import cache, catalog, trees
 from datasets.base import Form, ImageSet, Source
 from datasets.listing import Arrays, Listing
@@ -340,23 +337,3 @@ def test_parts_that_were_kept_before_there_were_forms_are_found(photos: Path) ->
         stat = item.path.stat()
         digest.update(f"{item.path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     assert cache.fingerprint(found, 8) == digest.hexdigest()
-
-
-@pytest.mark.parametrize("size", [224, 384])
-def test_large_images_go_the_same_way(photos: Path, size: int) -> None:
-    """Decoded, mapped, cut and mirrored, normalised."""
-    Image.fromarray(np.arange(3 * 300 * 500, dtype=np.uint32).astype(np.uint8).reshape(300, 500, 3)).save(
-        photos / "cat" / "a.png"
-    )
-    images = cache.load(cache.Part("pets", "photo", "train", size, Form("crop")), listed(photos))
-    assert images.x.shape == (11, size, size, 3) and isinstance(images.x, np.memmap)
-    config = ImageConfig(crop_padding=16, flip=True)
-    x = Pipeline(config, torch.device("cpu")).train(torch.from_numpy(images.x), torch.Generator().manual_seed(1))
-    moves = draw_moves(11, config, torch.Generator().manual_seed(1))
-    p = config.crop_padding
-    for number, image in enumerate(images.x):
-        top, left = moves.corner[:, number].tolist()
-        cut = np.pad(image, ((p, p), (p, p), (0, 0)))[top : top + size, left : left + size]
-        cut = cut[:, ::-1] if moves.flip[number] else cut
-        wanted = (cut / 255 - np.array(config.mean)) / np.array(config.std)
-        assert np.allclose(x[number].numpy(), wanted.transpose(2, 0, 1), atol=1e-5)

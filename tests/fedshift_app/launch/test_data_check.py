@@ -98,6 +98,7 @@ def test_init_writes_what_a_run_takes(images: Path, tmp_path: Path, capsys: pyte
     assert (config.dataset.name, config.dataset.of, config.dataset.data_dir) == ("shapes", "folders", str(images))
     assert (config.dataset.domains, config.dataset.classes) == (("north", "south", "west"), CLASSES)
     assert config.allocation.validation_fraction == 0.1
+    assert config.allocation.counts == {"north": 1, "south": 1, "west": 1}
     said = capsys.readouterr().out
     for command in ("prepare", "sweep", "deploy-demo"):
         assert f"fedshift {command} {path}" in said

@@ -283,7 +283,7 @@ def test_prepare_reports_counts_and_what_is_missing(pacs: Path, monkeypatch: Any
         cli.main()
     assert ended.value.code == 0
     told = capsys.readouterr().out
-    assert "photo: train 68, test 16, 8x8, 84 RGB; published: photo: 84 of 1670 images, 1586 missing" in told
+    assert "photo: train 68, test 16, 40x40, 84 RGB; published: photo: 84 of 1670 images, 1586 missing" in told
 
 
 def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,20 @@ def test_statistics_that_were_taken_anew_are_saved_with_their_figures(tmp_path: 
     assert all(correct(folder, domain) == pytest.approx(value) for domain, value in retaken.items())
 
 
+def test_the_best_round_by_validation_is_saved_where_a_run_keeps_it(tmp_path: Path) -> None:
+    asked = f"{QUICK} keep=best-validation allocation.validation_fraction=0.2 train.lr=0.3"
+    run = finished(tmp_path, "fedavg", rounds=4, set=asked)
+    chosen = run.results["chosen_round"]
+    assert chosen["round"] < 4
+    folder, told = saving.save(Wanted(run.folder, "safetensors"))
+    assert told.origin.server_round == chosen["round"]
+    assert {domain: correct(folder, domain) for domain in chosen["domains"]} == pytest.approx(chosen["domains"])
+    (run.folder / "checkpoint" / f"weights-{chosen['round']:05d}.safetensors").unlink()
+    shutil.rmtree(folder)
+    said = refusal_of(ConfigError, saving.save, Wanted(run.folder, "safetensors"))
+    assert f"the checkpoint of round {chosen['round']} cannot be read; --round N saves another of" in said
+
+
 @pytest.mark.parametrize("form", ["torchscript", "exported"])
 def test_a_program_gives_what_the_network_gives(form: Form, fedavg: Run, tmp_path: Path) -> None:
     folder, told = saving.save(Wanted(fedavg.folder, form, output=tmp_path / "model"))
@@ -308,7 +322,7 @@ def test_a_run_folder_that_was_damaged(fedavg: Run, tmp_path: Path) -> None:
     told = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
     assert "accuracy: Input should be less than or equal to 100" in told
     (copy / "checkpoint" / "weights-00001.safetensors").write_bytes(b"")
-    assert "its last checkpoint cannot be read" in refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
+    assert "cannot be read" in refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
 
 
 def test_personal_parts_that_are_gone_are_told(fedbn: Run, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 from killing import NODES, SHORT, KillAt, only, resume, start, told
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
+from fedshift_app import comparing
 from fedshift_app.comparing import runs
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import inline
 from fedshift_app.node.shelves import Shelf, keep_last
-from fedshift_app.report import reading
+from fedshift_app.report import facts, reading
 from fedshift_app.run import checkpoints, choosing, resuming, status
 from fedshift_wire.errors import ConfigError, FederationError
 from fedshift_wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
@@ -303,7 +305,10 @@ def test_what_goes_by_the_number_of_rounds(
     assert "rounds is 4 there, asked is 3" in fewer
 
 
-def test_a_run_that_ended_early_is_not_made_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    logging.getLogger("fedshift").setLevel(logging.INFO)
     scripted([3, 1, 1, 1], monkeypatch)
     run = start(tmp_path, set=f"{SHORT} {VALIDATED} evaluate.patience=1", rounds=4)
     assert refusal_of(ConfigError, resume, tmp_path, rounds=9) == (
@@ -312,9 +317,12 @@ def test_a_run_that_ended_early_is_not_made_longer(tmp_path: Path, monkeypatch: 
     )
     (found,), _ = runs.read([run.folder])
     assert found.results.stopped_early is not None and found.results.stopped_early.after_round == 2
-    assert "stopped after round 2 of 4: no better validation since round 1 (evaluate.patience=1)" in (
-        choosing.stop_told(found.results.stopped_early.model_dump())
-    )
+    assert found.row_settings["server.optimizer"] == "none"  # another one is another row
+    assert "keep" not in found.group_settings
+    why = "stopped after round 2 of 4: no better validation since round 1 (evaluate.patience=1)"
+    assert f"fedavg, seed 0 {why}" in comparing.compare([run.folder]).json()
+    assert why in facts.content(reading.read(run.folder))["state"]
+    assert f"{why}\n" in capsys.readouterr().out
 
 
 def test_methods_that_read_the_number_of_rounds_say_so() -> None:

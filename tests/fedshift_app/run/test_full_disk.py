@@ -219,7 +219,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
         with pytest.raises(FederationError) as caught:
             start(runs, **FLAT)
     folder = only(runs)
-    assert str(caught.value).startswith(f"cannot write {folder}/metrics.jsonl: Read-only file system\n")
+    assert str(caught.value).startswith(f"cannot write {folder}/figures.json: Read-only file system\n")
     small_disk.read_only(True)
     assert refused(runs) == f"resume: cannot write to {folder}: Read-only file system"
     assert status.read(folder)["state"] == "interrupted"  # its last word could not be written
