@@ -31,7 +31,7 @@ MAY_RUN = {"fedshift_app/out/programs.py": {"torch.jit.load", "torch.export.load
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
 #: of them safe.
 DANGEROUS = {
-    "eval": None, "exec": None, "compile": None, "__import__": None, "torch.load": None, "torch.jit.load": None,
+    "eval": None, "exec": None, "compile": None, "__import__": None, "torch.load": "weights_only=True", "torch.jit.load": None,
     "torch.export.load": None,
     "os.system": None, "joblib.load": None, "marshal.loads": None, "shelve.open": None,
     "yaml.unsafe_load": None, "yaml.full_load": None, "yaml.load": "Loader=_OnceLoader",
