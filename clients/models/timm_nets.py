@@ -57,6 +57,8 @@ def build(name: str, num_classes: int, size: int) -> SplitModel:
     """
     try:
         body = _made(name, size)
+    except NotImplementedError:  # the device ``meta`` cannot hold it (``libraries.without_weights``)
+        raise
     except (RuntimeError, ValueError, AssertionError) as error:
         raise too_odd(PREFIX + name, size, error) from None
     return SplitModel(TimmEncoder(body, PREFIX + name, _head(name)), _width(body), num_classes)

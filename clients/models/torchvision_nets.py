@@ -46,6 +46,8 @@ def build(name: str, num_classes: int, size: int) -> SplitModel:
     """
     try:
         body = _made(name, size)
+    except NotImplementedError:  # the device ``meta`` cannot hold it (``libraries.without_weights``)
+        raise
     except (ValueError, AssertionError, RuntimeError) as error:
         raise too_odd(PREFIX + name, size, error) from None
     head, linear = _head(name, body)

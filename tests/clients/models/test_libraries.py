@@ -111,6 +111,11 @@ def test_a_network_without_feature_maps_has_no_stages(name: str) -> None:
     assert feature_stages(outline(f"torchvision:{name}").encoder) is None
 
 
+def test_a_network_that_computes_its_shape_can_be_outlined() -> None:
+    """Regnet cannot be built without weights."""
+    assert outline("torchvision:regnet_y_400mf").feature_dim == 440
+
+
 def test_the_size_of_images_goes_to_the_networks_that_take_it() -> None:
     small, large = (outline("torchvision:vit_b_32", size).encoder.body.get_parameter("encoder.pos_embedding")
                     for size in (32, 96))  # fmt: skip
