@@ -246,6 +246,7 @@ def _decode_in_a_process(photos: str, kept: str) -> int:
     return counter.decoded
 
 
+@pytest.mark.long
 def test_of_several_processes_one_decodes_and_the_others_wait(photos: Path, kept: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         decoded = pool.starmap(_decode_in_a_process, [(str(photos), str(kept))] * 3)

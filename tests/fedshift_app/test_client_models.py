@@ -369,6 +369,7 @@ def test_the_round_is_chosen_on_validation_images_and_reported_on_test_images(ru
     assert run.results["best_test"]["chosen_on"] == "test images"
 
 
+@pytest.mark.long
 def test_with_parts_of_their_own(run_inline: InlineRun, capsys: Any) -> None:
     run = run_inline(rounds=3, nodes=5, set="train.epochs=1 allocation.validation_fraction=0.2")
     means = [mean(line["validation"].values()) for line in run.rounds]

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -58,6 +58,15 @@ def settings(method: str, more: str = "", first: str = "", *, brief: bool = True
     own = METHODS[method].short if brief else ""
     given = f"{first} {own} {network} {OTHERS} {more}"
     return {"method": method, "dataset": DATASET, "set": given.strip()}
+
+
+#: Of each kind one, with private parts, with phases and an adaptation, with no weights that travel: `make test`.
+OF_EACH_KIND = ("fedavg", "f2dc", "fedcode", "fedicon", "fedproto")
+
+
+def some(methods: Iterable[str]) -> list[Any]:
+    """Return methods as parameters; those not of ``OF_EACH_KIND`` are for ``make test-all`` alone."""
+    return [name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.long) for name in methods]
 
 
 def short(method: str, more: str = "") -> dict[str, Any]:
@@ -148,7 +157,7 @@ def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: Inlin
     assert all(np.isfinite(array).all() for array in weights.values())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", some(METHODS))
 def test_the_same_configuration_gives_the_same_run(method: str, run_inline: InlineRun, record: Record) -> None:
     first, second = record(method).run, run_inline(nodes=NODES, **short(method))
     assert first.results["weights_sha256"] == second.results["weights_sha256"]

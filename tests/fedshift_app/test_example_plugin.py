@@ -47,6 +47,7 @@ def test_lists_name_the_package(kind: str, name: str, python: Path) -> None:
     assert not any(line.endswith("]") for line in own)
 
 
+@pytest.mark.long
 def test_all_three_in_one_run_pass_the_contract(python: Path) -> None:
     """The contract of all methods holds for the package's method, on its data set and its network."""
     command = [

@@ -31,8 +31,8 @@ MAY_RUN = {"fedshift_app/out/programs.py": {"torch.jit.load", "torch.export.load
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
 #: of them safe.
 DANGEROUS = {
-    "eval": None, "exec": None, "compile": None, "__import__": None, "torch.load": "weights_only=True", "torch.jit.load": None,
-    "torch.export.load": None,
+    "eval": None, "exec": None, "compile": None, "__import__": None, "torch.load": "weights_only=True",
+    "torch.jit.load": None, "torch.export.load": None,
     "os.system": None, "joblib.load": None, "marshal.loads": None, "shelve.open": None,
     "yaml.unsafe_load": None, "yaml.full_load": None, "yaml.load": "Loader=_OnceLoader",
     "np.load": "allow_pickle=False", "Image.open": "formats=", "loadmat": None, "scipy.io.loadmat": None,

@@ -62,6 +62,7 @@ def test_many_nodes_give_the_bits_of_one_that_scores_everything(
         assert cuts == [(0, 44), (44, 90)]
 
 
+@pytest.mark.long
 def test_what_adapts_to_its_test_set_scores_all_of_it(run_inline: InlineRun) -> None:
     traffic = Traffic()
     changes = "method.tta_epochs=1 method.classifier_rounds=1 method.classifier_epochs=1 method.personal_epochs=1"

@@ -234,6 +234,7 @@ def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
     assert "no node counted by class" in by_class.section(None).missing
 
 
+@pytest.mark.long
 def test_the_same_run_gives_the_same_page(copied: Run) -> None:
     report(copied.folder, "images=20")
     first = [(copied.folder / name).read_text() for name in ("report.html", "report.json")]
@@ -241,6 +242,7 @@ def test_the_same_run_gives_the_same_page(copied: Run) -> None:
     assert [(copied.folder / name).read_text() for name in ("report.html", "report.json")] == first
 
 
+@pytest.mark.long
 def test_a_sample_of_the_test_images_is_told(copied: Run) -> None:
     page = report(copied.folder, "images=30")
     assert "scan: on 30 of 90 test images" in page.text
@@ -292,6 +294,7 @@ def test_one_round_of_different_networks(run_inline: InlineRun) -> None:
     assert {domain: found[domain]["accuracy"] for domain in DOMAINS} == run.results["final"]
 
 
+@pytest.mark.long
 def test_features_of_different_widths_are_not_put_into_one_picture(run_inline: InlineRun) -> None:
     networks = f"{QUICK} model.name=cnn model.per_node=[cnn,cnn2]"
     page = report(run_inline(method="local", rounds=1, nodes=4, set=networks).folder)
@@ -300,6 +303,7 @@ def test_features_of_different_widths_are_not_put_into_one_picture(run_inline: I
     page.plot("Singular values")
 
 
+@pytest.mark.long
 def test_clusters_of_class_prototypes(run_inline: InlineRun) -> None:
     run = run_inline(method="fpl", rounds=1, nodes=8, set=QUICK)
     page = report(run.folder)
@@ -333,6 +337,7 @@ def test_a_held_out_domain(run_inline: InlineRun) -> None:
     assert page.tables["nodes"][3] == ["street", "0", "0", "held by no node"]
 
 
+@pytest.mark.long
 def test_scores_of_client_models_and_of_a_validation_part(run_inline: InlineRun) -> None:
     more = f"{QUICK} evaluate.client_models=last allocation.validation_fraction=0.2"
     run = run_inline(rounds=1, nodes=4, set=more)
@@ -487,6 +492,7 @@ def test_a_deployment_says_where_the_images_are(copied: Run) -> None:
     assert numbers(copied.folder)["domains"] == {}
 
 
+@pytest.mark.long
 def test_a_deployment_whose_images_are_at_hand(copied: Run, tmp_path: Path) -> None:
     change_config(copied, engine="deployment")
     images = tmp_path / "images"

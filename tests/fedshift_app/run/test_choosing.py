@@ -256,6 +256,7 @@ LONGER = (
 )
 
 
+@pytest.mark.long
 def test_a_finished_run_is_made_longer(three: Run, tmp_path: Path, kill_at: KillAt) -> None:
     whole = start(tmp_path / "whole", method="fedcode", rounds=5, set=LONGER)
     before = three.rounds

@@ -165,6 +165,7 @@ def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
     assert out.count("the run goes on without: No space left on device") == 1
 
 
+@pytest.mark.long
 def test_a_report_that_cannot_be_written_is_told_and_the_run_is_finished(
     tmp_path: Path, failing: Failing, few_figures: None, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_report_that_cannot_be_written_is_told_and_the_run_is_finished(
 # --- real disks ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_and_gets_room_again(
     small_disk: SmallDisk, whole_fedcode: Run, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
