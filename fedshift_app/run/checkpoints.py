@@ -6,6 +6,7 @@
     checkpoint/moments-00007.safetensors    what the server's optimiser keeps, if there is any
     checkpoint/averaged-00007.safetensors   BatchNorm's statistics that training goes on with, where the
                                             weights have retaken ones (model.bn_keep)
+    checkpoint/figures-00007.json           of a round that is kept for its validation (``figures``); a checkpoint without counts
     checkpoint/round-00007.json             written last: sizes and hashes of all, the nodes, what they keep
     checkpoint/nodes/                       what simulated nodes keep to themselves (``keeping``)
 
@@ -28,7 +29,7 @@ FORMAT = 2  # of the JSON file; 1 had no state
 KEEP_STEPS = (1, 2, 4, 8)  # rounds back, see ``kept``
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
-_FILE = re.compile(r"(?:round|weights|knowledge|state|moments|averaged)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
+_FILE = re.compile(r"(?:round|weights|knowledge|state|moments|averaged|figures)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
 
 
 class Damaged(ValueError):  # noqa: N818 (a verdict, not a malfunction)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
+from fedshift_app.run import checkpoints
 from fedshift_app.run.told import first_problem
 from fedshift_wire.bounds import as_found
 from fedshift_wire.counts import Counts, Ints
@@ -31,6 +32,7 @@ from strategies.federation.rounds import RoundResult
 log = logging.getLogger("fedshift")
 
 FILE = "figures.json"  # in the run folder: the figures of the last round that was scored on all test images
+OF_ROUND = "figures-{:05d}.json"  # beside the checkpoint of a round that may be the chosen one: those of that round
 #: The figures that are one number; all in percent.
 SHORT = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece")
 MOST_DOMAINS, MOST_CLASSES = 500, 20_000  # of a results file
@@ -153,8 +155,14 @@ def kept(folder: Path, server_round: int | None) -> dict[str, Any] | None:
 
     A file that cannot be used is told in a line.
     """
-    file = folder / FILE
-    if server_round is None or not file.is_file():
+    if server_round is None:
+        return None
+    files = folder / FILE, folder / checkpoints.FOLDER / OF_ROUND.format(server_round)
+    return next((told for file in files if (told := _read(file, server_round))), None)
+
+
+def _read(file: Path, server_round: int) -> dict[str, Any] | None:
+    if not file.is_file():
         return None
     try:
         told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

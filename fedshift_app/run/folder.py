@@ -242,6 +242,9 @@ class RunFolder:
         if found := figures.section(result, self.config.dataset.known().classes):
             self._figures = finite(found)
             write_atomically(self.path / figures.FILE, as_text(self._figures))
+            if result.server_round in self.chosen:
+                beside = self.path / checkpoints.FOLDER / figures.OF_ROUND.format(result.server_round)
+                write_atomically(beside, as_text(self._figures))
         arrays, averaged = decode(weights), {}
         if self.config.model.bn_keep == RETAKEN:
             averaged = {name: arrays[name] for name in result.statistics}
@@ -294,8 +297,10 @@ class RunFolder:
         )
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
-        if self._figures is not None:
-            results["figures"] = self._figures
+        chosen = results.get("chosen_round")
+        counted = figures.kept(self.path, chosen["round"]) if chosen else self._figures
+        if counted is not None:  # of the model that the run is for
+            results["figures"] = counted
         write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         return results
 

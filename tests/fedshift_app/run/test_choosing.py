@@ -200,6 +200,10 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
     assert chosen["files"] == ["checkpoint/weights-00001.safetensors", "checkpoint/knowledge-00001.safetensors"]
     best = run.results["best_validation"]
     assert {name: chosen[name] for name in best} == best
+    figures = run.results["figures"]  # of the chosen round, not of the last
+    assert figures["round"] == 1
+    assert {name: one["accuracy"] for name, one in figures["domains"].items()} == pytest.approx(first["accuracy"])
+    assert figures == whole.results["figures"]
     assert checkpoints.rounds(run.folder / "checkpoint") == [3, 2, 1]
     for number in (1, 3):
         kept, wanted = (checkpoints.load(one.folder / "checkpoint", number) for one in (run, whole))
