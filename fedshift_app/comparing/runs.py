@@ -86,7 +86,7 @@ class Results(_Results):
     others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
     spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
     scored_with: str = AVERAGED  # the way of evaluate.bn behind domains, final, best_test and best_validation
-    figures: Figures | None = None  # of the last or chosen round; none of a run of an earlier version, or that asked for none
+    figures: Figures | None = None  # of the last or chosen round; none of a run that asked for none, or is old
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str

@@ -29,7 +29,9 @@ FORMAT = 2  # of the JSON file; 1 had no state
 KEEP_STEPS = (1, 2, 4, 8)  # rounds back, see ``kept``
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
-_FILE = re.compile(r"(?:round|weights|knowledge|state|moments|averaged|figures)-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
+_FILE = re.compile(
+    r"(?:round|weights|knowledge|state|moments|averaged|figures)-(\d{5,})\.(?:json|safetensors)(?:\.part)?"
+)
 
 
 class Damaged(ValueError):  # noqa: N818 (a verdict, not a malfunction)
