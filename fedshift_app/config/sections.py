@@ -121,7 +121,7 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
 
     participation: float = Field(1.0, gt=0, le=1)  # share of the nodes that train in a round
     min_nodes: int = Field(2, ge=1, le=MOST_NODES)  # nodes that must be there before each round (deployment)
-    node_timeout: Seconds = 120.0  # seconds to wait for nodes, and for evaluation to be repeated
+    node_timeout: Seconds = 120.0  # seconds to wait for nodes (simulated ones: 600 at least), and for evaluation again
     round_timeout: Seconds = 3600.0  # seconds a round's training may take
     #: Largest absolute value of a weight, a prototype, ... that a node may send; a node that sends more is left out.
     #: Weights and features of these models stay below 1e3; 1e30 is finite, but drowns all others in an average.

@@ -21,6 +21,8 @@ from fedshift_wire.records import encode
 from strategies.base import DomainStrategy, Observer
 from strategies.federation.rounds import Federation
 
+SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
+
 
 def prepare(
     config: RunConfig, engine: str, beginning: Beginning | None = None, start: Arrays | None = None
@@ -69,7 +71,8 @@ def prepare(
         personal=personal,
         # Simulated nodes say themselves how many they are.
         min_nodes=config.federation.min_nodes if deployed else 1,
-        node_timeout=config.federation.node_timeout,
+        # No simulated node is absent: whoever does not answer is on a machine that is busy.
+        node_timeout=max(config.federation.node_timeout, 0 if deployed else SIMULATED_TIMEOUT),
         engine=setup.DEPLOYMENT if deployed else setup.SIMULATION,
         run_json=config.model_dump_json(),
         rounds=config.rounds,
