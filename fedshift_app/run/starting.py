@@ -119,6 +119,7 @@ def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
     """
     robust, optimizer = config.aggregation.robust, config.server.optimizer
     asked = {f"aggregation.robust={robust} averages": robust, f"server.optimizer={optimizer} needs averaged": optimizer}
+    asked["aggregation.weights=ga needs averaged"] = "ga" if config.aggregation.weights == "ga" else "none"
     for told, value in asked.items():
         if value != "none" and not shared:
             raise ConfigError(
