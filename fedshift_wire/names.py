@@ -39,7 +39,9 @@ DOMAINS = "domains"  # list of str: the domains to evaluate
 DRAWN = "drawn"  # list of int, by domain to evaluate: score a sample of so many test images; absent: all
 STARTS = "starts"  # list of int, by domain to evaluate: score the (drawn) images from here; absent: all
 STOPS = "stops"  # list of int: to here, without it
-GAP = "gap"  # list of str, only where it is asked for: tell "loss" or "accuracy" on own images of "train" or "validation"
+GAP = (
+    "gap"  # list of str, only where it is asked for: tell "loss" or "accuracy" on own images of "train" or "validation"
+)
 LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
 TOLD = "told/"  # + name: a scalar that the method tells this node (int, float or str)
 BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score, the headline first; absent: averaged

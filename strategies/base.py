@@ -40,8 +40,8 @@ from fedshift_wire.names import (
     VALIDATION,
 )  # fmt: skip
 from fedshift_wire.params import Params
-from strategies.contributions import Declaration, check_contribution
 from strategies import ga
+from strategies.contributions import Declaration, check_contribution
 from strategies.federation import checks, clock, own_models, robust, statistics, stepping
 from strategies.federation.averaging import shares
 from strategies.federation.changes import SentWeights
@@ -413,9 +413,7 @@ class DomainStrategy(FedAvg):
         asked = self._local_domains(node, self._result.server_round).get(LOCAL_DOMAINS, [])
         tests = tests_of(node, asked, {} if fed.own_tests else self._tests_seen)
         own_test = node.num_test if node.shared_test else 0
-        checks.trained(
-            metrics, node.num_examples, fed.terms, tests, own_test, gap=bool(ga.asked_of(fed.aggregation))
-        )
+        checks.trained(metrics, node.num_examples, fed.terms, tests, own_test, gap=bool(ga.asked_of(fed.aggregation)))
         self._hear(node, metrics)
         update = read_update(node, content, metrics, weights, fed.max_value)
         sizes = {"C": fed.num_classes, "D": fed.feature_dim}

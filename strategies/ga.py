@@ -11,13 +11,13 @@ right before it was averaged, both on the node's images; d_t step of round t, T 
     d_t = d (1 - (t - 1) / T) / N
 
 The weights carry on from round to round (the paper's momentum), and their step falls to nothing. A node scores the
-averaged model as it comes with the next round, so a gap costs no message of its own: that of round t is known, and used,
-in round t + 1, as in the reference code.
+averaged model as it comes with the next round, so a gap costs no message of its own: that of round t is known in round
+t + 1, and used there, as in the reference code.
 
 Deviations: (1) N, the number of nodes, is in the place of the number of domains, 3, by which the reference code divides
-its step: with several nodes of a domain each has its weight; (2) only nodes that trained in the round before have a gap,
-others keep their weight; the nodes of a round are weighed among each other; (3) the reference code's first step is one
-decrement longer.
+its step: with several nodes of a domain each has its weight; (2) only nodes that trained in the round before have a
+gap, others keep their weight; the nodes of a round are weighed among each other; (3) the reference code's first step is
+one decrement longer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,8 +47,13 @@ def step_of(rule: AggregationConfig, server_round: int, rounds: int, nodes: int)
 
 
 def weigh(
-    rule: AggregationConfig, updates: Sequence[Update], nodes: Sequence[int], kept: Arrays, server_round: int, rounds: int
-) -> tuple[list[float], Arrays]:  # fmt: skip
+    rule: AggregationConfig,
+    updates: Sequence[Update],
+    nodes: Sequence[int],
+    kept: Arrays,
+    server_round: int,
+    rounds: int,
+) -> tuple[list[float], Arrays]:
     """Return one weight per update, summing to 1, and what is kept for the next round.
 
     Args:

@@ -9,7 +9,8 @@ node's changed, S the nodes of the round, N all nodes, eta_g the server's step.
 
     x <- x + eta_g / |S| sum_{i in S} (y_i - x),   c <- c + 1/N sum_{i in S} Delta c_i
 
-The first line is the plain mean with eta_g = 1; another one is ``server: {optimizer: fedavgm, momentum: 0, lr: ETA_G}``.
+The first line is the plain mean with eta_g = 1; another one is that of ``server: {optimizer: fedavgm, momentum: 0, lr:
+ETA_G}``.
 
 Deviations: (1) buffers and arrays of integers are averaged and have no control variate; (2) a node whose reply was not
 used has changed its own control variate all the same: c lacks that change.

@@ -156,9 +156,14 @@ def check_numbers_of(metrics: Mapping[str, Any], known: Known) -> None:
 
 
 def trained(
-    metrics: Mapping[str, Any], announced: int, terms: Sequence[str], tests: Mapping[str, int | None], own_test: int = 0,
-    *, gap: bool = False,
-) -> None:  # fmt: skip
+    metrics: Mapping[str, Any],
+    announced: int,
+    terms: Sequence[str],
+    tests: Mapping[str, int | None],
+    own_test: int = 0,
+    *,
+    gap: bool = False,
+) -> None:
     """Check what a node says after local training.
 
     Args:
