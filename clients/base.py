@@ -47,11 +47,14 @@ from fedshift_wire.names import (
     CORRECT,
     COUNT,
     FIGURES,
+    GAP,
     LOCAL_CORRECT,
     LOCAL_COUNT,
     LOCAL_DOMAINS,
     LOCAL_OWN_CORRECT,
     LOCAL_OWN_COUNT,
+    LOCAL_RECEIVED,
+    LOCAL_TRAINED,
     LOSS,
     LOSS_SUM,
     LOSS_TERM,
@@ -198,14 +201,16 @@ class DomainClient(NodeTools):
 
         Args:
             parameters: Shared arrays in the order of :attr:`shared_names`.
-            config: Holds ``server-round`` and, in rounds in which client models are scored, ``local-domains``.
+            config: Holds ``server-round`` and, in rounds in which client models are scored, ``local-domains``; ``gap``
+                where the run weighs nodes by it.
 
         Returns:
             The shared arrays after training, the number of training images, and the mean loss terms with,
-            if asked for, the numbers of :meth:`local_scores`.
+            if asked for, the numbers of :meth:`local_scores` and the two of ``gap``.
         """
         server_round = self.server_round = int(config[SERVER_ROUND])
         self._take(parameters)
+        metrics = self._own_score(LOCAL_RECEIVED, config)
         phases = self._prepare_round(server_round)
         self.watch.lap(stopwatch.PROTOTYPES)
         with self.own_draws("dropout", server_round):
@@ -214,7 +219,7 @@ class DomainClient(NodeTools):
         self._contribution = self.finish_round(server_round)
         self.watch.lap(stopwatch.PROTOTYPES)
         self._keep_private()
-        metrics: dict[str, Any] = dict(terms)
+        metrics |= terms | self._own_score(LOCAL_TRAINED, config)
         metrics |= self.local_scores(config.get(LOCAL_DOMAINS, ()))
         self.watch.lap(stopwatch.EVALUATION)
         return self._shared(), len(self.train_set), metrics
@@ -332,6 +337,16 @@ class DomainClient(NodeTools):
         if domains and self.own_test is not None:
             found |= {LOCAL_OWN_CORRECT: self.score_test(self.own_test).correct, LOCAL_OWN_COUNT: len(self.own_test)}
         return found
+
+    def _own_score(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the mean loss or the accuracy of the model on the node's own images, where ``gap`` asks for it."""
+        what, where = config.get(GAP, ("", ""))
+        images = self.train_set if where == "train" else self.validation_set
+        if not what or images is None:
+            return {}
+        correct, loss_sum = self.score(images)
+        self.watch.lap(stopwatch.EVALUATION)
+        return {name: (loss_sum if what == "loss" else correct) / len(images)}
 
     def contribution(self) -> Arrays:
         """Return what the last ``fit`` contributes besides weights."""

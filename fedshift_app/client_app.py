@@ -31,6 +31,7 @@ from fedshift_wire.names import (
     DOMAINS,
     DRAWN,
     FIGURES,
+    GAP,
     KEPT,
     KNOWLEDGE,
     LOCAL_DOMAINS,
@@ -106,7 +107,7 @@ def _train(msg: Message, context: Context) -> RecordDict:
     client = called.client
     config = msg.content.config_records[CONFIG]
     parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
-    weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS))
+    weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS, GAP))
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
             raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")

@@ -41,6 +41,7 @@ class Method(BaseModel):
         strategy: The Strategy, a ``DomainStrategy``.
         client: The NumPyClient, a ``DomainClient``.
         down: What the server sends besides the shared weights. What nodes send is ``DomainStrategy.contributes``.
+        numbers: What nodes tell besides because a section of its own asks for it, a few numbers each.
         private: What never leaves a node.
         of: The method that a recipe is made of; empty for a method of its own.
         parameters: Of a recipe, what ``method.KEY`` stands for: a dotted key of another section, several of them, or
@@ -64,6 +65,7 @@ class Method(BaseModel):
     strategy: str | type[Any] = ""
     client: str | type[Any] = ""
     down: str = "nothing"
+    numbers: str = ""
     private: str = "nothing"
     of: str = ""
     parameters: Section = FrozenDict({})

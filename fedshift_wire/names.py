@@ -39,6 +39,9 @@ DOMAINS = "domains"  # list of str: the domains to evaluate
 DRAWN = "drawn"  # list of int, by domain to evaluate: score a sample of so many test images; absent: all
 STARTS = "starts"  # list of int, by domain to evaluate: score the (drawn) images from here; absent: all
 STOPS = "stops"  # list of int: to here, without it
+GAP = (
+    "gap"  # list of str, only where it is asked for: tell "loss" or "accuracy" on own images of "train" or "validation"
+)
 LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
 TOLD = "told/"  # + name: a scalar that the method tells this node (int, float or str)
 BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score, the headline first; absent: averaged
@@ -72,6 +75,8 @@ LOCAL_CORRECT = "local-correct/"  # + domain
 LOCAL_COUNT = "local-count/"  # + domain
 LOCAL_OWN_CORRECT = "local-own-correct"  # on the node's own test set, where that is a part of its domain's
 LOCAL_OWN_COUNT = "local-own-count"
+LOCAL_RECEIVED = "local-received"  # the answer to ``gap`` of the weights as they came
+LOCAL_TRAINED = "local-trained"  # and of those that local training left
 VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; absent where it has none
 VALIDATION_COUNT = "validation-count"
 CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_wire.counts``

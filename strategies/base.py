@@ -40,6 +40,7 @@ from fedshift_wire.names import (
     VALIDATION,
 )  # fmt: skip
 from fedshift_wire.params import Params
+from strategies import ga
 from strategies.contributions import Declaration, check_contribution
 from strategies.federation import checks, clock, own_models, robust, statistics, stepping
 from strategies.federation.averaging import shares
@@ -81,7 +82,7 @@ class DomainStrategy(FedAvg):
     Attributes:
         knowledge: What the method shares besides weights; saved after each round, sent as ``knowledge_for`` says.
         state: What only the server keeps; saved after each round, never sent.
-        moments: What the run's server optimiser keeps; as ``state``.
+        moments: What the run's rules of averaging and its server optimiser keep; as ``state``.
         start_values: What nodes begin from beside the shared weights; sent to each once.
         last_nodes: Indices of the nodes whose updates were used in the last round, in their order.
     """
@@ -89,6 +90,8 @@ class DomainStrategy(FedAvg):
     params_model: ClassVar[type[Params]] = Params
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
+    #: How many times the size of the shared weights ``knowledge`` and ``state`` take, where that is much: for the disk.
+    keeps_shared: ClassVar[int] = 0
 
     def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)
@@ -108,6 +111,7 @@ class DomainStrategy(FedAvg):
         self._asked: dict[int, Node] = {}
         self._sent = Sent()
         self.start_values = Start(federation.start, federation.frozen)
+        self._gaps: Arrays = {}  # what weighing by generalisation gaps keeps of this round
         self._tests_seen: dict[str, int] = {}  # test images by domain, as its nodes say
         self._global = ArrayRecord()
         self._encoder = Encoder()
@@ -200,9 +204,10 @@ class DomainStrategy(FedAvg):
         Raises:
             FederationError: If they are not as many as the updates, finite, from 0 up and 1 in sum.
         """
-        found = by_rule(self.federation.aggregation, updates, self.roster.num_domains)
+        rule = self.federation.aggregation
+        found = self._by_gaps(updates) if rule.weights == "ga" else by_rule(rule, updates, self.roster.num_domains)
         if found is not None:
-            return check_weights(found, len(updates), f"aggregation.weights={self.federation.aggregation.weights}")
+            return check_weights(found, len(updates), f"aggregation.weights={rule.weights}")
         return check_weights(self.weights(updates), len(updates), f"the method {self.federation.method!r}")
 
     # --- a round -----------------------------------------------------------------------------------
@@ -239,8 +244,11 @@ class DomainStrategy(FedAvg):
         self._asked = {node.node_id: node for node in nodes}
         self.roster.listener.asked(server_round, nodes, training=True)
         work = {node: node.num_examples for node in nodes}  # times the local epochs, the same for all
+        asked = ga.asked_of(self.federation.aggregation)
         messages = [
-            self._message(MessageType.TRAIN, node, self._global, server_round, self._local_domains(node, server_round))
+            self._message(
+                MessageType.TRAIN, node, self._global, server_round, self._local_domains(node, server_round) | asked
+            )
             for node in longest_first(work)
         ]
         self._sent = Sent(messages)
@@ -278,7 +286,8 @@ class DomainStrategy(FedAvg):
         if self._scores_clients(server_round):
             self._result.clients = own_models.read(updates, self.roster.nodes, self.federation, self._leave_out)
         merged = self.merge(updates, weights)
-        self._global, self.moments = stepping.step(self.federation, merged, self.sent, self.moments, server_round)
+        self._global, stepped = stepping.step(self.federation, merged, self.sent, self.moments, server_round)
+        self.moments = stepped | self._gaps
         self._clock.lap(clock.AVERAGING)
         return self.start_values.whole(self._global), MetricRecord(dict(self._result.losses))
 
@@ -384,6 +393,11 @@ class DomainStrategy(FedAvg):
         if self.federation.validation:
             self._result.validation = evaluation.validation.accuracy()
 
+    def _by_gaps(self, updates: list[Update]) -> list[float]:
+        fed, nodes = self.federation, [node.index for node in self.roster.nodes]
+        found, self._gaps = ga.weigh(fed.aggregation, updates, nodes, self.moments, self.server_round, fed.rounds)
+        return found
+
     def _scores_clients(self, server_round: int) -> bool:
         asked = self.federation.evaluate.scores_clients(server_round, self.federation.rounds)
         return asked and self.scores_round(server_round)
@@ -398,7 +412,8 @@ class DomainStrategy(FedAvg):
         metrics = checks.metrics_of(content)
         asked = self._local_domains(node, self._result.server_round).get(LOCAL_DOMAINS, [])
         tests = tests_of(node, asked, {} if fed.own_tests else self._tests_seen)
-        checks.trained(metrics, node.num_examples, fed.terms, tests, node.num_test if node.shared_test else 0)
+        own_test = node.num_test if node.shared_test else 0
+        checks.trained(metrics, node.num_examples, fed.terms, tests, own_test, gap=bool(ga.asked_of(fed.aggregation)))
         self._hear(node, metrics)
         update = read_update(node, content, metrics, weights, fed.max_value)
         sizes = {"C": fed.num_classes, "D": fed.feature_dim}

@@ -98,6 +98,7 @@ def travels(method: Method) -> str:
     """Return what travels besides the shared weights, in both directions."""
     up = described(method.strategy_class().contributes)
     parts = ([] if up == "nothing" else [f"up: {up}"]) + ([] if method.down == "nothing" else [f"down: {method.down}"])
+    parts += [f"numbers: {method.numbers}"] if method.numbers else []
     return "; ".join(parts) or "nothing"
 
 
@@ -120,7 +121,7 @@ def markdown() -> str:
 def privacy_markdown() -> str:
     """Return what nodes of each of FedShift's own methods contribute besides weights, as docs/security.md has it."""
     rows = [
-        (f"`{m.name}`", described(m.strategy_class().contributes), m.private)
+        (f"`{m.name}`", f"numbers: {m.numbers}" if m.numbers else described(m.strategy_class().contributes), m.private)
         for m in listed()
         if METHODS.origin(m.name) == OURS
     ]

@@ -281,6 +281,7 @@ def check_together(config: RunConfig) -> None:
     _check_batchnorm(config, [name for _, name in asked])
     networks.check_model(config.model)
     _check_choosing(config)
+    _check_gaps(config)
     if config.train.warmup_rounds > 0 and config.train.warmup_rounds >= config.rounds:
         raise ConfigError(
             f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "
@@ -336,6 +337,27 @@ def _check_choosing(config: RunConfig) -> None:
         raise ConfigError(
             f"evaluate.patience={patience} may end a run before its last five rounds, which "
             "evaluate.client_models=last scores; allowed are off and every"
+        )
+
+
+def _check_gaps(config: RunConfig) -> None:
+    """Refuse generalisation gaps on images that nobody has, or beside the noise.
+
+    Raises:
+        ConfigError: With the keys.
+    """
+    rule = config.aggregation
+    if rule.weights != "ga":
+        return
+    if rule.gap_on == "validation" and not config.allocation.validation_fraction:
+        raise ConfigError(
+            "aggregation.gap_on=validation needs validation parts on the nodes: allocation.validation_fraction above "
+            "0, found 0; or take aggregation.gap_on=train"
+        )
+    if config.privacy.name != "none":
+        raise ConfigError(
+            f"privacy.name={config.privacy.name} does not go with aggregation.weights=ga: nodes tell how their own "
+            "models do before the noise"
         )
 
 

@@ -192,6 +192,8 @@ def _goes_by_rounds(config: RunConfig) -> str:
     """Return what of a run goes by the number of its rounds; empty if nothing does."""
     if config.train.needs_rounds:
         return f"train.schedule={config.train.schedule} goes by it"
+    if config.aggregation.needs_rounds:
+        return f"aggregation.weights={config.aggregation.weights} goes by it"
     method = registry.get(config.method["name"])
     why = method.strategy_class().uses_rounds(config.server_params())
     return f"the method {method.name!r} goes by it, {why}" if why else ""

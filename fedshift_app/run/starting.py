@@ -121,9 +121,13 @@ def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
         ConfigError: With the key.
     """
     robust, optimizer = config.aggregation.robust, config.server.optimizer
-    asked = {f"aggregation.robust={robust} averages": robust, f"server.optimizer={optimizer} needs averaged": optimizer}
-    for told, value in asked.items():
-        if value != "none" and not shared:
+    asked = {
+        f"aggregation.robust={robust} averages": robust != "none",
+        f"server.optimizer={optimizer} needs averaged": optimizer != "none",
+        "aggregation.weights=ga needs averaged": config.aggregation.weights == "ga",
+    }
+    for told, is_asked in asked.items():
+        if is_asked and not shared:
             raise ConfigError(
                 f"{told} weights, and with the method {config.method['name']!r}, as it is configured, none travel"
             )

@@ -31,6 +31,8 @@ from fedshift_wire.names import (
     LOCAL_COUNT,
     LOCAL_OWN_CORRECT,
     LOCAL_OWN_COUNT,
+    LOCAL_RECEIVED,
+    LOCAL_TRAINED,
     LOSS,
     LOSS_TERM,
     METRICS,
@@ -87,6 +89,8 @@ _ASIDE: Known = {
 }  # fmt: skip
 #: A mean over training images.
 _LOSS = Range(-MOST_LOSS, MOST_LOSS, whole=False, nan=True)
+#: The same, or an accuracy, where weights go by it.
+_OWN = Range(-MOST_LOSS, MOST_LOSS, whole=False)
 
 
 def opened(reply: Message, records: Collection[str]) -> RecordDict:
@@ -152,7 +156,13 @@ def check_numbers_of(metrics: Mapping[str, Any], known: Known) -> None:
 
 
 def trained(
-    metrics: Mapping[str, Any], announced: int, terms: Sequence[str], tests: Mapping[str, int | None], own_test: int = 0
+    metrics: Mapping[str, Any],
+    announced: int,
+    terms: Sequence[str],
+    tests: Mapping[str, int | None],
+    own_test: int = 0,
+    *,
+    gap: bool = False,
 ) -> None:
     """Check what a node says after local training.
 
@@ -163,6 +173,7 @@ def trained(
         tests: Domains that it was asked to score its own model on, with the number of their test images; None where
             that is not known.
         own_test: The most images that a test set of its own has; 0 where it has none.
+        gap: Whether it was asked how the weights do on its own images, before and after its training.
 
     Raises:
         Refused: If a name or a number is not allowed.
@@ -178,7 +189,11 @@ def trained(
         known |= {LOCAL_CORRECT + domain: ANY_COUNT, LOCAL_COUNT + domain: count}
     if tests and own_test:
         known |= {LOCAL_OWN_CORRECT: ANY_COUNT, LOCAL_OWN_COUNT: Range(0, own_test)}
+    if gap:
+        known |= {LOCAL_RECEIVED: _OWN, LOCAL_TRAINED: _OWN}
     check_numbers_of(metrics, known)
+    if (LOCAL_RECEIVED in metrics) != (LOCAL_TRAINED in metrics):
+        raise Refused(f"{LOCAL_RECEIVED} and {LOCAL_TRAINED} go together, found one of them")
     for domain in tests:
         right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
     right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)

@@ -104,6 +104,10 @@ class Federation:
         """Whether BatchNorm's statistics are taken anew in rounds that are scored."""
         return RETAKEN in self.bn_ways
 
+    def trained(self, arrays: Arrays) -> tuple[str, ...]:
+        """Return which of the arrays that travel are parameters: neither buffers nor integers."""
+        return tuple(name for name, array in arrays.items() if array.dtype.kind == "f" and name not in self.buffers)
+
     def number(self, present: int) -> int:
         """Return how many of the nodes that are present train in a round."""
         return max(1, round(self.participation * present))

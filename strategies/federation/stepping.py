@@ -55,8 +55,10 @@ def step(
     before = decode(sent)
     weights: Arrays = {}
     kept: Arrays = {}
-    for name, array in decode(merged).items():
-        if name in federation.buffers or array.dtype.kind != "f":
+    arrays = decode(merged)
+    trained = federation.trained(arrays)
+    for name, array in arrays.items():
+        if name not in trained:
             weights[name] = array
             continue
         own = {key: moments[key + name] for key in (FIRST, SECOND) if key + name in moments}

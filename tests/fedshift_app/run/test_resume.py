@@ -37,6 +37,9 @@ PRIVATE = {
     "fedicon": "method.classifier_rounds=2 method.classifier_training=local",
     "fedseproto": "train.epochs=2",
     "i2pfl": "method.augproto_scope=round",
+    "feddyn": "aggregation.weights=ga",
+    "scaffold": "",
+    "fedrep": "",
 }
 
 

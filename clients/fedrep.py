@@ -1,0 +1,69 @@
+"""FedRep client [Collins et al., 2021].
+
+Paper: "Exploiting Shared Representations for Personalized Federated Learning", Liam Collins, Hamed Hassani, Aryan
+Mokhtari, Sanjay Shakkottai, ICML 2021; https://arxiv.org/abs/2102.07078 (algorithm 1).
+Reference code: lgcollins/FedRep, commit d82e629.
+
+Symbols: phi the body (encoder), h_n the node's head (classifier). From the received phi, ``head_epochs`` epochs on h_n,
+then ``body_epochs`` on phi with h_n as it is then; phi travels, h_n stays.
+
+Deviations: (1) while it is frozen, the body is in evaluation mode: its BatchNorm classifies by its running statistics
+and leaves them as they are (the reference code's networks have none); (2) nodes are scored with the averaged body and
+the head of their last training, as in the reference code's rounds; its further last round, in which only heads train,
+is left out.
+"""
+
+from clients.base import DomainClient, Phase
+from clients.models.networks import SplitModel, set_training
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import Params, Rounds
+
+HEAD = "classifier."  # begins the names of the head
+
+
+class FedRepParams(Params):
+    """The node's side of FedRep."""
+
+    personal_head: bool = True  # false: the head is averaged with the body
+    by_turns: bool = True  # head, then body; false: both at once, train.epochs epochs (with a personal head: FedPer)
+    head_epochs: Rounds | None = None  # null: train.epochs without those of the body, at least one
+    body_epochs: Rounds = 1
+
+
+class FedRepClient(DomainClient):
+    """Cross-entropy on the head and on the body by turns."""
+
+    params_model = FedRepParams
+    params: FedRepParams
+
+    @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse a body that does not train in a phase of its own."""
+        assert isinstance(params, FedRepParams)
+        if params.by_turns and model.freeze == "encoder":
+            raise ConfigError(
+                "model.freeze=encoder: method fedrep with method.by_turns=true has epochs that train the encoder alone"
+            )
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Return the head's names."""
+        assert isinstance(params, FedRepParams)
+        names = super().private(model, config, params)
+        head = frozenset(name for name in model.state_dict() if name.startswith(HEAD))
+        return names | head if params.personal_head else names
+
+    def phases(self, server_round: int) -> list[Phase]:
+        """Return the head's epochs, then the body's."""
+        if not self.params.by_turns:
+            return list(super().phases(server_round))
+        left = max(self.setup.train.epochs - self.params.body_epochs, 1)
+        head_epochs = left if self.params.head_epochs is None else self.params.head_epochs
+        return [Phase(head_epochs, trains=(HEAD,)), Phase(self.params.body_epochs, freezes=(HEAD,))]
+
+    def start_epoch(self, epoch: int) -> None:
+        """Keep the statistics of a frozen body's BatchNorm; let them go on when it trains."""
+        set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
+        if self._phase.trains is not None:
+            self.model.encoder.eval()

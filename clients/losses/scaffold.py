@@ -1,0 +1,47 @@
+"""The equations of SCAFFOLD on a node."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def shifted(loss: Tensor, weights: Sequence[Tensor], by: Sequence[Tensor]) -> Tensor:
+    r"""Return the loss, to the bit, with another gradient: :math:`\nabla_w` of it plus ``by``.
+
+    .. math:: \ell+\langle w-\mathrm{sg}(w),\delta\rangle
+
+    Args:
+        loss: A scalar.
+        weights: w, at least one.
+        by: delta, tensors of the same shapes, finite and without gradient.
+    """
+    parts = [((w - w.detach()).float() * delta).sum() for w, delta in zip(weights, by, strict=True)]
+    return loss + torch.stack(parts).sum()
+
+
+def steps_of_gradients(steps: int, momentum: float) -> float:
+    r"""Return how many gradients long the way of K steps of SGD with momentum mu is.
+
+    In :math:`x-y=\eta\sum_kv_k,\;v_k=\mu v_{k-1}+g_k` the gradient of step j has the weight
+    :math:`\eta(1-\mu^{K-j+1})/(1-\mu)`; this is the sum of these weights over eta:
+
+    .. math:: \frac1{1-\mu}\Big(K-\mu\frac{1-\mu^K}{1-\mu}\Big)
+
+    K without momentum, so that :math:`(x-y)/(\eta K)` is the mean gradient; with it a weighted mean.
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def next_control(c_i: Tensor, c: Tensor, x: Tensor, y: Tensor, lr: float, steps: float) -> Tensor:
+    r"""Return the node's next control variate by option II: :math:`c_i-c+\frac1{K\eta}(x-y)`.
+
+    Args:
+        c_i: The node's control variate, (P,).
+        c: The server's, (P,).
+        x: The weights that the node received, (P,).
+        y: Those that local training left, (P,).
+        lr: The rate of the steps, eta.
+        steps: Their number, K.
+    """
+    return c_i - c + (x - y) / (steps * lr)

@@ -1,0 +1,132 @@
+"""SCAFFOLD client [Karimireddy et al., 2020].
+
+Paper: "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Sai Praneeth Karimireddy, Satyen Kale,
+Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, Ananda Theertha Suresh, ICML 2020;
+https://arxiv.org/abs/1910.06378 (algorithm 1). Reference code: none of the authors; compared with that of
+alpemreacar/FedDyn, commit 48a19fa (``train_SCAFFOLD``), and KarhouTam/FL-bench, commit 06e658b.
+
+Symbols: x the weights that were received, y the local ones, g their gradient, eta the learning rate, K the local steps,
+c the server's control variate, c_i the node's.
+
+    y <- y - eta (g - c_i + c);   c_i+ = (I) gradient at x, or (II) c_i - c + (x - y) / (K eta);   sends c_i+ - c_i
+
+Deviations: (1) with momentum, K of option II is the sum of the weights with which gradients entered y
+(``losses.scaffold.steps_of_gradients``): the paper's nodes take plain SGD steps; (2) option I takes the gradient of
+cross-entropy over all of the node's images, not augmented, in evaluation mode; (3) private parts (``model.bn = local``)
+and buffers have no control variate.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients import losses
+from clients.base import DomainClient
+from clients.losses import scaffold as equations
+from clients.training.arrays import view
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.names import CE
+from fedshift_wire.params import Params
+
+CONTROL = "control"  # c_i in a node's memory, (P,): all parameters that travel, in their order
+SERVERS = "c"  # c among what the server sends, (P,); nothing stands for zeros
+CHANGE = "delta-c"  # what a node contributes, (P,)
+
+
+class ScaffoldParams(Params):
+    """The node's side of SCAFFOLD."""
+
+    control: bool = True  # false: FedAvg
+    option: Literal["I", "II"] = "II"
+
+
+class ScaffoldClient(DomainClient):
+    """Cross-entropy, whose gradient is corrected by c - c_i."""
+
+    params_model = ScaffoldParams
+    remembers_shared = True
+    params: ScaffoldParams
+
+    @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse steps from which option II cannot tell the gradients."""
+        assert isinstance(params, ScaffoldParams)
+        if params.control and params.option == "II" and train.optimizer != "sgd":
+            raise ConfigError(
+                f"train.optimizer={train.optimizer}: method.option=II reads gradients off the steps of sgd; take "
+                "method.option=I, or train.optimizer=sgd"
+            )
+
+    def start_round(self, server_round: int) -> None:
+        """Set up the correction c - c_i by weight; option I takes the gradient at x."""
+        received = self.received_weights
+        self._weights = {name: p for name, p in self.model.named_parameters() if name in received}
+        self._x = _flat(received[name] for name in self._weights)
+        self._correction: list[Tensor] = []
+        if not self.params.control:
+            return
+        self._c, self._c_i = self._control(self.knowledge.get(SERVERS)), self._control(self.memory.get(CONTROL))
+        sizes = [weight.numel() for weight in self._weights.values()]
+        parts = torch.split(self._c - self._c_i, sizes)
+        self._correction = [part.view(w.shape) for part, w in zip(parts, self._weights.values(), strict=True)]
+        self._gradient = self._gradient_at_x() if self.params.option == "I" else None
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return cross-entropy, whose gradient has the correction; its value has not."""
+        terms = super().loss(batch)
+        if self._correction:
+            terms[CE] = equations.shifted(terms[CE], list(self._weights.values()), self._correction)
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Keep c_i+ and contribute how it changed."""
+        if not self.params.control:
+            return super().finish_round(server_round)
+        new = self._gradient
+        if new is None:
+            cfg = self.setup.train
+            lr = cfg.lr * cfg.lr_factor(server_round, self.setup.rounds)
+            steps = equations.steps_of_gradients(self.steps, cfg.momentum)
+            y = _flat(weight.detach() for weight in self._weights.values())
+            new = equations.next_control(self._c_i, self._c, self._x, y, lr, steps)
+        self.memory[CONTROL] = new.cpu().numpy()
+        return {CHANGE: (new - self._c_i).cpu().numpy()}
+
+    def _control(self, found: NDArray[Any] | None) -> Tensor:
+        """Return a control variate on the device, zeros where there is none yet.
+
+        Raises:
+            FedShiftError: If it is not of this model.
+        """
+        if found is None:
+            return torch.zeros_like(self._x)
+        control = view(found)
+        if control.shape != self._x.shape or control.dtype != self._x.dtype:
+            raise FedShiftError(
+                f"a control variate of shape {tuple(control.shape)}, this node's model has {self._x.numel()} parameters"
+            )
+        return control.to(self._x.device)
+
+    def _gradient_at_x(self) -> Tensor:
+        """Return the gradient of cross-entropy over all images of the node at the received weights, (P,)."""
+        self.model.eval()
+        learned = [weight for weight in self._weights.values() if weight.requires_grad]
+        total = [torch.zeros_like(weight) for weight in learned]
+        for x, y in self.plain_batches(self.train_set):
+            loss = losses.cross_entropy(self.forward(x)[1], y) * len(y) / len(self.train_set)
+            found = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)
+            for part, grad in zip(total, found, strict=True):
+                part += grad
+        by_weight = dict(zip(map(id, learned), total, strict=True))
+        return _flat(by_weight.get(id(w), torch.zeros_like(w)) for w in self._weights.values())
+
+
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    """Return tensors as one row, (P,)."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])

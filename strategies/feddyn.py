@@ -1,0 +1,92 @@
+"""FedDyn strategy [Acar et al., 2021].
+
+Paper: "Federated Learning Based on Dynamic Regularization", Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro,
+Matthew Mattina, Paul N. Whatmough, Venkatesh Saligrama, ICLR 2021; https://arxiv.org/abs/2111.04263 (algorithm 1).
+Reference code: alpemreacar/FedDyn, commit 48a19fa.
+
+Symbols: w_n weights of node n after local training, w^t the global ones of round t, S the nodes of the round, m the
+number of all nodes, h the server's state.
+
+    h <- h - alpha/m sum_{n in S} (w_n - w^t),  w^{t+1} = 1/|S| sum_{n in S} w_n - h / alpha
+
+What is kept is d = -h / alpha, so alpha cancels: d <- d + 1/m sum (w_n - w^t), w^{t+1} = mean + d.
+
+Deviations: (1) buffers and arrays of integers are averaged and have no h (the paper's networks have none);
+(2) ``aggregation.weights`` may weigh the mean, d is always of equal weights; (3) a node whose reply was not used has
+moved its own state all the same: d lacks that change.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord
+from pydantic import Field
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.params import Params
+from fedshift_wire.records import encode
+from strategies.base import DomainStrategy, Scalars
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Ask
+from strategies.federation.updates import Update, average, decode
+
+DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weight
+
+
+class FedDynServerParams(Params):
+    """The server's side of FedDyn."""
+
+    alpha: float = Field(0.01, ge=0)
+    #: Each node's alpha is divided by its number of images over the mean one, as in the reference code.
+    alpha_by_images: bool = False
+
+
+class FedDynStrategy(DomainStrategy):
+    """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
+
+    params_model = FedDynServerParams
+    keeps_shared: ClassVar[int] = 1
+    params: FedDynServerParams
+
+    def weights(self, updates: list[Update]) -> list[float]:
+        """Weigh each node of the round the same."""
+        return [1 / len(updates)] * len(updates) if self.params.alpha > 0 else super().weights(updates)
+
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Tell a node its own alpha, if that goes by its images."""
+        if not self.params.alpha_by_images or not ask.trains:
+            return {}
+        sizes = [other.num_examples for other in self.roster.nodes]
+        return {"alpha": self.params.alpha * sum(sizes) / len(sizes) / node.num_examples}
+
+    def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
+        """Return the mean moved on by d, of which this round's changes are a part already."""
+        if not self.params.alpha:
+            return super().merge(updates, weights)
+        sent = decode(self.sent)
+        trained = self.federation.trained(sent)
+        changes = mean_change([update.arrays() for update in updates], sent, trained, len(self.roster.nodes))
+        self.state = {
+            DRIFT + name: (self.state.get(DRIFT + name, 0) + change).astype(sent[name].dtype)
+            for name, change in changes.items()
+        }
+        merged = decode(average(updates, weights))
+        return encode({name: a + self.state[DRIFT + name] if name in changes else a for name, a in merged.items()})
+
+
+def mean_change(received: list[Arrays], sent: Arrays, names: tuple[str, ...], nodes: int) -> Arrays:
+    r"""Return :math:`\frac1m\sum_{n\in S}(w_n-w^t)` by name, in float64.
+
+    Args:
+        received: w_n of each node of the round, by name.
+        sent: w^t by name.
+        names: Of the parameters.
+        nodes: m, all nodes of the federation.
+    """
+    found: Arrays = {}
+    for name in names:
+        total = np.zeros(sent[name].shape)
+        for arrays in received:
+            total += arrays[name].astype(np.float64) - sent[name]
+        found[name] = total / nodes
+    return found

@@ -1,0 +1,116 @@
+"""Generalisation adjustment, ``aggregation.weights=ga`` [Zhang et al., 2023].
+
+Paper: "Federated Domain Generalization with Generalization Adjustment", Ruipeng Zhang, Qinwei Xu, Jiangchao Yao, Ya
+Zhang, Qi Tian, Yanfeng Wang, CVPR 2023, pp. 3954-3963. Reference code: MediaBrain-SJTU/FedDG-GA, commit 8d03a24
+(``utils/weight_adjust.py``).
+
+Symbols: a_n weight of node n, N all nodes, G_n gap: the loss of the averaged model less that of the node's own model
+right before it was averaged, both on the node's images; d_t step of round t, T rounds, S the nodes whose gap is known.
+
+    a_n <- a_n + d_t (G_n - mean G) / max_m |G_m - mean G|,  clipped to [0, 1], divided by the sum;  a_n = 1/N at first
+    d_t = d (1 - (t - 1) / T) / N
+
+The weights carry on from round to round (the paper's momentum), and their step falls to nothing. A node scores the
+averaged model as it comes with the next round, so a gap costs no message of its own: that of round t is known in round
+t + 1, and used there, as in the reference code.
+
+Deviations: (1) N, the number of nodes, is in the place of the number of domains, 3, by which the reference code divides
+its step: with several nodes of a domain each has its weight; (2) only nodes that trained in the round before have a
+gap, others keep their weight; the nodes of a round are weighed among each other; (3) the reference code's first step is
+one decrement longer.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
+from strategies.federation.updates import Update
+from strategies.settings import AggregationConfig
+
+FloatArray = NDArray[np.float64]
+#: What the server keeps from round to round: nodes by index and their weights; those of the last round, and how their
+#: own models did.
+NODES, WEIGHTS, LAST, OWN = "ga/nodes", "ga/weights", "ga/last", "ga/own"
+
+
+def asked_of(rule: AggregationConfig) -> dict[str, list[str]]:
+    """Return what a node is asked when it trains, as it is told; nothing by another rule."""
+    return {GAP: [rule.gap, rule.gap_on]} if rule.weights == "ga" else {}
+
+
+def step_of(rule: AggregationConfig, server_round: int, rounds: int, nodes: int) -> float:
+    """Return d_t of the gaps of a round t, from 1."""
+    return rule.gap_step * (1 - (server_round - 1) / rounds) / nodes
+
+
+def weigh(
+    rule: AggregationConfig,
+    updates: Sequence[Update],
+    nodes: Sequence[int],
+    kept: Arrays,
+    server_round: int,
+    rounds: int,
+) -> tuple[list[float], Arrays]:
+    """Return one weight per update, summing to 1, and what is kept for the next round.
+
+    Args:
+        rule: What a gap is, and how far weights move.
+        updates: Those of the round.
+        nodes: The index of each node of the federation, the updates' among them.
+        kept: What the round before kept; nothing in the first.
+        server_round: The round, from 1.
+        rounds: T.
+    """
+    weights = _known_weights(nodes, kept)
+    sign = 1.0 if rule.gap == "loss" else -1.0
+    own = dict(zip(kept.get(LAST, np.zeros(0, np.int64)).tolist(), kept.get(OWN, np.zeros(0)).tolist(), strict=True))
+    gaps = {
+        update.node.index: sign * (update.metrics[LOCAL_RECEIVED] - own[update.node.index])
+        for update in updates
+        if update.node.index in own and LOCAL_RECEIVED in update.metrics
+    }
+    weights = adjusted(weights, gaps, step_of(rule, server_round - 1, rounds, len(weights)), centred=rule.gap_centred)
+    told = {update.node.index: update.metrics[LOCAL_TRAINED] for update in updates if LOCAL_TRAINED in update.metrics}
+    return among([weights[update.node.index] for update in updates]), {
+        NODES: np.array(list(weights), np.int64), WEIGHTS: np.array(list(weights.values())),
+        LAST: np.array(list(told), np.int64), OWN: np.array(list(told.values()), np.float64),
+    }  # fmt: skip
+
+
+def adjusted(
+    weights: Mapping[int, float], gaps: Mapping[int, float], step: float, *, centred: bool
+) -> dict[int, float]:
+    """Return the weights of all nodes, summing to 1, after those with a gap have moved by it.
+
+    Args:
+        weights: a_n by index of the node.
+        gaps: G_n by index, of nodes that have one.
+        step: d_t, how far the node with the largest gap moves.
+        centred: The mean of the gaps is taken off them.
+    """
+    found = dict(weights)
+    middle = sum(gaps.values()) / len(gaps) if gaps and centred else 0.0
+    largest = max((abs(gap - middle) for gap in gaps.values()), default=0.0)
+    if largest > 0:
+        for node, gap in gaps.items():
+            found[node] = min(max(found[node] + step * (gap - middle) / largest, 0.0), 1.0)
+    return dict(zip(found, among(list(found.values())), strict=True))
+
+
+def among(weights: Sequence[float]) -> list[float]:
+    """Return weights divided by their sum; equal ones where all are 0."""
+    total = sum(weights)
+    return [weight / total if total > 0 else 1 / len(weights) for weight in weights]
+
+
+def _known_weights(nodes: Sequence[int], kept: Arrays) -> dict[int, float]:
+    """Return the weight of each node; one that is new gets the mean of the others."""
+    known: dict[int, float] = {}
+    if NODES in kept:
+        known = dict(zip(kept[NODES].tolist(), kept[WEIGHTS].tolist(), strict=True))
+    usual = sum(known.values()) / len(known) if known else 1 / len(nodes)
+    every = {node: known.get(node, usual) for node in sorted({*nodes, *known})}
+    return dict(zip(every, among(list(every.values())), strict=True))

@@ -1,0 +1,86 @@
+"""SCAFFOLD strategy [Karimireddy et al., 2020].
+
+Paper: "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Sai Praneeth Karimireddy, Satyen Kale,
+Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, Ananda Theertha Suresh, ICML 2020;
+https://arxiv.org/abs/1910.06378 (algorithm 1). Reference code: none of the authors.
+
+Symbols: x the shared weights, y_i those of node i after local training, c the server's control variate, Delta c_i how a
+node's changed, S the nodes of the round, N all nodes, eta_g the server's step.
+
+    x <- x + eta_g / |S| sum_{i in S} (y_i - x),   c <- c + 1/N sum_{i in S} Delta c_i
+
+The first line is the plain mean with eta_g = 1; another one is that of ``server: {optimizer: fedavgm, momentum: 0, lr:
+ETA_G}``.
+
+Deviations: (1) buffers and arrays of integers are averaged and have no control variate; (2) a node whose reply was not
+used has changed its own control variate all the same: c lacks that change.
+"""
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.params import Params
+from strategies.base import DomainStrategy
+from strategies.contributions import Declaration
+from strategies.federation.roster import Node
+from strategies.federation.rounds import Ask
+from strategies.federation.updates import Update, decode
+
+SERVERS, CHANGE = "c", "delta-c"
+FloatArray = NDArray[np.float32]
+
+
+class ScaffoldServerParams(Params):
+    """The server's side of SCAFFOLD."""
+
+    control: bool = True  # false: FedAvg
+
+
+class ScaffoldStrategy(DomainStrategy):
+    """The plain mean of the nodes' weights, and a control variate that goes with them."""
+
+    params_model = ScaffoldServerParams
+    contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
+    keeps_shared: ClassVar[int] = 1
+    params: ScaffoldServerParams
+
+    def expected(self) -> Declaration:
+        """Return one number for each parameter that travels."""
+        if not self.params.control:
+            return {}
+        sent = decode(self.sent)
+        number = sum(math.prod(sent[name].shape) for name in self.federation.trained(sent))
+        return {CHANGE: (number,)} if sent else self.contributes
+
+    def weights(self, updates: list[Update]) -> list[float]:
+        """Weigh each node of the round the same."""
+        return [1 / len(updates)] * len(updates) if self.params.control else super().weights(updates)
+
+    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
+        """Return c where the node trains; nothing stands for zeros."""
+        return self.knowledge if ask.trains else {}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Move c by what the nodes' own changed, over all nodes of the federation."""
+        if self.params.control:
+            c = next_control(self.knowledge.get(SERVERS), [update.knowledge[CHANGE] for update in updates],
+                             len(self.roster.nodes))  # fmt: skip
+            self.knowledge = {SERVERS: c}
+
+
+def next_control(c: FloatArray | None, changes: list[FloatArray], nodes: int) -> FloatArray:
+    r"""Return :math:`c+\frac1N\sum_{i\in S}\Delta c_i`, (P,), float32.
+
+    Args:
+        c: The last one; None stands for zeros.
+        changes: Delta c_i of each node of the round.
+        nodes: N, all nodes of the federation.
+    """
+    total = np.zeros(changes[0].shape) if c is None else c.astype(np.float64)
+    for change in changes:
+        total += change / nodes
+    return total.astype(np.float32)

@@ -1,0 +1,111 @@
+"""FedRep on a node: head and body by turns, and which of them travels."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import changed, check_alike, fedavg, fit, in_phase, new_client, parts_of, refusal_of, shared, weights
+
+from clients.base import DomainClient
+from clients.fedrep import FedRepClient, FedRepParams
+from clients.training.batches import Batch
+from clients.training.settings import ModelConfig
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import Params
+
+
+class Watched(FedRepClient):
+    """Notes before each step which parts take a gradient, and the mode of the encoder."""
+
+    def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
+        learned = parts_of(name for name, p in self.model.named_parameters() if p.requires_grad)
+        self.seen.append((batch.epoch, tuple(sorted(learned)), self.model.encoder.training))
+        return super().loss(batch)
+
+
+def client(kind: Any = FedRepClient, params: dict[str, Any] | None = None, **options: Any) -> Any:
+    made = new_client(kind, params, **options)
+    made.seen = []
+    return made
+
+
+@pytest.mark.parametrize(
+    ("params", "epochs", "head", "body"),
+    [({}, 5, 4, 1), ({}, 1, 1, 1), ({"body_epochs": 2}, 5, 3, 2), ({"head_epochs": 10}, 5, 10, 1)],
+)
+def test_head_then_body(params: dict[str, Any], epochs: int, head: int, body: int) -> None:
+    made = client(Watched, params, epochs=epochs, model="cnn_bn")
+    fit(made)
+    by_epoch = dict.fromkeys(made.seen)
+    assert [one[0] for one in by_epoch] == list(range(head + body))
+    assert [one[1:] for one in by_epoch] == [(("classifier",), False)] * head + [(("encoder",), True)] * body
+
+
+def test_a_round_is_that_of_two_loops_by_hand() -> None:
+    """SGD without momentum on the head, then on the body, with the same batches."""
+    made = client(epochs=3, momentum=0.0, weight_decay=0.01)
+    plain = client(DomainClient, epochs=3, momentum=0.0, weight_decay=0.01)
+    copies: list[Batch] = []
+    plain.loss = lambda batch: (
+        copies.append(Batch(batch.x.clone(), batch.y.clone(), batch.epoch)) or DomainClient.loss(plain, batch)
+    )
+    given = shared(plain)
+    model = client(DomainClient).model
+    plain.fit(given, {"server-round": 1})
+    made.fit(
+        [a for a, name in zip(given, plain.shared_names, strict=True) if name in made.shared_names], {"server-round": 1}
+    )
+    model.train()
+    for batch in copies:
+        part = model.classifier if batch.epoch < 2 else model.encoder
+        loss = torch.nn.functional.cross_entropy(model.classifier(model.encoder(batch.x)), batch.y)
+        grads = torch.autograd.grad(loss, list(part.parameters()))
+        with torch.no_grad():
+            for p, grad in zip(part.parameters(), grads, strict=True):
+                p -= 0.05 * (grad + 0.01 * p)
+    for name, tensor in model.state_dict().items():
+        np.testing.assert_allclose(weights(made)[name], tensor.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_head_stays_and_goes_on_and_the_body_travels() -> None:
+    made = client()
+    assert parts_of(made.shared_names) == {"encoder"}
+    assert FedRepClient.personal(made.model, made.setup.model, FedRepParams())
+    before = weights(made)
+    fit(made)
+    assert {name.removeprefix("model/") for name in made.memory} == {"classifier.weight", "classifier.bias"}
+    head = weights(made)["classifier.weight"]
+    anew = client()
+    anew.memory = dict(made.memory)
+    anew._take(shared(client()))
+    assert np.array_equal(weights(anew)["classifier.weight"], head)
+    assert changed(before, weights(anew)) == {"classifier.weight", "classifier.bias"}
+
+
+def test_a_frozen_bodys_batchnorm_stays_as_it_is() -> None:
+    made = client(model="cnn_bn")
+    before = {name: t.clone() for name, t in made.model.state_dict().items() if "running" in name}
+    in_phase(made)
+    assert not made.model.encoder.training and made.model.classifier.training
+    made.terms_of(next(iter([Batch(torch.randn(8, 3, 32, 32), torch.arange(8) % 3, 0)])))
+    assert all(torch.equal(made.model.state_dict()[name], t) for name, t in before.items())
+
+
+def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
+    check_alike(client(params={"personal_head": False, "by_turns": False}), fedavg())
+    alone = client(params={"by_turns": False})  # FedPer: both at once, the head stays
+    assert parts_of(alone.shared_names) == {"encoder"}
+    (arrays, _), (wanted, _) = fit(alone), fit(fedavg())
+    assert all(np.array_equal(a, b) for a, b in zip(arrays, wanted, strict=False))
+
+
+def test_a_frozen_encoder_has_no_turn() -> None:
+    setup = client().setup
+    frozen = ModelConfig(name="cnn", freeze="encoder")
+
+    def check(params: Params) -> None:
+        FedRepClient.check_run(params, frozen, setup.train, setup.images)
+
+    assert "model.freeze=encoder" in refusal_of(ConfigError, check, FedRepParams())
+    check(FedRepParams(by_turns=False))

@@ -1,0 +1,129 @@
+"""SCAFFOLD on a node: gradients taken apart from the steps that it made, both options, what it keeps and sends."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    check_alike,
+    check_knowledge,
+    drawn,
+    fedavg,
+    fit,
+    image_set,
+    new_client,
+    new_strategy,
+    normalised,
+    refusal_of,
+    shared,
+)
+from torch import Tensor
+from torch.nn import functional as F
+
+from clients.base import DomainClient
+from clients.losses import scaffold as equations
+from clients.scaffold import CHANGE, CONTROL, SERVERS, ScaffoldClient, ScaffoldParams
+from clients.training.batches import Batch
+from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.records import encode
+from strategies.scaffold import ScaffoldStrategy
+
+PLAIN: dict[str, Any] = {"weight_decay": 0.0, "momentum": 0.0}
+BATCHES = 6  # of two epochs: twenty images in batches of eight
+
+
+class Watched(ScaffoldClient):
+    """Notes the gradient of plain cross-entropy, and the whole one, at each step."""
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        weights = list(self.model.parameters())
+        plain = DomainClient.loss(self, batch)["ce"]
+        whole = super().loss(batch)["ce"]
+        assert float(plain.detach()) == float(whole.detach())  # the correction is in the gradient alone
+        for kept, loss in ((self.plain, plain), (self.whole, whole)):
+            kept.append(flat(torch.autograd.grad(loss, weights, retain_graph=True)))
+        return {"ce": whole}
+
+
+def flat(tensors: Any) -> np.ndarray[Any, Any]:
+    return np.concatenate([tensor.detach().reshape(-1).numpy().astype(np.float64) for tensor in tensors])
+
+
+def client(**options: Any) -> Watched:
+    made = new_client(Watched, {"option": options.pop("option", "II")}, **PLAIN | options)
+    made.plain, made.whole = [], []
+    return made
+
+
+def number(of: ScaffoldClient) -> int:
+    return sum(p.numel() for p in of.model.parameters())
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.3)])
+def test_a_local_round_by_option_ii(momentum: float, decay: float) -> None:
+    """Each step's gradient is g - c_i + c, and c_i+ the (weighted) mean of the gradients g of the round."""
+    made = client(momentum=momentum, lr_decay=0.5, weight_decay=decay)
+    given, size = shared(made), number(made)
+    c, c_i = 0.1 * drawn(1, size).numpy(), 0.1 * drawn(2, size).numpy()
+    made.knowledge, made.memory = {SERVERS: c}, {CONTROL: c_i}
+    arrays, _ = fit(made, 3, given)
+    assert made.steps == len(made.plain) == BATCHES
+    for plain, whole in zip(made.plain, made.whole, strict=True):
+        np.testing.assert_allclose(whole, plain - c_i + c, atol=1e-5)
+    if decay:
+        return
+    v, y = np.zeros(size), np.concatenate([a.reshape(-1) for a in given]).astype(np.float64)
+    counted = np.zeros(BATCHES)  # how often each step's gradient is in the way from x to y
+    for k, plain in enumerate(made.plain):
+        v = momentum * v + plain - c_i + c
+        y = y - 0.05 * 0.25 * v  # the rate of round 3
+        counted[: k + 1] += momentum ** np.arange(k, -1, -1)
+    np.testing.assert_allclose(np.concatenate([a.reshape(-1) for a in arrays]), y, atol=1e-5)
+    wanted = (counted[:, None] * np.array(made.plain)).sum(axis=0) / counted.sum()
+    assert equations.steps_of_gradients(BATCHES, momentum) == pytest.approx(counted.sum())
+    np.testing.assert_allclose(made.memory[CONTROL], wanted, rtol=1e-3, atol=2e-4)
+    np.testing.assert_allclose(made.contribution()[CHANGE], made.memory[CONTROL] - c_i, atol=1e-6)
+
+
+def test_option_i_is_the_gradient_over_all_images_where_the_round_began() -> None:
+    made = client(option="I")
+    for p in made.model.parameters():
+        p.requires_grad_(True)
+    logits = made.model(normalised(made.train_set, made.setup.images))[1]
+    loss = F.cross_entropy(logits, torch.from_numpy(made.train_set.y))
+    wanted = flat(torch.autograd.grad(loss, list(made.model.parameters())))
+    fit(made)
+    np.testing.assert_allclose(made.memory[CONTROL], wanted, rtol=1e-3, atol=1e-5)
+    assert not np.allclose(made.memory[CONTROL], np.mean(made.plain, axis=0), atol=1e-3)
+
+
+def test_the_first_round_is_fedavgs_and_switched_off_all_are() -> None:
+    """Both control variates begin at 0."""
+    check_alike(new_client(ScaffoldClient), fedavg(), rounds=(1,))
+    made = new_client(ScaffoldClient, {"control": False})
+    check_alike(made, fedavg())
+    assert made.memory == {} == made.contribution()
+    made, plain = new_client(ScaffoldClient), fedavg()
+    check_alike(made, plain, rounds=(1,))
+    made.knowledge = {SERVERS: np.zeros(number(made), np.float32)}
+    assert not np.array_equal(fit(made, 2)[0][0], fit(plain, 2)[0][0])
+
+
+def test_the_server_takes_one_number_for_each_parameter_that_travels() -> None:
+    made = new_client(ScaffoldClient, model="cnn_bn", bn="local")
+    arrays, _ = fit(made)
+    server = new_strategy(ScaffoldStrategy, classes=4, width=64)
+    server._global = encode(dict(zip(made.shared_names, arrays, strict=True)))
+    check_knowledge(server, made.contribution())
+    assert made.contribution()[CHANGE].size == sum(a.size for a in arrays) < number(made)
+
+
+def test_what_cannot_be_is_refused_in_a_line() -> None:
+    setup = new_client(ScaffoldClient, optimizer="adam").setup
+    check = ScaffoldClient.check_run
+    told = refusal_of(ConfigError, check, ScaffoldParams(), setup.model, setup.train, setup.images)
+    assert told.startswith("train.optimizer=adam: method.option=II")
+    check(ScaffoldParams(option="I"), setup.model, setup.train, setup.images)
+    made = new_client(ScaffoldClient, knowledge={SERVERS: np.zeros(7, np.float32)}, train_set=image_set(4))
+    assert "of shape (7,)" in refusal_of(FedShiftError, fit, made)

@@ -1,0 +1,81 @@
+"""FedDyn's server against the paper's h, with nodes that miss rounds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import ask, federation, node
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.records import decode, encode
+from strategies.feddyn import FedDynServerParams, FedDynStrategy
+from strategies.federation.roster import Node, Roster
+from strategies.federation.updates import Update
+
+ALPHA, M = 0.05, 4
+NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(M)]
+BUFFER, COUNT = "bn.running_var", "bn.num_batches_tracked"
+
+
+@pytest.fixture(autouse=True)
+def four_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: NODES))
+
+
+def server(**params: Any) -> FedDynStrategy:
+    given = FedDynServerParams(**{"alpha": ALPHA} | params)
+    return FedDynStrategy(federation(buffers=(BUFFER,)), given, lambda *told: None)
+
+
+def weights(seed: int) -> Arrays:
+    rng = np.random.default_rng(seed)
+    drawn: Arrays = {"w": rng.normal(size=(3, 2)).astype(np.float32), "b": rng.normal(size=2).astype(np.float32)}
+    return drawn | {BUFFER: rng.uniform(1, 2, 2).astype(np.float32), COUNT: np.array(10 * seed)}
+
+
+def update(of: Node, arrays: Arrays) -> Update:
+    return Update(of, encode(arrays), {}, of.num_examples, {})
+
+
+def test_rounds_against_the_paper() -> None:
+    """h <- h - alpha/m sum (w_n - w^t), w^{t+1} = mean - h / alpha, in float64, parameter by parameter."""
+    made, sent = server(), weights(0)
+    h = {name: np.zeros(sent[name].shape) for name in ("w", "b")}
+    for server_round, who in enumerate([(0, 1, 2, 3), (1, 3), (2,), (0, 2, 3)], start=1):
+        came = {
+            i: {n: (a + weights(10 * server_round + i)[n] / 10).astype(a.dtype) for n, a in sent.items()} for i in who
+        }
+        made._global = encode(sent)
+        updates = [update(NODES[i], arrays) for i, arrays in came.items()]
+        shares = made.node_weights(updates)
+        assert shares == [1 / len(who)] * len(who)
+        found = decode(made.merge(updates, shares))
+        assert list(found) == list(sent)
+        for name, h_of in h.items():
+            h_of -= ALPHA / M * sum(came[i][name].astype(np.float64) - sent[name] for i in who)
+            mean = sum(came[i][name].astype(np.float64) for i in who) / len(who)
+            np.testing.assert_allclose(found[name], mean - h_of / ALPHA, rtol=1e-5, atol=1e-6)
+            assert found[name].dtype == np.float32
+        np.testing.assert_allclose(found[BUFFER], np.mean([came[i][BUFFER] for i in who], axis=0), rtol=1e-6)
+        assert found[COUNT] == np.rint(np.mean([came[i][COUNT] for i in who]))
+        assert set(made.state) == {"drift/w", "drift/b"}
+        sent = dict(found)
+
+
+def test_switched_off_it_is_fedavgs_average_to_the_bit() -> None:
+    made = server(alpha=0)
+    made._global = encode(weights(0))
+    updates = [update(n, weights(1 + n.index)) for n in NODES]
+    plain = FedDynStrategy.__mro__[1].merge(made, list(updates), [0.1, 0.2, 0.3, 0.4])
+    assert made.node_weights(updates) == [n.num_examples / 14 for n in NODES]
+    found = decode(made.merge(updates, [0.1, 0.2, 0.3, 0.4]))
+    assert all(np.array_equal(found[name], array) for name, array in decode(plain).items())
+    assert made.state == {}
+
+
+def test_alpha_by_images_is_told_to_nodes_that_train() -> None:
+    made = server(alpha_by_images=True)
+    # 2, 3, 4 and 5 images, 3.5 in the mean
+    assert [made.tell(n, ask())["alpha"] for n in NODES] == pytest.approx([ALPHA * 3.5 / size for size in (2, 3, 4, 5)])
+    assert made.tell(NODES[0], ask(trains=False)) == {}
+    assert server().tell(NODES[0], ask()) == {}

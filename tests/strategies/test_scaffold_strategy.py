@@ -1,0 +1,67 @@
+"""SCAFFOLD's server: c against loops, what it takes and sends."""
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from support import ask, federation, node, refusal_of
+
+from fedshift_wire.bounds import Refused
+from fedshift_wire.records import encode
+from strategies.contributions import check_contribution
+from strategies.federation.roster import Roster
+from strategies.federation.updates import Update
+from strategies.scaffold import CHANGE, SERVERS, ScaffoldServerParams, ScaffoldStrategy
+
+NODES = [node(i, counts=(i + 1, 0, 0)) for i in range(5)]
+SENT = {"w": np.zeros((3, 2), np.float32), "running": np.zeros(4, np.float32), "count": np.array(3)}
+
+
+@pytest.fixture(autouse=True)
+def five_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: NODES))
+
+
+def server(control: bool = True) -> ScaffoldStrategy:
+    made = ScaffoldStrategy(federation(buffers=("running",)), ScaffoldServerParams(control=control), lambda *told: None)
+    made._global = encode(SENT)
+    return made
+
+
+def update(index: int, change: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Update:
+    return Update(NODES[index], ArrayRecord(), {CHANGE: change}, NODES[index].num_examples, {})
+
+
+def test_c_moves_by_what_the_nodes_own_did_over_all_nodes() -> None:
+    made, own, rng = server(), np.zeros((5, 6)), np.random.default_rng(0)
+    for who in [(0, 1, 2, 3, 4), (1, 4), (2,)]:
+        changes = rng.normal(size=(len(who), 6)).astype(np.float32)
+        updates = [update(i, change) for i, change in zip(who, changes, strict=True)]
+        assert made.node_weights(updates) == [1 / len(who)] * len(who)
+        made.merge_knowledge(updates)
+        own[list(who)] += changes
+        np.testing.assert_allclose(made.knowledge[SERVERS], own.mean(axis=0), rtol=1e-5, atol=1e-6)
+    assert made.knowledge[SERVERS].dtype == np.float32
+
+
+def test_c_goes_to_nodes_that_train_and_nothing_before_there_is_one() -> None:
+    made = server()
+    assert made.knowledge_for(NODES[0], ask()) == {}
+    made.merge_knowledge([update(0, np.ones(6, np.float32))])
+    assert list(made.knowledge_for(NODES[0], ask(2))) == [SERVERS]
+    assert made.knowledge_for(NODES[0], ask(2, trains=False)) == {}
+
+
+def test_nodes_contribute_one_number_for_each_parameter() -> None:
+    made = server()
+    assert made.expected() == {CHANGE: (6,)}  # neither buffers nor integers
+    for wrong in (np.zeros(7, np.float32), np.zeros((6, 1), np.float32), np.zeros(6)):
+        refusal_of(Refused, check_contribution, {CHANGE: wrong}, made.expected(), {}, (1,), 1e6)
+    made._global = ArrayRecord()
+    assert made.expected() == {CHANGE: ("P",)}  # before it is known
+
+
+def test_switched_off_it_is_fedavg() -> None:
+    made, updates = server(control=False), [update(i, np.ones(6, np.float32)) for i in (0, 2)]
+    made.merge_knowledge(updates)
+    assert made.knowledge == {} == made.expected()
+    assert made.node_weights(updates) == [0.25, 0.75]
