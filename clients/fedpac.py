@@ -18,7 +18,7 @@ from torch import Tensor
 from clients import heads, losses
 from clients.base import DomainClient, Phase
 from clients.losses import fedpac as terms_of_fedpac
-from clients.models.networks import SplitModel
+from clients.models.networks import SplitModel, set_training
 from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -61,6 +61,12 @@ class FedPACClient(DomainClient):
         """Each node has a head of its own."""
         return True
 
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """The weights come with the average head, and a node is scored with its own."""
+        assert isinstance(params, FedPACParams)
+        return not params.combine_heads
+
     def received(self) -> None:
         """Put the node's own head into the model; until it has been given one, the average that came serves."""
         heads.put(self.model.classifier, heads.sent_head(self))
@@ -84,6 +90,13 @@ class FedPACClient(DomainClient):
             Phase(p.head_epochs, trains=head, lr=p.head_lr, loss=super().loss),
             Phase(self.setup.train.epochs, freezes=head, fresh=True),
         ]
+
+    def start_epoch(self, epoch: int) -> None:
+        """Let nothing of the body move while the head trains, statistics of BatchNorm and dropout included."""
+        if self._phase.trains is not None:
+            self.model.encoder.eval()
+        else:
+            set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the body's terms, weighted; in round 1 cross-entropy alone."""

@@ -1,4 +1,4 @@
-"""Adaptive local aggregation of FedALA, of one tensor: w local, g global, W its element-wise weights, all of one shape."""
+"""Adaptive local aggregation of FedALA, of one tensor: w local, g global, W its weights, all of one shape."""
 
 import torch
 from torch import Tensor

@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 import torch
 from support import (
-    C, D, batch, changed, check_alike, fedavg, features_of, fit, gradients, new_client, normalised, shared, terms_in,
+    C,
+    D,
+    batch,
+    changed,
+    check_alike,
+    features_of,
+    fedavg,
+    fit,
+    gradients,
+    new_client,
+    normalised,
+    shared,
+    terms_in,
     weights,
 )  # fmt: skip
 
@@ -85,7 +97,9 @@ def test_every_node_scores_by_all_heads(own: int | None, form: str) -> None:
         found = made.predict(x)
     z = features_of(made.model, x)
     if form == "probabilities":
-        np.testing.assert_allclose(np.exp(found), np.mean([probabilities(z, m) for m in range(M)], axis=0), atol=1e-5)
+        np.testing.assert_allclose(
+            found.exp().numpy(), np.mean([probabilities(z, m) for m in range(M)], axis=0), atol=1e-5
+        )
     first = client({"ensemble": form}, own=2)
     first.evaluate(shared(client()), {SERVER_ROUND: 1, DOMAINS: []})
     first.model.eval()

@@ -6,8 +6,21 @@ import numpy as np
 import pytest
 import torch
 from support import (
-    C, D, batch, changed, check_accepted, features_of, fit, global_prototypes, in_phase, new_client, normalised, parts_of,
-    shared, terms_in, weights,
+    C,
+    D,
+    batch,
+    changed,
+    check_accepted,
+    features_of,
+    fit,
+    global_prototypes,
+    in_phase,
+    new_client,
+    normalised,
+    parts_of,
+    shared,
+    terms_in,
+    weights,
 )  # fmt: skip
 
 from clients.fedpac import FedPACClient
@@ -108,14 +121,20 @@ def test_without_combination_the_head_stays_on_the_node() -> None:
     assert FedPACClient.personal(made.model, made.setup.model, made.params)
 
 
-def test_batchnorm_and_reports() -> None:
-    made = client(knowledge=global_prototypes(), model="cnn_bn", bn="local")
+def test_statistics_of_the_body_stand_still_while_the_head_trains() -> None:
+    made = client(knowledge=global_prototypes(), model="cnn_bn")
+    before = weights(made)
+    made.start_round(2)
+    made._train(2, made.phases(2)[:1])
+    assert parts_of(changed(before, weights(made))) == {"classifier"}
     _, metrics = fit(made, 2)
     assert terms_in(metrics) == ["ce", "align"]
+    batches = [int(n) for name, n in weights(made).items() if name.endswith("num_batches_tracked")]
+    assert batches == [3] * len(batches) and batches  # 20 images in batches of 8, one epoch of the body
 
 
 def test_an_encoder_that_does_not_train_is_refused() -> None:
     made = client()
     frozen = made.setup.model.model_copy(update={"freeze": "encoder"})
-    with pytest.raises(ConfigError, match="model.freeze=encoder: method fedpac"):
+    with pytest.raises(ConfigError, match=r"^model\.freeze=encoder: method fedpac has a phase"):
         FedPACClient.check_run(made.params, frozen, made.setup.train, made.setup.images)

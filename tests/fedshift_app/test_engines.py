@@ -81,6 +81,9 @@ def left_behind(mark: str) -> set[int]:
     [
         pytest.param([], id="fedavg"),
         pytest.param(["method=fedcode", "rounds=2"], id="private-parts"),
+        pytest.param(["method=fedpac", "rounds=2"], id="a-head-for-each-node"),
+        pytest.param(["method=fedala", "rounds=3"], id="its-own-past-model"),
+        pytest.param(["method=copa", "rounds=2"], id="a-head-for-each-domain"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),
