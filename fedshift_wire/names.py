@@ -88,3 +88,5 @@ WORK = ("data", "forward/backward", "prototypes", "messages", "evaluation")  # s
 BN_MEAN, BN_VAR = "running_mean", "running_var"  # of a BatchNorm layer, in PyTorch's state dict
 BN_SUM, BN_SQUARES = "sum/", "squares/"  # knowledge: + BatchNorm layer: over images, of means over a channel's map
 PROCESS = "process"  # the number of the process that did it, with ``SECONDS``
+CLASSIFIER = "classifier."  # how the names of a head's weights start in the model
+HEAD, HEADS = "head/", "heads/"  # knowledge: + name without it; a head, several one after another along the first axis

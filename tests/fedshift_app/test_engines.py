@@ -83,6 +83,9 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fedcode", "rounds=2"], id="private-parts"),
         pytest.param(["method=feddyn", "rounds=3", "aggregation.weights=ga"], id="state-on-both-sides"),
         pytest.param(["method=scaffold", "rounds=2"], id="as-much-again-as-the-weights"),
+        pytest.param(["method=fedpac", "rounds=2"], id="a-head-for-each-node"),
+        pytest.param(["method=fedala", "rounds=3"], id="its-own-past-model"),
+        pytest.param(["method=copa", "rounds=2"], id="a-head-for-each-domain"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),

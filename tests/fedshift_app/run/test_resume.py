@@ -33,6 +33,8 @@ PRIVATE = {
     "f2dc": "method.local_modules=local method.eval_modules=client_mean",
     "fedbn": "model.name=cnn_bn",
     "moon": "",
+    "fedala": "",
+    "fedpac": "method.combine_heads=false",
     "fedproto": "",
     "fedicon": "method.classifier_rounds=2 method.classifier_training=local",
     "fedseproto": "train.epochs=2",

@@ -1,0 +1,149 @@
+"""FedALA client [Zhang et al., 2023].
+
+Paper: "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", Jianqing Zhang, Yang Hua, Hao Wang,
+Tao Song, Zhengui Xue, Ruhui Ma, Haibing Guan; AAAI 2023, https://arxiv.org/abs/2212.01197 (equations 4 to 6, algorithm
+1). Reference code: TsingZ0/FedALA at commit a7a9b21 (``system/utils/ALA.py``).
+
+Symbols: w^t global weights, w_n the node's own after its last local training, W_n element-wise weights of the
+aggregation, eta their learning rate.
+
+Deviations: (1) the images are drawn at random (the code: neighbours in the order of the file); (2) epochs until
+convergence have a limit; (3) W_n moves in rounds in which the node trains (the code: in all, nodes that only listen
+included), and is learned again, from where it was, for each score; (4) of a network with BatchNorm the statistics are
+the global ones, as the lower layers.
+"""
+
+import itertools
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.base import DomainClient
+from clients.losses import fedala as terms_of_fedala
+from clients.models.networks import SplitModel, set_training
+from clients.training.arrays import view
+from clients.training.settings import ModelConfig
+from datasets.base import ImageSet
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.names import CLASSIFIER
+from fedshift_wire.params import Params, Rounds
+
+OWN, WEIGHTS = "own/", "weights/"  # prefixes in a node's memory: of its model after training, of W
+TIMES = "times"  # in a node's memory: how often it has trained
+CALM = 0.1  # standard deviation of the last losses below which W counts as converged, as in the code
+LAST = 10  # how many losses those are
+
+
+class FedALAParams(Params):
+    """The node's side of FedALA."""
+
+    eta: float = Field(1.0, ge=0)  # learning rate of W; 0 leaves W at 1, which is FedAvg
+    share: float = Field(0.8, gt=0, le=1)  # s: of the node's images, on which W is learned
+    layers: int = Field(2, ge=1, le=10_000)  # p: parameter tensors from the top; more than there are: all
+    most_epochs: Rounds = 100  # of a node's first aggregation, if it does not converge before
+
+
+class FedALAClient(DomainClient):
+    """Mixes the received weights with its own, element by element, then trains and scores as FedAvg's client."""
+
+    params_model = FedALAParams
+    params: FedALAParams
+    remembers_shared = True  # the top of it, and as many weights W
+
+    @classmethod
+    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+        """Each node scores its own mixture."""
+        assert isinstance(params, FedALAParams)
+        return params.eta > 0 or super().personal(model, config, params)
+
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """The mixture is made anew of a node's own model and images."""
+        assert isinstance(params, FedALAParams)
+        return not params.eta
+
+    def received(self) -> None:
+        """Put the mixture into the model; before a node's first training all weights are the global ones."""
+        self._top = self._top_tensors()
+        self._weights = {name: torch.ones_like(tensor) for name, tensor in self._top.items()}
+        if self.params.eta > 0 and all(OWN + name in self.memory for name in self._top):
+            self._mix()
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Keep the top of the trained model, and W; contribute nothing."""
+        if self.params.eta > 0:
+            for name, tensor in self._top.items():
+                self.memory[OWN + name] = tensor.detach().cpu().numpy().copy()
+                self.memory[WEIGHTS + name] = self._weights[name].cpu().numpy().copy()
+            self.memory[TIMES] = np.array(self._times() + 1)
+        return {}
+
+    def _times(self) -> int:
+        return int(self.memory.get(TIMES, 0))
+
+    def _top_tensors(self) -> dict[str, Tensor]:
+        """Return the uppermost parameters that travel, by name, from below; the output layer is the top."""
+        named = [
+            (name, parameter) for name, parameter in self.model.named_parameters()
+            if name in self.shared_names and name.startswith(("encoder.", CLASSIFIER))
+        ]  # fmt: skip
+        output = (CLASSIFIER + "weight", CLASSIFIER + "bias")  # a hidden layer of the head is listed after it
+        named.sort(key=lambda one: one[0] in output)
+        return dict(named[-self.params.layers :])
+
+    def _mix(self) -> None:
+        """Learn W from where it was, on a sample of the node's images, and leave the mixture in the model."""
+        times, device = self._times(), self.setup.device
+        local = {name: view(self.memory[OWN + name]).to(device) for name in self._top}
+        self._weights = {name: view(self.memory[WEIGHTS + name]).to(device, copy=True) for name in self._top}
+        buffers = {name: tensor.clone() for name, tensor in self.model.named_buffers()}
+        learn = [parameter.requires_grad for parameter in self.model.parameters()]
+        set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
+        self.model.requires_grad_(False)
+        for tensor in self._top.values():
+            tensor.requires_grad_(True)
+        self._fill(local)
+        images, found = self._sample(times), list[float]()
+        with self.own_draws("dropout-ala", times):
+            for epoch in itertools.count(1):
+                loss = self._epoch(images, local, times)
+                # The first aggregation of a node goes on until its loss is calm.
+                if times > 1 or epoch >= self.params.most_epochs:
+                    break
+                found.append(float(loss))
+                if len(found) > LAST and np.std(found[-LAST:]) < CALM:
+                    break
+        with torch.no_grad():
+            for name, tensor in self.model.named_buffers():
+                tensor.copy_(buffers[name])
+        for parameter, learns in zip(self.model.parameters(), learn, strict=True):
+            parameter.requires_grad_(learns)
+
+    def _sample(self, times: int) -> ImageSet:
+        """Return the images on which W is learned, at least one; a node that trained as often draws the same."""
+        held = self.train_set
+        order = torch.randperm(len(held), generator=self.torch_rng("ala-images", times)).numpy()
+        return held.select(order[: max(1, int(self.params.share * len(held)))])
+
+    def _epoch(self, images: ImageSet, local: dict[str, Tensor], times: int) -> Tensor:
+        """Let W learn from each image once, the same batches in each epoch; return the last batch's loss."""
+        received, names = self.received_weights, list(self._top)
+        draws = [self.torch_rng(purpose, times) for purpose in ("ala-order", "ala-unused", "ala-unused")]
+        for batch in self.augmented_batches(images, self.setup.train.batch_size, 0, *draws):
+            loss = losses.cross_entropy(self.forward(batch.x)[1], batch.y)
+            gradients = torch.autograd.grad(loss, list(self._top.values()))
+            for name, gradient in zip(names, gradients, strict=True):
+                self._weights[name] = terms_of_fedala.learned(
+                    self._weights[name], gradient, local[name], received[name], self.params.eta
+                )
+            self._fill(local)
+        return loss.detach()
+
+    def _fill(self, local: dict[str, Tensor]) -> None:
+        """Put the mixture by the present W into the model."""
+        with torch.no_grad():
+            for name, tensor in self._top.items():
+                tensor.copy_(terms_of_fedala.mixed(local[name], self.received_weights[name], self._weights[name]))

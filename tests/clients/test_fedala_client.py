@@ -1,0 +1,198 @@
+"""FedALA on a node: which tensors are mixed, how their weights are learned, what is kept."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support import changed, check_alike, fedavg, fit, image_set, new_client, same, shared, weights
+from torch.nn import functional as F
+
+from clients.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
+from clients.training.settings import ImageConfig
+from datasets.base import ImageSet
+from fedshift_wire.names import DOMAINS, SERVER_ROUND
+
+PLAIN: dict[str, Any] = {"images": ImageConfig(), "epochs": 1}
+TOP = ["classifier.weight", "classifier.bias"]
+
+
+def client(params: dict[str, Any] | None = None, **options: Any) -> FedALAClient:
+    return new_client(FedALAClient, params, **PLAIN | options)
+
+
+def from_server(of: FedALAClient, seed: int = 7) -> list[NDArray[Any]]:
+    """What a server might send next: the node's arrays, each a little off."""
+    rng = np.random.default_rng(seed)
+    arrays = shared(of)
+    return [a if a.dtype == np.int64 else a + rng.normal(0, 0.05, a.shape).astype(np.float32) for a in arrays]
+
+
+def trained(params: dict[str, Any] | None = None, rounds: int = 1, **options: Any) -> FedALAClient:
+    """A client that has trained; after two rounds its first aggregation is over."""
+    made = client(params, **options)
+    fit(made, 1)
+    for server_round in range(2, rounds + 1):
+        fit(made, server_round, from_server(made, server_round))
+    return made
+
+
+def slow_epochs(
+    made: FedALAClient, sent: list[NDArray[Any]], most: int, calm: float = CALM
+) -> tuple[NDArray[Any], NDArray[Any], int]:
+    """Algorithm 1 for the linear head in NumPy: gradients of a softmax by hand, one batch after another.
+
+    Returns:
+        W and the mixture of the head's matrix, and after how many epochs the loss of the last batch was calm.
+    """
+    given = dict(zip(made.shared_names, sent, strict=True))
+    times = int(made.memory[TIMES])
+    w, g = (made.memory[OWN + TOP[0]].astype(np.float64), given[TOP[0]].astype(np.float64))
+    wb, gb = (made.memory[OWN + TOP[1]].astype(np.float64), given[TOP[1]].astype(np.float64))
+    a, ab = (made.memory[WEIGHTS + name].astype(np.float64) for name in TOP)
+    body = client(model=made.setup.model.name).model
+    body.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in given.items()})
+    held = made._sample(times)
+    told: list[float] = []
+    while len(told) < most and not (len(told) > LAST and np.std(told[-LAST:]) < calm):
+        draws = [made.torch_rng(purpose, times) for purpose in ("ala-order", "x", "x")]
+        for part in made.augmented_batches(held, made.setup.train.batch_size, 0, *draws):
+            with torch.no_grad():
+                z = body.encoder(part.x).double().numpy()
+            logits = z @ (w + (g - w) * a).T + wb + (gb - wb) * ab
+            p = np.exp(logits - logits.max(axis=1, keepdims=True))
+            p /= p.sum(axis=1, keepdims=True)
+            loss = float(-np.log(p[np.arange(len(z)), part.y.numpy()]).mean())
+            p[np.arange(len(z)), part.y.numpy()] -= 1
+            slope = p / len(z)
+            a = np.clip(a - made.params.eta * (slope.T @ z) * (g - w), 0, 1)
+            ab = np.clip(ab - made.params.eta * slope.sum(axis=0) * (gb - wb), 0, 1)
+        told.append(loss)
+    return a, w + (g - w) * a, len(told)
+
+
+@pytest.mark.parametrize("eta", [1.0, 20.0])
+def test_the_mixture_of_a_later_round_against_numpy(eta: float) -> None:
+    made = trained({"eta": eta, "share": 0.6}, rounds=2)
+    sent = from_server(made)
+    wanted, mixture, _ = slow_epochs(made, sent, 1)
+    made.evaluate(sent, {SERVER_ROUND: 2, DOMAINS: []})
+    assert np.abs(wanted - 1).max() > 0
+    np.testing.assert_allclose(made._weights[TOP[0]].numpy(), wanted, atol=1e-4)
+    np.testing.assert_allclose(weights(made)[TOP[0]], mixture, atol=1e-4)
+
+
+def test_the_first_aggregation_goes_on_until_its_losses_are_calm() -> None:
+    made = trained()
+    sent = from_server(made)
+    wanted, _, epochs = slow_epochs(made, sent, 100)
+    assert LAST < epochs < 100
+    np.testing.assert_allclose(_weights_after(made, sent), wanted, atol=1e-3)
+    made.params = made.params.model_copy(update={"most_epochs": 3})
+    np.testing.assert_allclose(_weights_after(made, sent), slow_epochs(made, sent, 3)[0], atol=1e-4)
+
+
+def _weights_after(made: FedALAClient, sent: list[NDArray[Any]]) -> NDArray[Any]:
+    made.evaluate(sent, {SERVER_ROUND: 2, DOMAINS: []})
+    return made._weights[TOP[0]].numpy()
+
+
+def test_restless_losses_keep_it_going(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, losses = trained(), iter([5.0] * LAST + [4.0] + [4.0] * 20)
+    ran: list[int] = []
+
+    def epoch(images: ImageSet, local: Any, times: int) -> torch.Tensor:
+        ran.append(times)
+        return torch.tensor(next(losses))
+
+    monkeypatch.setattr(made, "_epoch", epoch)
+    made._take(from_server(made))
+    wanted = next(n for n in range(LAST + 1, 40) if np.std(([5.0] * LAST + [4.0] * 30)[n - LAST : n]) < CALM)
+    assert len(ran) == wanted == 2 * LAST
+    made.memory[TIMES] = np.array(2)
+    ran.clear()
+    made._take(from_server(made))
+    assert ran == [2]
+
+
+def test_lower_layers_and_buffers_are_the_global_ones_and_all_learn_afterwards() -> None:
+    made = trained(model="cnn_bn", rounds=2)
+    sent = from_server(made)
+    made._take(sent)
+    before = dict(zip(made.shared_names, sent, strict=True))
+    assert changed(before, {name: weights(made)[name] for name in before}) == set(TOP)
+    assert all(parameter.requires_grad for parameter in made.model.parameters())
+
+
+@pytest.mark.parametrize(("layers", "names"), [(1, TOP[1:]), (3, ["encoder.8.bias", *TOP]), (999, None)])
+def test_how_far_down_the_mixture_reaches(layers: int, names: list[str] | None) -> None:
+    made = trained({"layers": layers}, rounds=2)
+    everything = [name for name, _ in made.model.named_parameters()]
+    if names and len(names) == 3:
+        names = everything[-3:]
+    assert list(made._top) == (names or everything)
+    kept = {prefix + name for prefix in (OWN, WEIGHTS) for name in made._top}
+    assert set(made.memory) == kept | {TIMES}
+
+
+def test_the_output_layer_is_the_top_of_a_head_of_two_layers() -> None:
+    made = client(network=_with_mlp())
+    made._take(shared(made))
+    assert list(made._top) == TOP
+
+
+def _with_mlp() -> Any:
+    from clients.models.networks import build
+
+    return build("cnn", 4, 0, 32, "mlp")
+
+
+def test_what_is_kept_is_the_trained_top_and_its_weights() -> None:
+    made = trained(rounds=2)
+    assert made.contribution() == {}
+    assert all(np.array_equal(made.memory[OWN + name], weights(made)[name]) for name in TOP)
+    assert all(np.array_equal(made.memory[WEIGHTS + name], made._weights[name].numpy()) for name in TOP)
+    kept = {name: array.copy() for name, array in made.memory.items()}
+    made.evaluate(from_server(made), {SERVER_ROUND: 2, DOMAINS: ["a"]})  # a score keeps nothing
+    assert all(np.array_equal(kept[name], made.memory[name]) for name in kept)
+
+
+def test_scores_and_the_next_training_start_from_the_same_mixture() -> None:
+    made = trained(rounds=2)
+    sent = from_server(made)
+    made.evaluate(sent, {SERVER_ROUND: 2, DOMAINS: []})
+    scored = weights(made)
+    anew = client()  # both engines make a client for each message
+    anew.memory = {name: array.copy() for name, array in made.memory.items()}
+    anew.server_round = 3
+    anew._take(sent)
+    assert not changed(scored, weights(anew))
+    assert not same(list(scored.values()), sent)
+
+
+def test_it_lowers_the_loss_on_the_nodes_images() -> None:
+    made = trained({"eta": 20.0, "share": 1.0}, rounds=3)
+    sent = from_server(made)
+
+    def loss() -> float:
+        made.model.eval()
+        with torch.no_grad():
+            return float(sum(F.cross_entropy(made.forward(x)[1], y) for x, y in made.plain_batches(made.train_set)))
+
+    plain = client()
+    plain._load(sent)
+    made._load(sent)
+    before = loss()
+    made.received()
+    assert loss() < before
+
+
+def test_eta_0_is_fedavg() -> None:
+    options = PLAIN | {"train_set": image_set(12)}
+    mine = new_client(FedALAClient, {"eta": 0.0}, **options)
+    check_alike(mine, fedavg(**options), rounds=(1, 2))
+    assert mine.memory == {}
+    assert not FedALAClient.personal(mine.model, mine.setup.model, mine.params)
+    assert FedALAClient.scores_as_sent(mine.params)
+    assert not FedALAClient.scores_as_sent(client().params)

@@ -1,0 +1,56 @@
+"""FedPAC, FedALA and COPA in whole runs: what travels in bytes, a held-out domain, kills. Engines: test_engines.py."""
+
+from pathlib import Path
+
+import pytest
+from killing import KillAt, killing, resume, start, told
+from safetensors.numpy import load_file
+from support import InlineRun
+
+SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
+NODES, C, D = 4, 10, 64
+HEADER = 128  # of each array, as it travels
+PROTOTYPES, FEATURES, LABELS, HEAD = 4 * C * D, 4 * C * D, 8 * C, 4 * (C * D + C)
+#: Of a node and round beside FedAvg's bytes: up, down in round 2, each as the bytes of each array.
+BESIDE = {
+    "fedpac": ([PROTOTYPES, LABELS, FEATURES, 4], [PROTOTYPES, LABELS, 4 * C * D, 4 * C]),
+    "fedala": ([], []),
+    "copa": ([], [NODES * 4 * C * D, NODES * 4 * C]),
+}
+
+
+@pytest.fixture
+def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
+    return killing(monkeypatch)
+
+
+def test_what_travels_beside_the_weights_in_bytes(run_inline: InlineRun) -> None:
+    runs = {method: run_inline(nodes=NODES, method=method, rounds=2, set=SHORT) for method in ("fedavg", *BESIDE)}
+    plain = runs["fedavg"].rounds[1]
+    for method, (up, down) in BESIDE.items():
+        line = runs[method].rounds[1]
+        for way, arrays in (("bytes_up", up), ("bytes_down", down)):
+            assert line[way] - plain[way] == NODES * sum(size + HEADER for size in arrays), (method, way)
+    assert sum(BESIDE["fedpac"][1][2:]) == HEAD
+
+
+def test_a_domain_without_a_node_is_scored_by_the_heads_of_the_others(run_inline: InlineRun) -> None:
+    run = run_inline(nodes=3, method="copa", rounds=1, set=f"{SHORT} allocation.held_out=[texture]")
+    assert run.results["final"].keys() == {"scan", "texture", "street", "sketch"}
+    heads = load_file(run.folder / "checkpoint" / "knowledge-00001.safetensors")
+    assert heads["heads/weight"].shape == (3, C, D)
+    assert len({head.tobytes() for head in heads["heads/weight"]}) == 3
+    state = load_file(run.folder / "checkpoint" / "state-00001.safetensors")
+    assert state["domains"].tolist() == [0, 2, 3]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fedpac", "copa"])
+def test_killed_and_resumed_the_heads_are_the_same(method: str, tmp_path: Path, kill_at: KillAt) -> None:
+    settings = f"{SHORT} federation.participation=0.75"
+    whole = start(tmp_path / "whole", method=method, set=settings)
+    with kill_at("weights-00002", "half"):
+        start(tmp_path / "runs", method=method, set=settings)
+    with kill_at("metrics.jsonl:3", "half"):
+        resume(tmp_path / "runs")
+    assert told(resume(tmp_path / "runs")) == told(whole)

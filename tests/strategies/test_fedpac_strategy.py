@@ -1,0 +1,132 @@
+"""FedPAC on the server: the quadratic programme, combined heads, what each node is sent."""
+
+import itertools
+
+import numpy as np
+import pytest
+from support import ask, check_knowledge, new_strategy, node
+from support import update as prototypes_of_node
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import Refused
+from fedshift_wire.records import encode
+from strategies.federation.updates import Update
+from strategies.fedpac import LEAST, FedPACStrategy, Floats, combinations
+
+C, D = 3, 2
+
+
+def statistics(seed: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(nodes, C, D)).astype(np.float32), rng.uniform(0.01, 0.5, nodes).astype(np.float32)
+
+
+def objective(alpha: Floats, n: int, h: np.ndarray, v: np.ndarray) -> float:
+    """The paper's objective of node n, term by term."""
+    spread = sum(float(a) ** 2 * float(one) for a, one in zip(alpha, v, strict=True))
+    mixed = sum(float(a) * one.astype(np.float64) for a, one in zip(alpha, h, strict=True))
+    return spread + float(((h[n] - mixed) ** 2).sum())
+
+
+def on_a_grid(n: int, h: np.ndarray, v: np.ndarray, steps: int) -> float:
+    """The least of the objective over all weights that are multiples of 1 / steps."""
+    whole = (w for w in itertools.product(range(steps + 1), repeat=len(h)) if sum(w) == steps)
+    return min(objective(np.array(w) / steps, n, h, v) for w in whole)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
+def test_no_point_of_a_grid_over_the_simplex_is_better(nodes: int, scale: float) -> None:
+    for seed in range(2):
+        h, v = statistics(seed, nodes)
+        h, v = h * np.float32(scale), v * np.float32(scale**2)
+        for n, alpha in enumerate(combinations(h, v)):
+            assert alpha.min() >= 0
+            assert alpha.sum() == pytest.approx(1)
+            assert objective(alpha, n, h, v) <= on_a_grid(n, h, v, 20) * (1 + 1e-5)
+
+
+def test_two_nodes_against_the_formula() -> None:
+    """With alpha on the own head and 1 - alpha on the other: alpha = (V_2 + d) / (V_1 + V_2 + d), d their distance."""
+    h, v = statistics(5, 2)
+    d = float(((h[0].astype(np.float64) - h[1]) ** 2).sum())
+    found = combinations(h, v)
+    np.testing.assert_allclose(found[0, 0], (v[1] + d) / (v[0] + v[1] + d), rtol=1e-6)
+    np.testing.assert_allclose(found[1, 1], (v[0] + d) / (v[0] + v[1] + d), rtol=1e-6)
+
+
+def test_small_weights_are_nothing_and_degenerate_ones_are_the_own_head() -> None:
+    h = np.zeros((3, C, D), np.float32)
+    h[2] = 100
+    found = combinations(h, np.full(3, 0.1, np.float32))
+    np.testing.assert_allclose(found, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-6)
+    assert ((found == 0) | (found > LEAST)).all()
+    np.testing.assert_array_equal(combinations(h[:2], np.zeros(2, np.float32)), np.eye(2))
+    np.testing.assert_array_equal(combinations(h[:2], np.full(2, -1, np.float32)), np.eye(2))
+    np.testing.assert_array_equal(combinations(h[:1], np.ones(1, np.float32)), [[1]])
+
+
+# --- rounds ----------------------------------------------------------------------------------------
+
+
+def sent_by(index: int, seed: int = 0) -> Update:
+    h, v = statistics(seed, 4)
+    plain = prototypes_of_node(np.full((C, D), index + 1.0), [4, 4, 0], index)
+    knowledge = plain.knowledge | {"class-features": h[index], "variance": v[index : index + 1]}
+    weights = {
+        "encoder.weight": np.zeros(3, np.float32),
+        "classifier.weight": np.full((C, D), 10.0**index, np.float32), "classifier.bias": np.full(C, index, np.float32),
+    }  # fmt: skip
+    return Update(plain.node, encode(weights), knowledge, 8, {})
+
+
+def own_head(server: FedPACStrategy, index: int) -> Arrays:
+    sent = server.knowledge_for(node(index), ask())
+    return {name: array for name, array in sent.items() if name.startswith("head/")}
+
+
+def test_each_node_is_sent_its_own_combination_and_nothing_of_the_others() -> None:
+    server = new_strategy(FedPACStrategy)
+    assert server.knowledge_for(node(0), ask()) == {}
+    server.merge_knowledge([sent_by(i) for i in range(4)])
+    h, v = statistics(0, 4)
+    for index, alpha in enumerate(combinations(h, v)):
+        sent = server.knowledge_for(node(index), ask())
+        assert {name: array.shape for name, array in sent.items()} == {
+            "prototypes": (2, D), "labels": (2,), "head/weight": (C, D), "head/bias": (C,)
+        }  # fmt: skip
+        np.testing.assert_allclose(sent["head/weight"], np.full((C, D), alpha @ [1, 10, 100, 1000]), rtol=1e-6)
+        np.testing.assert_allclose(sent["head/bias"], np.full(C, alpha @ [0, 1, 2, 3]), rtol=1e-6)
+        np.testing.assert_allclose(sent["prototypes"], np.full((2, D), 2.5), rtol=1e-6)
+
+
+def test_a_node_that_misses_a_round_keeps_its_head() -> None:
+    server = new_strategy(FedPACStrategy)
+    server.merge_knowledge([sent_by(0), sent_by(2)])
+    before = own_head(server, 2)
+    server.merge_knowledge([sent_by(0, seed=1), sent_by(1, seed=1)])
+    after = own_head(server, 2)
+    assert all(np.array_equal(before[name], after[name]) for name in before) and before
+    assert not own_head(server, 3)
+    assert server.knowledge["nodes"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("params", "wanted"),
+    [
+        ({}, {"prototypes", "counts", "class-features", "variance"}),
+        ({"lambda_align": 0.0}, {"class-features", "variance"}),
+        ({"combine_heads": False}, {"prototypes", "counts"}),
+        ({"combine_heads": False, "lambda_align": 0.0}, set()),
+    ],
+)
+def test_what_is_switched_off_does_not_travel(params: dict[str, object], wanted: set[str]) -> None:
+    server = new_strategy(FedPACStrategy, **params)
+    whole = sent_by(0).knowledge
+    check_knowledge(server, {name: whole[name] for name in wanted})
+    for name in wanted:
+        with pytest.raises(Refused):
+            check_knowledge(server, {n: whole[n] for n in wanted - {name}})
+    server.merge_knowledge([sent_by(0), sent_by(1)])
+    assert ("head/weight" in server.knowledge_for(node(0), ask())) == ("variance" in wanted)
+    assert ("prototypes" in server.knowledge) == ("prototypes" in wanted)
