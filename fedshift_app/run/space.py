@@ -49,7 +49,7 @@ def needed(
     domains, classes = len(config.dataset.domains), strategy.federation.num_classes
     about_nodes = len(nodes) * (300 + 8 * classes)  # in the JSON file of a checkpoint
     weights = sum(len(array.data) for array in initial.values())
-    shared = weights * (1 + config.server.moments) + _knowledge(strategy, len(nodes)) + about_nodes
+    shared = weights * (1 + config.server.moments) + _knowledge(strategy, initial, len(nodes)) + about_nodes
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
     text = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
@@ -101,7 +101,7 @@ def taken(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _knowledge(strategy: DomainStrategy, nodes: int) -> int:
+def _knowledge(strategy: DomainStrategy, initial: ArrayRecord, nodes: int) -> int:
     """Return the bytes of what the strategy keeps besides weights: as it is, or before round 1 of every node's share.
 
     A dimension that is a node's own is taken for the number of classes.
@@ -115,7 +115,7 @@ def _knowledge(strategy: DomainStrategy, nodes: int) -> int:
         [sizes.get(part, classes) if isinstance(part, str) else part for part in shape]
         for shape in strategy.expected().values()
     )
-    return (nodes + 1) * sum(4 * math.prod(shape) for shape in shapes)
+    return (nodes + 1) * sum(4 * math.prod(shape) for shape in shapes) + strategy.state_bytes(initial, nodes)
 
 
 def _kept(config: RunConfig, weights: int) -> int:
