@@ -81,6 +81,9 @@ def left_behind(mark: str) -> set[int]:
     [
         pytest.param([], id="fedavg"),
         pytest.param(["method=fedcode", "rounds=2"], id="private-parts"),
+        pytest.param(["method=fdse", "rounds=2"], id="arrays-for-each-node"),
+        pytest.param(["method=fedheal", "rounds=2"], id="server-state"),
+        pytest.param(["method=fedsr", "rounds=2"], id="drawn-features"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),

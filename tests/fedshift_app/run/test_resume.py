@@ -37,6 +37,8 @@ PRIVATE = {
     "fedicon": "method.classifier_rounds=2 method.classifier_training=local",
     "fedseproto": "train.epochs=2",
     "i2pfl": "method.augproto_scope=round",
+    "fdse": "",
+    "fedsr": "",
 }
 
 
