@@ -145,6 +145,13 @@ class DomainStrategy(FedAvg):
         """Return one weight per update, summing to 1; by default the share of training images."""
         return shares([update.num_examples for update in updates])
 
+    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
+        """Return how large ``state`` will be after a round of so many nodes; asked before round 1, for the disk's sake.
+
+        A method whose state grows with the weights overrides this.
+        """
+        return 0
+
     def start_run(self, weights: ArrayRecord) -> None:
         """Prepare ``knowledge`` and ``state`` once, before round 1 of a run; ``weights`` are the initial ones.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +42,19 @@ def feature_stages(encoder: nn.Module) -> Stages | None:
 
 
 def stages_of(blocks: Sequence[nn.Module], rest: Callable[[Tensor], Tensor]) -> Stages:
-    """Return stages that are modules; the last convolution of each says how wide its map is."""
+    """Return stages that are modules; the last convolution of each, or what is in its place, says its width."""
     return Stages(tuple(blocks), tuple(_width(block) for block in blocks), rest)
 
 
 def _width(block: nn.Module) -> int:
-    return [layer for layer in block.modules() if isinstance(layer, nn.Conv2d)][-1].out_channels
+    """Return the channels of the last layer that says how many it has; one made of others speaks for them."""
+    inside: set[nn.Module] = set()
+    found = 0
+    for layer in block.modules():
+        if layer not in inside and isinstance(getattr(layer, "out_channels", None), int):
+            found = cast(int, layer.out_channels)
+            inside |= set(layer.modules())
+    return found
 
 
 def pooled(f: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -244,7 +244,7 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
         return found | _personal(record, checkpoint, node, personal)
     if bool(personal) != shared:
         raise ConfigError(_not_so(record, checkpoint, personal))
-    if needed.knowledge and not shared:
+    if needed.knowledge:
         _check_same_for_all(record, checkpoint, needed.knowledge)
     return found
 
@@ -306,10 +306,10 @@ def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str
     for other in others:
         for name in names:
             if name not in other or first[name].tobytes() != other[name].tobytes():
-                raise ConfigError(
-                    f"save: the server gives each node {name} of its own: give --node, one of "
-                    f"{_listed(checkpoint.nodes)}"
-                )
+                told = f"save: the server gives each node {name} of its own"
+                if record.deployed:
+                    raise ConfigError(f"{told}, which no file for all nodes can hold")
+                raise ConfigError(f"{told}: give --node, one of {_listed(checkpoint.nodes)}")
 
 
 def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured | None:

@@ -50,7 +50,9 @@ def needed(
     about_nodes = len(nodes) * (300 + 8 * classes)  # in the JSON file of a checkpoint
     weights = sum(len(array.data) for array in initial.values())
     shared = (
-        weights * (1 + config.server.moments + strategy.keeps_shared) + _knowledge(strategy, len(nodes)) + about_nodes
+        weights * (1 + config.server.moments + strategy.keeps_shared)
+        + _knowledge(strategy, initial, len(nodes))
+        + about_nodes
     )
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
@@ -103,7 +105,7 @@ def taken(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _knowledge(strategy: DomainStrategy, nodes: int) -> int:
+def _knowledge(strategy: DomainStrategy, initial: ArrayRecord, nodes: int) -> int:
     """Return the bytes of what the strategy keeps besides weights: as it is, or before round 1 of every node's share.
 
     A dimension that is a node's own is taken for the number of classes.
@@ -117,7 +119,7 @@ def _knowledge(strategy: DomainStrategy, nodes: int) -> int:
         [sizes.get(part, classes) if isinstance(part, str) else part for part in shape]
         for shape in strategy.expected().values()
     )
-    return (nodes + 1) * sum(4 * math.prod(shape) for shape in shapes)
+    return (nodes + 1) * sum(4 * math.prod(shape) for shape in shapes) + strategy.state_bytes(initial, nodes)
 
 
 def _kept(config: RunConfig, weights: int) -> int:

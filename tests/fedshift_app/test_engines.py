@@ -86,6 +86,9 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fedpac", "rounds=2"], id="a-head-for-each-node"),
         pytest.param(["method=fedala", "rounds=3"], id="its-own-past-model"),
         pytest.param(["method=copa", "rounds=2"], id="a-head-for-each-domain"),
+        pytest.param(["method=fdse", "rounds=2"], id="arrays-for-each-node"),
+        pytest.param(["method=fedheal", "rounds=2"], id="server-state"),
+        pytest.param(["method=fedsr", "rounds=2"], id="drawn-features"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),

@@ -42,6 +42,8 @@ PRIVATE = {
     "feddyn": "aggregation.weights=ga",
     "scaffold": "",
     "fedrep": "",
+    "fdse": "",
+    "fedsr": "",
 }
 
 

@@ -1,0 +1,243 @@
+"""FDSE client [Wang et al., 2025].
+
+Paper: "Federated Learning with Domain Shift Eraser", Zheng Wang, Zihui Wang, Zheng Wang, Xiaoliang Fan, Cheng Wang,
+CVPR 2025; https://arxiv.org/abs/2503.13063. Reference code: WwZzz/FDSE_CVPR25, commit 01f7bd7 (``algorithm/fdse.py``).
+
+Each convolution and each linear layer of the encoder becomes an extractor of half its channels (``dfe``), which all
+nodes share, and an eraser (``dse``) of the node's own that makes the other half and whose BatchNorm sees no other node.
+
+Deviations: (1) the term compares each channel's mean and variance with the global ones, where the released code mixes
+channels and layers (``kl=released``); (2) a network's own BatchNorm stays in its place behind the layer, and its
+activations where they were; a linear layer of an odd width loses the one channel too many, as its convolutions do;
+(3) a batch of one image, where a layer has one value for each channel, goes by running statistics.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clients.base import DomainClient
+from clients.losses import fdse as terms_of_fdse
+from clients.losses.fdse import Outcome, Running
+from clients.models.networks import Blueprint, SplitModel, batchnorm_names, initialised
+from clients.training.arrays import view
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.params import Params
+
+ERASED_BY = 3  # height and width of an eraser's depth-wise convolution of a map
+PRIVATE = (".dse_bn.running_mean", ".dse_bn.running_var", ".dse_bn.num_batches_tracked")
+
+
+class FDSEParams(Params):
+    """The node's side of FDSE; values are those of the authors' configuration for PACS."""
+
+    lambda_kl: float = Field(0.5, ge=0)  # weight of the term, from round 2 on; 0.05 on Office-Caltech
+    beta: float = Field(0.001, ge=0)  # how much more later layers weigh in it; 0.05 on Office-Caltech
+    kl: Literal["gaussian", "released"] = "gaussian"  # of each channel, or as the released code computes it
+
+
+# --- the layers ------------------------------------------------------------------------------------
+
+
+class _AnyBatch(nn.BatchNorm2d):
+    """BatchNorm that goes by its running statistics where there is one value for each channel, hence no variance."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (B, C, H, W)."""
+        if self.training and x.numel() == self.num_features:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
+class Erased(nn.Module):
+    """What stands in the place of a convolution or a linear layer: extractor, eraser, and both halves side by side.
+
+    x1 = BN_dse(dfe(x)); the output is [x1, dse(x1)] + bias, and BN_dfe of it where the network has no BatchNorm there.
+
+    Args:
+        layer: Whose place it takes.
+        norm: The network's own BatchNorm behind it, which stays where it is; None if there is none.
+
+    Attributes:
+        out_channels: Of the whole, those of the layer.
+        watched: Keep the statistics of each training pass.
+        seen: Mean and variance of the output by channel, (C,) each, before BN_dfe.
+    """
+
+    def __init__(self, layer: nn.Conv2d | nn.Linear, norm: _BatchNorm | None) -> None:
+        super().__init__()
+        self.is_flat = isinstance(layer, nn.Linear)
+        if isinstance(layer, nn.Linear):
+            self.out_channels = layer.out_features
+            half, size = (self.out_channels + 1) // 2, 1
+            self.dfe_conv = nn.Conv2d(layer.in_features, half, 1)
+        else:
+            self.out_channels = layer.out_channels
+            half, size = (self.out_channels + 1) // 2, ERASED_BY
+            like = cast(Any, layer)  # torch types what a convolution has more loosely than what it takes
+            self.dfe_conv = nn.Conv2d(
+                layer.in_channels, half, like.kernel_size, like.stride, like.padding, like.dilation
+            )
+        self.dse_bn = _AnyBatch(half)
+        self.dse_conv = nn.Conv2d(half, half, size, padding=size // 2, groups=half, bias=False)
+        self.dfe_bias = nn.Parameter(torch.zeros(self.out_channels))
+        self.dfe_bn = _AnyBatch(self.out_channels) if norm is None else None
+        self._behind = (norm,)  # in a tuple: it is the network's, not a part of this layer
+        self.watched = False
+        self.seen: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def norm(self) -> _BatchNorm:
+        """The BatchNorm that is given the output."""
+        return cast(_BatchNorm, self._behind[0] if self.dfe_bn is None else self.dfe_bn)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, C_in, H, W) as the layer did, or (B, D_in) to (B, D)."""
+        x1 = self.dse_bn(self.dfe_conv(x[..., None, None] if self.is_flat else x))
+        y = torch.cat([x1, self.dse_conv(x1)], dim=1)[:, : self.out_channels] + self.dfe_bias[:, None, None]
+        if self.watched and self.training:
+            var, mean = torch.var_mean(y.float(), dim=(0, 2, 3), correction=0)
+            self.seen = mean, var
+        if self.dfe_bn is not None:
+            y = self.dfe_bn(y)
+        return y.flatten(1) if self.is_flat else y
+
+
+def erased(model: SplitModel, name: str) -> SplitModel:
+    """Put an :class:`Erased` in the place of each convolution and linear layer of a model's encoder.
+
+    Args:
+        model: The plain network; the new layers' weights come from torch's global generator.
+        name: Of the network, for messages.
+
+    Raises:
+        ConfigError: If the encoder has other layers with weights, or none that can be replaced.
+    """
+    _check_layers(model.encoder, name)
+    replaced = 0
+    for parent in list(model.encoder.modules()):
+        children = list(parent.named_children())
+        for place, (key, layer) in enumerate(children):
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                after = children[place + 1][1] if place + 1 < len(children) else None
+                width = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+                fits = isinstance(after, _BatchNorm) and after.num_features == width
+                setattr(parent, key, Erased(layer, after if fits else None))  # type: ignore[arg-type]
+                replaced += 1
+    if not replaced:
+        raise ConfigError(f"method fdse: the network {name!r} has no convolution or linear layer to erase shift behind")
+    return model
+
+
+def _check_layers(encoder: nn.Module, name: str) -> None:
+    for path, module in encoder.named_modules():
+        if not list(module.parameters(recurse=False)) or isinstance(module, _BatchNorm | nn.Linear):
+            continue
+        if type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros":
+            continue
+        kind = f"{type(module).__name__} of {module.groups} groups" if isinstance(module, nn.Conv2d) else None
+        raise ConfigError(
+            f"method fdse is made of plain convolutions, linear layers and BatchNorm; the network {name!r} has "
+            f"{path or 'an encoder that is'}: {kind or type(module).__name__}"
+        )
+
+
+def layers_of(model: nn.Module) -> Iterator[tuple[str, Erased]]:
+    """Yield the erased layers with their names, from the images on."""
+    for name, module in model.named_modules():
+        if isinstance(module, Erased):
+            yield name, module
+
+
+# --- the client ------------------------------------------------------------------------------------
+
+
+class FDSEClient(DomainClient):
+    """Cross-entropy + lambda times the shift of statistics behind erasers that are the node's own."""
+
+    params_model = FDSEParams
+    params: FDSEParams
+
+    @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse to train without BatchNorm's statistics."""
+        if model.bn not in ("average", "local"):
+            raise ConfigError(
+                f"method fdse goes by BatchNorm's statistics: model.bn={model.bn}; allowed are average, local"
+            )
+
+    @classmethod
+    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+        """Build the network with FedAvg's classifier and erased layers."""
+        plain = super().build_model(plan, params)
+        return initialised(plan.seed, "fdse", lambda: erased(plain, plan.config.name))
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Return the statistics of the erasers' BatchNorm; with ``bn=local`` all BatchNorm."""
+        own = frozenset(name for name in model.state_dict() if name.endswith(PRIVATE))
+        return own | (batchnorm_names(model) if config.bn == "local" else frozenset())
+
+    def received(self) -> None:
+        """Put the node's own erasers, which the server mixed, in the place of the mean ones.
+
+        Raises:
+            FedShiftError: If they are not those of the model.
+        """
+        state = self.model.state_dict()
+        for name in self.knowledge:
+            array = self.knowledge[name]
+            if name not in self._erasers or tuple(array.shape) != tuple(state[name].shape):
+                raise FedShiftError(f"the server's {name} of shape {array.shape} is no eraser of this network")
+            state[name].copy_(view(array))
+
+    def start_round(self, server_round: int) -> None:
+        """Watch the layers from round 2 on, and keep the global statistics as they came."""
+        self._layers = [layer for _, layer in layers_of(self.model)]
+        watched = server_round > 1 and self.params.lambda_kl > 0
+        self._global = [(_copy(layer.norm.running_mean), _copy(layer.norm.running_var)) for layer in self._layers]
+        self._running = Running()
+        for layer in self._layers:
+            layer.watched, layer.seen = watched, None
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return cross-entropy and the term, which is over the layers that train."""
+        terms = super().loss(batch)
+        outcomes = list(self._outcomes())
+        if outcomes and self.params.kl == "gaussian":
+            terms["kl"] = self.params.lambda_kl * terms_of_fdse.shift(outcomes, self.params.beta)
+        elif outcomes:
+            found = terms_of_fdse.shift_as_released(outcomes, self.params.beta, self._running)
+            terms["kl"] = self.params.lambda_kl * found
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Watch no more; contribute nothing."""
+        for layer in self._layers:
+            layer.watched, layer.seen = False, None
+        return super().finish_round(server_round)
+
+    @property
+    def _erasers(self) -> frozenset[str]:
+        tensors = ("dse_bn.weight", "dse_bn.bias", "dse_conv.weight")
+        return frozenset(f"{name}.{tensor}" for name, _ in layers_of(self.model) for tensor in tensors)
+
+    def _outcomes(self) -> Iterator[Outcome]:
+        for layer, (mean, var) in zip(self._layers, self._global, strict=True):
+            if layer.seen is not None:
+                momentum = cast(float, layer.norm.momentum)
+                yield Outcome(*layer.seen, mean, var, layer.norm.eps, momentum)
+                layer.seen = None
+
+
+def _copy(statistics: Tensor | None) -> Tensor:
+    assert statistics is not None  # BatchNorm here has running ones
+    return statistics.clone()

@@ -1,0 +1,165 @@
+"""FedSR client [Nguyen et al., 2022].
+
+Paper: "FedSR: A Simple and Effective Domain Generalization Method for Federated Learning", A. Tuan Nguyen,
+Philip Torr, Ser-Nam Lim, NeurIPS 2022; https://openreview.net/forum?id=mrt90D00aQX. Reference code:
+atuannguyen/FedSR, commit ba8d894.
+
+Symbols: z ~ N(mu(x), sigma(x)^2) representation, r(z|y) = N(m_y, s_y^2) what it is held to, learned on the node,
+c a learned number that mu and sigma are multiplied with there.
+
+Deviations: (1) local epochs, where the code counts steps; (2) the samples at test are the same for all images, so
+that the score of an image depends on no other and can be repeated.
+"""
+
+import math
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients import losses
+from clients.base import DomainClient
+from clients.losses import fedsr as terms_of_fedsr
+from clients.losses.fedsr import Length
+from clients.models.networks import Blueprint, SplitModel, initialised
+from clients.training import precision
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import Params
+from fedshift_wire.seeding import torch_seed
+
+PRIVATE = "reference."  # m, s and c never travel
+LEAST = 1e-6  # a deviation is this at least: softplus of a number far below zero is 0
+
+
+class FedSRParams(Params):
+    """The node's side of FedSR."""
+
+    alpha_l2r: float = Field(0.01, ge=0)  # weight of the length; 0 turns the term off
+    alpha_cmi: float = Field(0.001, ge=0)  # weight of the conditional information; 0 turns the term off
+    l2r: Length = "norm"  # as in the code, or squared as printed
+    z_dim: int | None = Field(None, ge=1, le=65536)  # width of z; null: that of the network's features
+    test: Literal["samples", "mean"] = "samples"  # what is classified at test: samples of z, probabilities averaged; mu
+    test_samples: int = Field(20, ge=1, le=1000)
+
+
+class Reference(nn.Module):
+    """r(z|y), and the number c by which p(z|x) is scaled when both are compared."""
+
+    def __init__(self, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(num_classes, width))
+        self.deviation = nn.Parameter(torch.ones(num_classes, width))  # before softplus
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+class GaussianModel(SplitModel):
+    """A network with a layer that gives mu and sigma between encoder and classifier.
+
+    Attributes:
+        gaussian: Features (B, F) to (B, 2 D).
+        reference: Private.
+        seen: mu and sigma of the last training pass, (B, D) each, float32.
+    """
+
+    def __init__(self, network: SplitModel, width: int) -> None:
+        super().__init__(network.encoder, width, network.num_classes)
+        if width == network.feature_dim:
+            self.classifier = network.classifier
+        self.gaussian = nn.Linear(network.feature_dim, 2 * width)
+        self.reference = Reference(network.num_classes, width)
+        self.seen: tuple[Tensor, Tensor] | None = None
+        self._rng: torch.Generator | None = None
+
+    def start_round(self, rng: torch.Generator) -> None:
+        """Take this round's noise from a CPU generator; it is drawn on the model's device."""
+        self.seen = None
+        self._rng = torch.Generator(self.classifier.weight.device)
+        self._rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+
+    def distribution(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mu and sigma of images (B, 3, H, W), (B, D) each, float32."""
+        mean, raw = self.gaussian(self.encoder(x)).float().chunk(2, dim=1)
+        return mean, F.softplus(raw).clamp(min=LEAST)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return z (B, D) and its logits (B, C): a sample in training, else mu."""
+        mean, deviation = self.distribution(x)
+        z = mean
+        if self.training:
+            if self._rng is None:
+                raise RuntimeError("fedsr: call start_round before training")
+            self.seen = mean, deviation
+            z = mean + deviation * torch.randn(mean.shape, generator=self._rng, device=mean.device)
+        return z, self.classifier(z)
+
+
+class FedSRClient(DomainClient):
+    """Cross-entropy of a sample + alpha_L2R times its length + alpha_CMI times its divergence from r(z|y)."""
+
+    params_model = FedSRParams
+    params: FedSRParams
+    model: GaussianModel
+
+    @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse a width of z that the head does not have."""
+        if cast(FedSRParams, params).z_dim is not None and model.head != "linear":
+            raise ConfigError(f"method.z_dim needs model.head=linear, found {model.head}: z is as wide as the features")
+
+    @classmethod
+    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+        """Build the network with FedAvg's initial weights, the layer of z and what z is held to."""
+        network = super().build_model(plan, params)
+        width = cast(FedSRParams, params).z_dim or network.feature_dim
+        return initialised(plan.seed, "fedsr", lambda: GaussianModel(network, width))
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Return the names of r(z|y), and of BatchNorm if ``bn = local``."""
+        own = frozenset(name for name in model.state_dict() if name.startswith(PRIVATE))
+        return own | super().private(model, config, params)
+
+    @classmethod
+    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+        """Tell whether nodes are scored with models of their own: r(z|y) classifies nothing."""
+        return bool(super().private(model, config, params))
+
+    def start_round(self, server_round: int) -> None:
+        """Take the round's noise."""
+        self.model.start_round(self.torch_rng("fedsr", server_round))
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return cross-entropy and both terms, weighted."""
+        p = self.params
+        z, logits = self.forward(batch.x)
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        assert self.model.seen is not None
+        mean, deviation = self.model.seen
+        self.model.seen = None
+        if p.alpha_l2r > 0:
+            terms["l2r"] = p.alpha_l2r * terms_of_fedsr.length(z, p.l2r)
+        if p.alpha_cmi > 0:
+            held = self.model.reference
+            class_mean, class_deviation = held.mean[batch.y], F.softplus(held.deviation)[batch.y]
+            terms["cmi"] = p.alpha_cmi * terms_of_fedsr.conditional_information(
+                mean * held.scale, deviation * held.scale, class_mean, class_deviation
+            )
+        return terms
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return logits of mu (B, C), or the logarithm of what samples of z say on average."""
+        if self.params.test == "mean":
+            return super().predict(x)
+        with precision.autocast(self.setup.train.precision, self.setup.device):
+            mean, deviation = self.model.distribution(x)
+            z = mean + deviation * self._test_noise().to(mean.device)[:, None]  # S x B x D
+            logits = self.model.classifier(z.flatten(0, 1)).float().unflatten(0, z.shape[:2])
+        return torch.logsumexp(logits.log_softmax(dim=2), dim=0) - math.log(self.params.test_samples)
+
+    def _test_noise(self) -> Tensor:
+        rng = torch.Generator().manual_seed(torch_seed(self.setup.seed, "fedsr-test"))
+        return torch.randn(self.params.test_samples, self.model.feature_dim, generator=rng)

@@ -1,0 +1,275 @@
+"""FDSE on a node: its layers against NumPy, which networks it takes, what stays, what a node does with its erasers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from support import C, as64, batch, client_setup, drawn, fit, image_set, new_client, refusal_of, same, shared, weights
+from torch import nn
+
+from clients.base import DomainClient
+from clients.fdse import Erased, FDSEClient, FDSEParams, erased, layers_of
+from clients.losses.fdse import layer_weights
+from clients.models.networks import SplitModel, build
+from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.training.settings import ImageConfig
+from fedshift_wire.errors import ConfigError, FedShiftError
+from strategies.fdse import is_eraser
+
+TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}
+Float = NDArray[np.float64]
+
+
+def client(params: dict[str, Any] | None = None, **options: Any) -> FDSEClient:
+    return new_client(FDSEClient, params, **{"train_set": image_set(16, classes=C)} | TRAIN | options)
+
+
+def moved(module: nn.Module) -> None:
+    """Give each tensor numbers of its own, variances above 0."""
+    for place, (name, tensor) in enumerate(module.state_dict().items()):
+        if tensor.is_floating_point():
+            tensor.copy_(0.3 * drawn(place, *tensor.shape) + (1.5 if "var" in name else 0.1))
+
+
+# --- the layers ------------------------------------------------------------------------------------
+
+
+def convolved(x: Float, w: Float, stride: int, padding: int, groups: int = 1) -> Float:
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    out, width, kernel, _ = w.shape
+    side = (x.shape[2] - kernel) // stride + 1
+    found = np.zeros((len(x), out, side, side))
+    for c in range(out):
+        first = c // (out // groups) * width
+        for i in range(side):
+            for j in range(side):
+                window = x[:, first : first + width, i * stride : i * stride + kernel, j * stride : j * stride + kernel]
+                found[:, c, i, j] = (window * w[c]).sum(axis=(1, 2, 3))
+    return found
+
+
+def normalised(x: Float, state: dict[str, Float], name: str, training: bool) -> Float:
+    mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+    if not training:
+        mean, var = state[f"{name}.running_mean"], state[f"{name}.running_var"]
+    by = [array[:, None, None] for array in (mean, np.sqrt(var + 1e-5), state[f"{name}.weight"], state[f"{name}.bias"])]
+    return np.asarray((x - by[0]) / by[1] * by[2] + by[3])
+
+
+def by_hand(layer: Erased, x: Float, stride: int, padding: int, training: bool) -> Float:
+    state = {name: as64(tensor) for name, tensor in layer.state_dict().items()}
+    x1 = convolved(x, state["dfe_conv.weight"], stride, padding) + state["dfe_conv.bias"][:, None, None]
+    x1 = normalised(x1, state, "dse_bn", training)
+    kernel = state["dse_conv.weight"]
+    x2 = convolved(x1, kernel, 1, kernel.shape[2] // 2, groups=len(kernel))
+    y = np.concatenate([x1, x2], axis=1)[:, : layer.out_channels] + state["dfe_bias"][:, None, None]
+    return y if layer.dfe_bn is None else normalised(y, state, "dfe_bn", training)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("width", "own_norm"), [(6, True), (5, True), (4, False)])
+def test_a_convolution_against_numpy(width: int, own_norm: bool, training: bool) -> None:
+    norm = None if own_norm else nn.BatchNorm2d(width)
+    layer = Erased(nn.Conv2d(3, width, 3, stride=2, padding=1), norm).train(training)
+    moved(layer)
+    x = drawn(1, 4, 3, 7, 7)
+    wanted = by_hand(layer, as64(x), 2, 1, training)
+    layer.watched = True
+    found = layer(x)
+    np.testing.assert_allclose(as64(found), wanted, rtol=1e-3, atol=1e-5)
+    assert (layer.seen is not None) == training
+    if layer.seen is not None and not own_norm:
+        np.testing.assert_allclose(as64(layer.seen[0]), wanted.mean(axis=(0, 2, 3)), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(as64(layer.seen[1]), wanted.var(axis=(0, 2, 3)), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("width", [6, 5])
+def test_a_linear_layer_is_a_convolution_of_one_pixel(width: int, training: bool) -> None:
+    layer = Erased(nn.Linear(7, width), None).train(training)
+    moved(layer)
+    x = drawn(1, 4, 7)
+    wanted = by_hand(layer, as64(x)[..., None, None], 1, 0, training)[..., 0, 0]
+    np.testing.assert_allclose(as64(layer(x)), wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "number", "own"), [("cnn", 3, 3), ("cnn_bn", 3, 1), ("cnn3", 4, 4), ("resnet10", 12, 0)]
+)
+def test_our_networks_keep_their_shape_and_their_batchnorm(model: str, number: int, own: int) -> None:
+    made, plain = client(model=model).model, build(model, C, 0)
+    layers = dict(layers_of(made))
+    assert len(layers) == number
+    assert sum(layer.dfe_bn is not None for layer in layers.values()) == own
+    assert type(made) is SplitModel
+    names = {name for name, module in plain.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    assert names <= {name for name, module in made.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    for (_, layer), (_, was) in zip(
+        layers.items(), ((n, m) for n, m in plain.encoder.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)),
+        strict=True,
+    ):  # fmt: skip
+        assert layer.out_channels == (was.out_features if isinstance(was, nn.Linear) else was.out_channels)
+    z, logits = made.eval()(drawn(0, 2, 3, 32, 32))
+    assert (tuple(z.shape), tuple(logits.shape)) == ((2, plain.feature_dim), (2, C))
+    assert torch.equal(made.classifier.weight, plain.classifier.weight)
+    # The BatchNorm behind a layer is the one that it is held to.
+    for layer in layers.values():
+        assert layer.norm.num_features == layer.out_channels
+        assert any(layer.norm is module for module in made.modules())
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = weights(client())
+    torch.manual_seed(2)
+    again, other = weights(client()), weights(client(initial=1))
+    assert same(list(first.values()), list(again.values()))
+    assert not np.array_equal(first["encoder.0.dse_conv.weight"], other["encoder.0.dse_conv.weight"])
+
+
+class _Odd(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "told"),
+    [
+        (nn.LayerNorm(4), "layer: LayerNorm"),
+        (nn.Conv2d(4, 4, 3, groups=2), "layer: Conv2d of 2 groups"),
+        (nn.MultiheadAttention(4, 2), "layer: MultiheadAttention"),
+        (nn.ReLU(), "no convolution or linear layer"),
+    ],
+)
+def test_other_networks_are_refused_by_name(layer: nn.Module, told: str) -> None:
+    message = refusal_of(ConfigError, erased, SplitModel(_Odd(layer), 4, C), "mine")
+    assert told in message
+    assert "'mine'" in message
+
+
+@pytest.mark.parametrize("bn", ["freeze", "group"])
+def test_it_needs_batchnorm_that_learns(bn: str) -> None:
+    setup = client_setup(bn=bn)
+    told = refusal_of(ConfigError, FDSEClient.check_run, FDSEParams(), setup.model, setup.train, setup.images)
+    assert "allowed are average, local" in told
+
+
+# --- on a node -------------------------------------------------------------------------------------
+
+
+def test_what_stays_and_what_both_sides_call_erasers() -> None:
+    made = client(model="cnn_bn")
+    assert set(weights(made)) - set(made.shared_names) == {
+        f"encoder.{i}.dse_bn.{part}"
+        for i in (0, 4, 9)
+        for part in ("running_mean", "running_var", "num_batches_tracked")
+    }
+    assert {name for name in made.shared_names if is_eraser(name)} == made._erasers
+    assert len(made._erasers) == 9
+    assert FDSEClient.personal(made.model, made.setup.model, made.params)
+
+
+def test_own_erasers_take_the_place_of_the_shared_ones_before_training_and_scoring() -> None:
+    made = client()
+    own = {name: np.full(weights(made)[name].shape, 0.25, np.float32) for name in made._erasers}
+    made.knowledge = own
+    given = shared(made)
+    made._take(given)
+    after = weights(made)
+    assert all(np.array_equal(after[name], own[name]) for name in own)
+    others = dict(zip(made.shared_names, given, strict=True))
+    assert all(np.array_equal(after[name], array) for name, array in others.items() if name not in own)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("encoder.0.dfe_bias", (32,)), ("encoder.0.dse_bn.weight", (3,)), ("encoder.9.dse_bn.weight", (3,))],
+)
+def test_a_server_cannot_put_other_things_there(name: str, shape: tuple[int, ...]) -> None:
+    made = client()
+    made.knowledge = {name: np.zeros(shape, np.float32)}
+    assert name in refusal_of(FedShiftError, made._take, shared(made))
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet10"])
+def test_the_term_is_over_what_the_layers_gave_against_the_global_statistics(model: str) -> None:
+    made = client({"lambda_kl": 0.3, "beta": 0.2}, model=model)
+    moved(made.model)
+    state = weights(made)
+    made.start_round(2)
+    made.model.train()
+    given: list[Float] = []
+    norms = {id(layer.norm): name for name, layer in layers_of(made.model)}
+    handles = [
+        module.register_forward_pre_hook(lambda m, x: given.append(as64(x[0])))
+        for module in made.model.modules() if id(module) in norms
+    ]  # fmt: skip
+    terms = made.loss(batch(6))
+    for handle in handles:
+        handle.remove()
+    paths = {id(module): name for name, module in made.model.named_modules()}
+    wanted = 0.0
+    for weight, y, (_, layer) in zip(layer_weights(len(given), 0.2), given, layers_of(made.model), strict=True):
+        path = paths[id(layer.norm)]
+        g, v = (state[f"{path}.running_{part}"].astype(np.float64) for part in ("mean", "var"))
+        axes = tuple(axis for axis in range(y.ndim) if axis != 1)
+        f, s = y.mean(axis=axes), y.var(axis=axes) + 1e-5
+        wanted += weight * float((0.5 * (np.log(s / (v + 1e-5)) + (v + 1e-5 + (g - f) ** 2) / s - 1)).mean())
+    assert list(terms) == ["ce", "kl"]
+    assert float(terms["kl"].detach()) == pytest.approx(0.3 * wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("kl", ["gaussian", "released"])
+def test_the_term_is_there_from_round_two_and_changes_the_weights(kl: str) -> None:
+    made, without = client({"kl": kl, "lambda_kl": 0.05}), client({"lambda_kl": 0})
+    start = shared(made)
+    first, plain = fit(made, 1, start), fit(without, 1, start)
+    assert same(first[0], plain[0])
+    assert "loss/kl" not in first[1]
+    second, plain = fit(made, 2, first[0]), fit(without, 2, first[0])
+    assert "loss/kl" in second[1] and "loss/kl" not in plain[1]
+    assert not same(second[0], plain[0])
+    assert np.isfinite(list(second[1].values())).all()
+    assert all(layer.seen is None and not layer.watched for _, layer in layers_of(made.model))
+
+
+def test_a_client_made_anew_goes_on_from_its_memory() -> None:
+    whole = client()
+    start = shared(whole)
+    fit(whole, 1, start)
+    anew = client()
+    anew.memory = {name: array.copy() for name, array in whole.memory.items()}
+    assert set(anew.memory) == {f"model/{name}" for name in weights(whole) if name not in whole.shared_names}
+    (arrays, told), (wanted, expected) = fit(anew, 2, start), fit(whole, 2, start)
+    assert same(arrays, wanted)
+    assert told == expected
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet10"])
+def test_it_carries_f2dcs_modules(model: str) -> None:
+    made = client(modules=[F2DCModules(F2DCParams())], model=model, train_set=image_set(6, classes=C))
+    fit(made, 1)
+    _, told = fit(made, 2)
+    assert {"loss/ce", "loss/kl", "loss/dfd", "loss/dfc"} <= set(told)
+    assert np.isfinite(list(told.values())).all()
+    assert not any(is_eraser(name) for name in made.shared_names if name.startswith("decoupling."))
+
+
+def test_two_rounds_in_bfloat16_are_finite() -> None:
+    made = client(precision="bf16")
+    fit(made, 1)
+    assert np.isfinite(list(fit(made, 2)[1].values())).all()
+
+
+@pytest.mark.parametrize("wrong", [{"lambda_kl": -1}, {"beta": -0.1}, {"kl": "mean"}, {"lmbd": 1}])
+def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FDSEParams(**wrong)
+
+
+def test_it_is_no_fedavg_with_the_term_off() -> None:
+    assert set(client({"lambda_kl": 0}).shared_names) != set(new_client(DomainClient).shared_names)

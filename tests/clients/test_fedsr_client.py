@@ -1,0 +1,160 @@
+"""FedSR on a node: samples and terms against NumPy, how it is scored, what stays."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from support import (
+    C,
+    D,
+    as64,
+    batch,
+    client_setup,
+    features_of,
+    fit,
+    image_set,
+    new_client,
+    refusal_of,
+    same,
+    shared,
+    weights,
+)
+
+from clients.fedsr import FedSRClient, FedSRParams
+from clients.models.networks import build
+from clients.training.settings import ImageConfig
+from fedshift_wire.errors import ConfigError
+
+TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}
+
+
+def client(params: dict[str, Any] | None = None, **options: Any) -> FedSRClient:
+    return new_client(FedSRClient, params, **{"train_set": image_set(16, classes=C)} | TRAIN | options)
+
+
+def distribution(made: FedSRClient, x: torch.Tensor) -> tuple[Any, Any]:
+    """Return mu and sigma by hand."""
+    state = {name: array.astype(np.float64) for name, array in weights(made).items()}
+    raw = features_of(made.model, x) @ state["gaussian.weight"].T + state["gaussian.bias"]
+    width = raw.shape[1] // 2
+    return raw[:, :width], np.log1p(np.exp(raw[:, width:]))
+
+
+def logits(made: FedSRClient, z: Any) -> Any:
+    state = weights(made)
+    return z @ state["classifier.weight"].T.astype(np.float64) + state["classifier.bias"]
+
+
+@pytest.mark.parametrize("l2r", ["norm", "squared"])
+@pytest.mark.parametrize("z_dim", [None, 10])
+def test_loss_against_numpy(z_dim: int | None, l2r: str) -> None:
+    made = client({"alpha_l2r": 0.2, "alpha_cmi": 0.03, "l2r": l2r, "z_dim": z_dim})
+    with torch.no_grad():
+        for place, parameter in enumerate(made.model.reference.parameters()):
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(place)))
+    made.model.train()
+    made.start_round(2)
+    given = batch(5, classes=C)
+    terms = made.loss(given)
+    mu, sigma = distribution(made, given.x)
+    rng = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=made.torch_rng("fedsr", 2))))
+    z = mu + sigma * as64(torch.randn(mu.shape, generator=rng))
+    state = {name: array.astype(np.float64) for name, array in weights(made).items()}
+    m = state["reference.mean"][given.y]
+    s = np.log1p(np.exp(state["reference.deviation"]))[given.y]
+    c = float(state["reference.scale"])
+    kl = np.log(s / (c * sigma)) + ((c * sigma) ** 2 + (c * mu - m) ** 2) / (2 * s**2) - 0.5
+    norms = np.sqrt((z**2).sum(axis=1))
+    found = logits(made, z)
+    log_p = found - np.log(np.exp(found).sum(axis=1, keepdims=True))
+    wanted = {
+        "ce": -log_p[range(5), given.y].mean(), "cmi": 0.03 * kl.sum(axis=1).mean(),
+        "l2r": 0.2 * (norms if l2r == "norm" else norms**2).mean(),
+    }  # fmt: skip
+    assert set(terms) == set(wanted)
+    for name, value in wanted.items():
+        assert float(terms[name].detach()) == pytest.approx(value, rel=1e-4), name
+
+
+def test_each_batch_has_its_own_noise_and_each_round_the_same_again() -> None:
+    made = client()
+    made.model.train()
+
+    def drawn(server_round: int) -> list[Any]:
+        made.start_round(server_round)
+        with torch.no_grad():
+            return [made.model(batch(4, classes=C).x)[0].numpy() for _ in range(2)]
+
+    first, again, other = drawn(1), drawn(1), drawn(2)
+    assert same(first, again)
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], other[0])
+
+
+def test_scored_by_samples_or_by_the_mean() -> None:
+    made, mean = client({"test_samples": 7}), client({"test": "mean"})
+    x = batch(6, classes=C).x
+    mu, sigma = distribution(made, x)
+    made.model.eval(), mean.model.eval()
+    noise = as64(made._test_noise())
+    assert noise.shape == (7, D)
+    probabilities = []
+    for eps in noise:
+        found = logits(made, mu + sigma * eps)
+        probabilities.append(np.exp(found) / np.exp(found).sum(axis=1, keepdims=True))
+    with torch.no_grad():
+        np.testing.assert_allclose(as64(made.predict(x)), np.log(np.mean(probabilities, axis=0)), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(as64(mean.predict(x)), logits(mean, distribution(mean, x)[0]), rtol=1e-3, atol=1e-4)
+        # The score of an image depends on no other, and can be repeated.
+        whole, alone = made.predict(x), torch.cat([made.predict(x[i : i + 1]) for i in range(6)])
+    np.testing.assert_allclose(whole.numpy(), alone.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_it_is_held_to_stays_and_classifies_nothing() -> None:
+    made = client()
+    start = shared(made)
+    fit(made, 1, start)
+    assert set(made.memory) == {f"model/reference.{part}" for part in ("mean", "deviation", "scale")}
+    assert not any(name.startswith("reference.") for name in made.shared_names)
+    assert not FedSRClient.personal(made.model, made.setup.model, made.params)
+    assert any(array.any() for array in [made.memory["model/reference.mean"]])
+    anew = client()
+    anew.memory = {name: array.copy() for name, array in made.memory.items()}
+    (arrays, told), (wanted, expected) = fit(anew, 2, start), fit(made, 2, start)
+    assert same(arrays, wanted)
+    assert told == expected
+
+
+def test_the_networks_own_weights_begin_as_fedavgs() -> None:
+    state, plain = weights(client()), build("cnn", C, 0).state_dict()
+    assert all(np.array_equal(state[name], tensor.numpy()) for name, tensor in plain.items())
+    assert weights(client({"z_dim": 10}))["classifier.weight"].shape == (C, 10)
+
+
+def test_both_terms_off_train_on_samples_all_the_same() -> None:
+    _, told = fit(client({"alpha_l2r": 0, "alpha_cmi": 0}), 1)
+    assert [name for name in told if name.startswith("loss/")] == ["loss/ce"]
+
+
+def test_a_width_of_its_own_needs_a_linear_head() -> None:
+    setup = client_setup()
+    head = setup.model.model_copy(update={"head": "mlp"})
+    told = refusal_of(ConfigError, FedSRClient.check_run, FedSRParams(z_dim=8), head, setup.train, setup.images)
+    assert "model.head=linear" in told
+    FedSRClient.check_run(FedSRParams(), head, setup.train, setup.images)
+
+
+def test_two_rounds_in_bfloat16_are_finite() -> None:
+    made = client(precision="bf16")
+    fit(made, 1)
+    assert np.isfinite(list(fit(made, 2)[1].values())).all()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"alpha_l2r": -1}, {"alpha_cmi": -1}, {"z_dim": 0}, {"test": "mode"}, {"test_samples": 0}]
+)
+def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FedSRParams(**wrong)

@@ -1,0 +1,152 @@
+"""FDSE on the server: consensus and mixtures against slow versions; who is sent which erasers."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from support import ask, federation, node
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.records import encode
+from strategies.fdse import FDSEServerParams, FDSEStrategy, consensus, is_eraser, mixtures, shortest
+from strategies.federation.updates import Update, decode
+
+SHAPES = {
+    "encoder.0.dfe_conv.weight": (2, 3), "encoder.0.dfe_bias": (4,), "encoder.0.dse_bn.weight": (2,),
+    "encoder.0.dse_bn.bias": (2,), "encoder.0.dse_conv.weight": (2, 1, 3, 3), "encoder.0.dfe_bn.running_mean": (4,),
+    "encoder.0.dfe_bn.num_batches_tracked": (), "classifier.weight": (3, 4),
+}  # fmt: skip
+BUFFERS = ("encoder.0.dfe_bn.running_mean", "encoder.0.dfe_bn.num_batches_tracked")
+
+
+def arrays(seed: int, batches: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    found: Arrays = {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in SHAPES.items()}
+    return found | {BUFFERS[1]: np.array(batches, np.int64)}
+
+
+def strategy(**params: Any) -> FDSEStrategy:
+    return FDSEStrategy(federation(buffers=BUFFERS), FDSEServerParams(**params), lambda *_: None)
+
+
+def played(server: FDSEStrategy, sent: Arrays, replies: dict[int, Arrays]) -> Arrays:
+    server._global = encode(sent)
+    updates = [Update(node(n), encode(told), {}, 10 + n, {}) for n, told in replies.items()]
+    return decode(server.merge(updates, server.node_weights(updates)))
+
+
+def slow_shortest(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the shortest convex combination of three vectors: a fine grid of weights, then a finer one around it."""
+    best, at, step = np.inf, (1 / 3, 1 / 3), 1 / 3
+    for _ in range(16):
+        for i, j in product(range(-6, 7), repeat=2):
+            a, b = at[0] + i * step / 6, at[1] + j * step / 6
+            if min(a, b, 1 - a - b) < -1e-12:
+                continue
+            point = a * vectors[0] + b * vectors[1] + (1 - a - b) * vectors[2]
+            if (length := float(point @ point)) < best:
+                best, found = length, (a, b)
+        at, step = found, step / 2
+    return at[0] * vectors[0] + at[1] * vectors[1] + (1 - at[0] - at[1]) * vectors[2]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_consensus_against_a_search(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    updates = [rng.normal(size=(4, 2)) * scale + (seed % 2) for scale in (0.1, 1.0, 7.0)]
+    norms = [float(np.sqrt(sum(value**2 for value in update.flat))) for update in updates]
+    unit = np.stack([update.ravel() / norm for update, norm in zip(updates, norms, strict=True)])
+    wanted = sum(norms) / 3 * slow_shortest(unit)
+    np.testing.assert_allclose(consensus(updates, [1 / 3] * 3).ravel(), wanted, atol=1e-5)
+
+
+def test_consensus_by_hand() -> None:
+    # Units (1, 0) and (0, 1): the middle, (1/2, 1/2); the mean of the norms 2 and 4 is 3.
+    np.testing.assert_allclose(consensus([np.array([2.0, 0.0]), np.array([0.0, 4.0])], [0.5, 0.5]), [1.5, 1.5])
+    # Against each other they cancel; alike, or alone, they stay.
+    np.testing.assert_allclose(consensus([np.array([2.0]), np.array([-4.0])], [0.5, 0.5]), [0.0], atol=1e-7)
+    np.testing.assert_allclose(consensus([np.array([3.0, 4.0])] * 2, [0.5, 0.5]), [3.0, 4.0])
+    np.testing.assert_allclose(consensus([np.array([3.0, 4.0])], [1.0]), [3.0, 4.0])
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 12])
+def test_no_node_is_moved_against(nodes: int) -> None:
+    """What makes the combination the shortest: its product with each unit update is no less than its square."""
+    rng = np.random.default_rng(nodes)
+    flat = rng.normal(size=(nodes, 40)) + 0.3
+    unit = flat / np.linalg.norm(flat, axis=1, keepdims=True)
+    weights = shortest(unit @ unit.T)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1)
+    point = weights @ unit
+    assert (unit @ point).min() >= float(point @ point) - 1e-9
+
+
+def test_an_update_of_zeros_holds_the_tensor() -> None:
+    found = consensus([np.zeros(3), np.ones(3)], [0.5, 0.5])
+    np.testing.assert_allclose(found, np.zeros(3), atol=1e-9)
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
+def test_mixtures_against_loops(tau: float) -> None:
+    rng = np.random.default_rng(0)
+    tensors = [rng.normal(size=(3, 1, 2)).astype(np.float32) for _ in range(4)]
+    for mine, found in zip(tensors, mixtures(tensors, tau), strict=True):
+        scores = []
+        for other in tensors:
+            dot = sum(float(a) * float(b) for a, b in zip(mine.flat, other.flat, strict=True))
+            norms = [sum(float(a) ** 2 for a in one.flat) ** 0.5 for one in (mine, other)]
+            scores.append(np.exp(dot / (norms[0] * norms[1]) / tau))
+        wanted = sum(s / sum(scores) * other.astype(np.float64) for s, other in zip(scores, tensors, strict=True))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        assert (found.shape, found.dtype) == (mine.shape, mine.dtype)
+
+
+def test_a_tensor_of_zeros_is_like_none() -> None:
+    found = mixtures([np.zeros(2, np.float32), np.array([1, 0], np.float32)], 0.5)
+    np.testing.assert_allclose(found[0], [0.5, 0])  # cosine 0 with both
+    assert np.isfinite(found).all()
+
+
+def test_each_kind_of_tensor_is_merged_in_its_way() -> None:
+    server, sent = strategy(tau=0.3), arrays(0)
+    replies = {n: arrays(n + 1, batches=4 * n) for n in (0, 2, 5)}
+    merged = played(server, sent, replies)
+    assert list(merged) == list(SHAPES)
+    for name, array in merged.items():
+        told = [reply[name] for reply in replies.values()]
+        mean = np.mean([one.astype(np.float64) for one in told], axis=0)
+        mean = mean if array.dtype.kind == "f" else np.rint(mean)
+        if is_eraser(name) or name in BUFFERS:
+            np.testing.assert_allclose(array, mean, rtol=1e-5, atol=1e-6)
+        else:
+            wanted = sent[name] + consensus([one - sent[name] for one in told], [1 / 3] * 3)
+            np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-6)
+            assert not np.allclose(array, mean, atol=1e-3)
+        assert array.dtype == sent[name].dtype
+    assert [name for name in SHAPES if is_eraser(name)] == [name for name in SHAPES if ".dse_" in name]
+
+
+def test_a_node_is_sent_its_own_erasers_and_no_other_ones() -> None:
+    server, sent = strategy(tau=0.1), arrays(0)
+    played(server, sent, {1: arrays(1), 11: arrays(11)})
+    for trains in (True, False):
+        assert server.knowledge_for(node(0), ask(trains=trains)) == {}  # it has the shared mean
+        own = server.knowledge_for(node(1), ask(trains=trains))
+        assert set(own) == {name for name in SHAPES if is_eraser(name)}
+        for name, array in own.items():
+            wanted = mixtures([arrays(1)[name], arrays(11)[name]], 0.1)[0]
+            np.testing.assert_array_equal(array, wanted)
+    kept = server.knowledge_for(node(11), ask())
+    played(server, sent, {1: arrays(7)})  # node 11 is not in this round
+    again = server.knowledge_for(node(11), ask())
+    assert all(np.array_equal(kept[name], again[name]) for name in kept)
+    assert server.knowledge == {}
+
+
+def test_parameters_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        FDSEServerParams(tau=0)

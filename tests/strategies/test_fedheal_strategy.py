@@ -1,0 +1,165 @@
+"""FedHEAL on the server: masks, weights and merge against loops; what it keeps; what both switches leave."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from support import federation, node
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.records import encode
+from strategies.base import DomainStrategy
+from strategies.federation.updates import Update, decode
+from strategies.fedheal import FedHEALParams, FedHEALStrategy, fair_weights
+
+NAMES = {"a.weight": (3, 2), "a.bias": (3,), "b.running_mean": (2,), "b.num_batches_tracked": ()}
+BUFFERS = ("b.running_mean", "b.num_batches_tracked")
+
+
+def arrays(seed: int, batches: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    found: Arrays = {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in NAMES.items()}
+    return found | {"b.num_batches_tracked": np.array(batches, np.int64)}
+
+
+def strategy(rounds: int = 9, **params: Any) -> FedHEALStrategy:
+    return FedHEALStrategy(federation(buffers=BUFFERS, rounds=rounds), FedHEALParams(**params), lambda *_: None)
+
+
+def played(server: DomainStrategy, sent: Arrays, replies: dict[int, Arrays]) -> tuple[list[float], Arrays]:
+    """Let the server merge what nodes trained of what it sent; node n has 10 + n images."""
+    server._global = encode(sent)
+    updates = [Update(node(n, (10, n)), encode(told), {}, 10 + n, {}) for n, told in replies.items()]
+    weights = server.node_weights(updates)
+    merged = decode(server.merge(updates, weights))
+    return weights, {name: array.copy() for name, array in merged.items()}
+
+
+class Slow:
+    """The method with loops over single numbers, and all it knows in plain dictionaries."""
+
+    def __init__(self, tau: float = 0.3, beta: float = 0.4) -> None:
+        self.tau, self.beta = tau, beta
+        self.signs: dict[Any, list[bool]] = {}
+        self.p: dict[int, float] = {}
+        self.steps: dict[int, float] = {}
+
+    def merge(self, sent: Arrays, replies: dict[int, Arrays]) -> tuple[list[float], dict[str, NDArray[np.float64]]]:
+        u: dict[Any, float] = {}
+        m: dict[Any, int] = {}
+        for n, told in replies.items():
+            for name, shape in NAMES.items():
+                for place in np.ndindex(*shape):
+                    key = (n, name, place)
+                    u[key] = float(sent[name][place]) - float(told[name][place])
+                    before = self.signs.setdefault(key, [])
+                    alike = [sign for sign in before if sign == (u[key] >= 0)]
+                    m[key] = 1 if not before else int(len(alike) / len(before) > self.tau)
+                    before.append(u[key] >= 0)
+        d = dict.fromkeys(replies, 0.0)
+        for n in replies:
+            for name in set(NAMES) - set(BUFFERS):
+                d[n] += sum((m[n, name, i] * u[n, name, i]) ** 2 for i in np.ndindex(*NAMES[name])) ** 0.5
+        for n in replies:
+            self.steps[n] = (1 - self.beta) * self.steps.get(n, 0.0) + self.beta * d[n] / sum(d.values())
+            self.p[n] = self.p.get(n, 1 / len(replies)) + self.steps[n]
+        p = {n: self.p[n] / sum(self.p[k] for k in replies) for n in replies}
+        merged = {}
+        for name, shape in NAMES.items():
+            merged[name] = np.zeros(shape)
+            for i in np.ndindex(*shape):
+                counted = sum(p[n] * m[n, name, i] for n in replies)
+                change = sum(p[n] * m[n, name, i] * u[n, name, i] for n in replies)
+                merged[name][i] = float(sent[name][i]) - (change / counted if counted else 0.0)
+        return list(p.values()), merged
+
+
+@pytest.mark.parametrize("tau", [0.3, 0.6])
+def test_rounds_against_loops_with_nodes_that_come_and_go(tau: float) -> None:
+    server, slow = strategy(tau=tau), Slow(tau)
+    sent = arrays(0)
+    left_out = 0
+    for server_round, present in enumerate([(0, 1, 2), (0, 1, 2), (1, 2), (0, 1, 2), (0, 2, 3), (0, 1, 2, 3)], 1):
+        replies = {n: arrays(100 * server_round + n, batches=5 * server_round) for n in present}
+        weights, merged = played(server, sent, replies)
+        wanted, slowly = slow.merge(sent, replies)
+        np.testing.assert_allclose(weights, wanted, rtol=1e-6)
+        for name in NAMES:
+            np.testing.assert_allclose(merged[name], slowly[name], rtol=1e-5, atol=1e-6)
+            assert merged[name].dtype == sent[name].dtype
+            left_out += int((merged[name] == sent[name]).sum()) if server_round > 1 else 0
+        sent = merged
+    assert left_out > 0  # somewhere no update was consistent, and the weight stayed
+
+
+def test_weights_by_hand() -> None:
+    # Distances 3 and 1, beta 0.4: steps 0.3 and 0.1, so 0.8 and 0.6; then they move alike: 0.18 + 0.2, 0.06 + 0.2.
+    p, steps = fair_weights(np.array([0.5, 0.5]), np.zeros(2), np.array([3.0, 1.0]), 0.4)
+    np.testing.assert_allclose(p, [0.8, 0.6])
+    p, steps = fair_weights(p, steps, np.array([7.0, 7.0]), 0.4)
+    np.testing.assert_allclose(steps, [0.38, 0.26])
+    np.testing.assert_allclose(p, [1.18, 0.86])
+
+
+def test_where_nobody_moves_all_weigh_the_same() -> None:
+    sent = arrays(0)
+    weights, merged = played(strategy(), sent, {0: sent, 1: sent})
+    assert weights == [0.5, 0.5]
+    assert all(np.array_equal(merged[name], sent[name]) for name in NAMES)
+
+
+def test_switched_off_it_is_fedavg_bit_for_bit_and_keeps_nothing() -> None:
+    off = strategy(use_mask=False, use_fair=False)
+    plain = DomainStrategy(federation(), DomainStrategy.params_model(), lambda *_: None)
+    replies = {n: arrays(n + 1, n) for n in range(3)}
+    (weights, merged), (wanted, average) = (played(server, arrays(0), replies) for server in (off, plain))
+    assert weights == wanted
+    assert all(merged[name].tobytes() == average[name].tobytes() for name in NAMES)
+    assert off.state == {}
+
+
+def test_each_switch_alone() -> None:
+    sent, replies = arrays(0), {n: arrays(n + 1) for n in range(3)}
+    masks = strategy(use_fair=False)
+    assert played(masks, sent, replies)[0] == [10 / 33, 11 / 33, 12 / 33]
+    assert {key.split("/")[1] for key in masks.state} == {"rounds", "rises"}
+    fair = strategy(use_mask=False)
+    weights, merged = played(fair, sent, replies)
+    assert {key.split("/")[1] for key in fair.state} == {"weight", "step"}
+    for name in ("a.weight", "b.running_mean"):
+        wanted = sum(w * replies[n][name].astype(np.float64) for n, w in enumerate(weights))
+        np.testing.assert_allclose(merged[name], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_buffers_may_be_averaged_without_masks() -> None:
+    server, sent = strategy(mask_buffers=False), arrays(0)
+    for server_round in range(1, 4):
+        replies = {n: arrays(10 * server_round + n) for n in range(2)}
+        weights, merged = played(server, sent, replies)
+        wanted = sum(w * replies[n]["b.running_mean"].astype(np.float64) for n, w in enumerate(weights))
+        np.testing.assert_allclose(merged["b.running_mean"], wanted, rtol=1e-5, atol=1e-6)
+        sent = merged
+    assert not any(name in key for key in server.state for name in BUFFERS)
+
+
+def test_a_count_takes_the_bytes_that_it_needs_and_the_disk_is_told_before() -> None:
+    server = strategy(rounds=300)
+    sent = arrays(0)
+    number = sum(array.size for array in sent.values())
+    assert server.state_bytes(encode(sent), 2) == 2 * 2 * number
+    assert strategy(rounds=9).state_bytes(encode(sent), 2) == 2 * number
+    assert strategy(use_mask=False).state_bytes(encode(sent), 2) == 0
+    played(server, sent, {0: sent})
+    assert server.state["0/rises/a.bias"].dtype == np.uint8
+    server.state |= {"0/rounds": np.array(255), "0/rises/a.bias": np.full(3, 255, np.uint8)}
+    played(server, sent, {0: sent})  # an update of 0 counts as rising
+    assert server.state["0/rises/a.bias"].tolist() == [256] * 3
+    assert server.state["0/rises/a.bias"].dtype == np.uint16
+
+
+@pytest.mark.parametrize("wrong", [{"tau": 1}, {"tau": -0.1}, {"beta": 1.1}, {"threshold": 0.3}])
+def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FedHEALParams(**wrong)
