@@ -90,8 +90,6 @@ class DomainStrategy(FedAvg):
     params_model: ClassVar[type[Params]] = Params
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
-    #: How many times the size of the shared weights ``knowledge`` and ``state`` take, where that is much: for the disk.
-    keeps_shared: ClassVar[int] = 0
 
     def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)
@@ -146,9 +144,9 @@ class DomainStrategy(FedAvg):
         return shares([update.num_examples for update in updates])
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return how large ``state`` will be after a round of so many nodes; asked before round 1, for the disk's sake.
+        """Return how large ``state`` and ``knowledge`` get where they grow with the weights, after a round of so many nodes.
 
-        A method whose state grows with the weights overrides this.
+        Asked before round 1, for the disk's sake.
         """
         return 0
 

@@ -16,8 +16,6 @@ Deviations: (1) buffers and arrays of integers are averaged and have no h (the p
 moved its own state all the same: d lacks that change.
 """
 
-from typing import ClassVar
-
 import numpy as np
 from flwr.app import ArrayRecord
 from pydantic import Field
@@ -45,8 +43,11 @@ class FedDynStrategy(DomainStrategy):
     """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
 
     params_model = FedDynServerParams
-    keeps_shared: ClassVar[int] = 1
     params: FedDynServerParams
+
+    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
+        """Return the size of d: as large as the weights."""
+        return sum(len(array.data) for array in weights.values()) if self.params.alpha else 0
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Weigh each node of the round the same."""

@@ -20,6 +20,7 @@ import math
 from typing import ClassVar
 
 import numpy as np
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_wire.arrays import Arrays
@@ -45,7 +46,6 @@ class ScaffoldStrategy(DomainStrategy):
 
     params_model = ScaffoldServerParams
     contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
-    keeps_shared: ClassVar[int] = 1
     params: ScaffoldServerParams
 
     def expected(self) -> Declaration:
@@ -55,6 +55,10 @@ class ScaffoldStrategy(DomainStrategy):
         sent = decode(self.sent)
         number = sum(math.prod(sent[name].shape) for name in self.federation.trained(sent))
         return {CHANGE: (number,)} if sent else self.contributes
+
+    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
+        """Return the size of c: as large as the weights."""
+        return sum(len(array.data) for array in weights.values()) if self.params.control else 0
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Weigh each node of the round the same."""

@@ -49,11 +49,7 @@ def needed(
     domains, classes = len(config.dataset.domains), strategy.federation.num_classes
     about_nodes = len(nodes) * (300 + 8 * classes)  # in the JSON file of a checkpoint
     weights = sum(len(array.data) for array in initial.values())
-    shared = (
-        weights * (1 + config.server.moments + strategy.keeps_shared)
-        + _knowledge(strategy, initial, len(nodes))
-        + about_nodes
-    )
+    shared = weights * (1 + config.server.moments) + _knowledge(strategy, initial, len(nodes)) + about_nodes
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
     text = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
