@@ -144,7 +144,7 @@ class DomainStrategy(FedAvg):
         return shares([update.num_examples for update in updates])
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return how large ``state`` and ``knowledge`` get where they grow with the weights, after a round of so many nodes.
+        """Return how large ``state`` and ``knowledge`` get after a round of so many nodes, where they grow with these.
 
         Asked before round 1, for the disk's sake.
         """
