@@ -110,7 +110,8 @@ def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> 
 
 def _sends_weights_alone(method: Method) -> bool:
     """Tell whether the server takes weights from the method's nodes, and nothing else."""
-    return not method.strategy_class().contributes and not method.client_class().heterogeneous
+    more = bool(method.strategy_class().contributes or method.numbers)
+    return not more and not method.client_class().heterogeneous
 
 
 def told(privacy: PrivacyConfig, rounds: int) -> str:
