@@ -131,8 +131,8 @@ class FedALAClient(DomainClient):
     def _epoch(self, images: ImageSet, local: dict[str, Tensor], times: int) -> Tensor:
         """Let W learn from each image once, the same batches in each epoch; return the last batch's loss."""
         received, names = self.received_weights, list(self._top)
-        draws = [self.torch_rng(purpose, times) for purpose in ("ala-order", "ala-unused", "ala-unused")]
-        for batch in self.augmented_batches(images, self.setup.train.batch_size, 0, *draws):
+        order, unused = self.torch_rng("ala-order", times), self.torch_rng("ala-unused", times)
+        for batch in self.augmented_batches(images, self.setup.train.batch_size, 0, order, unused, unused):
             loss = losses.cross_entropy(self.forward(batch.x)[1], batch.y)
             gradients = torch.autograd.grad(loss, list(self._top.values()))
             for name, gradient in zip(names, gradients, strict=True):

@@ -133,4 +133,5 @@ def _on_simplex(q: Floats) -> Floats | None:
     beta, _ = nnls(np.vstack([root, np.ones(len(q))]), np.append(np.zeros(len(q)), 1.0))
     alpha: Floats = beta / beta.sum()
     alpha[alpha <= LEAST] = 0
-    return alpha / alpha.sum()
+    alpha /= alpha.sum()
+    return alpha

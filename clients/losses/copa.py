@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from clients.losses.common import cross_entropy
 
@@ -17,6 +18,8 @@ Ensemble = Literal["probabilities", "logits"]
 def logits_by(classifier: nn.Module, head: Head, features: Tensor) -> Tensor:
     """Return the logits (B, C) of features (B, D) by another head of the same form as ``classifier``, in float32."""
     with torch.autocast(features.device.type, enabled=False):
+        if type(classifier) is nn.Linear:  # so that it can be traced, which functional_call cannot
+            return functional.linear(features.float(), head["weight"], head["bias"])
         logits: Tensor = functional_call(classifier, dict(head), (features.float(),))
     return logits
 

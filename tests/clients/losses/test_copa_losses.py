@@ -42,6 +42,13 @@ def test_heads_of_more_than_one_layer() -> None:
     assert not torch.equal(own(z), other(z))
 
 
+def test_a_head_of_one_layer_can_be_traced_and_saved_as_a_program() -> None:
+    z, own, other = drawn(1, B, D), nn.Linear(D, C), nn.Linear(D, C)
+    head = {name: tensor.detach() for name, tensor in other.state_dict().items()}
+    traced = torch.jit.trace(lambda x: terms.logits_by(own, head, x), z)  # type: ignore[no-untyped-call]
+    assert torch.equal(traced(2 * z), other(2 * z))
+
+
 def test_ensemble_against_numpy() -> None:
     logits = 3 * drawn(5, M, B, C)
     mean = np.mean([probabilities(each) for each in as64(logits)], axis=0)
