@@ -6,11 +6,11 @@ Both ends are processes of one run and one user, which trust each other: what go
 import io
 import pickle
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Message
 
 #: The first byte of a parcel.
 ARRAYS, MESSAGE = b"AM"  # to a worker
@@ -18,27 +18,24 @@ READY, REPLY, LINE, BROKEN = b"YRLB"  # from it: it can work; an answer; a log r
 
 
 class Shared:
-    """The arrays that several of the messages on their way hold as the same object, by a number of their own."""
+    """The bytes of arrays that several of the messages on their way hold as one object, by a number of their own."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, tuple[int, Array]] = {}  # with the array: while it is held, no other has its id
+        self._numbers: dict[int, tuple[int, bytes]] = {}  # with the bytes: while they are held, no others have their id
         self._next = 0
 
     def renew(self, messages: Iterable[Message]) -> None:
-        """Hold those of these messages and no others; one that was held already keeps its number."""
-        arrays = {id(array): array for message in messages for array in _arrays(message)}
-        times = Counter(id(array) for message in messages for array in _arrays(message))
+        """Hold those of these messages and no others; what was held already keeps its number."""
+        held = [data for message in messages for data in _data(message)]
+        times = Counter(map(id, held))
         before, self._numbers = self._numbers, {}
-        for key, array in arrays.items():
-            if times[key] > 1:
-                if key in before:
-                    self._numbers[key] = before[key]
-                else:
-                    self._numbers[key] = self._next, array
-                    self._next += 1
+        for data in held:
+            if times[id(data)] > 1 and id(data) not in self._numbers:
+                self._numbers[id(data)] = before.get(id(data)) or (self._next, data)
+                self._next += 1
 
     def number(self, thing: object) -> int | None:
-        """Return the number of an array; None for anything else."""
+        """Return the number of some bytes; None for anything else."""
         held = self._numbers.get(id(thing))
         return None if held is None else held[0]
 
@@ -49,14 +46,13 @@ class Shared:
             known: The numbers that it has; those that it has then are put in their place.
         """
         held = dict(self._numbers.values())
-        new = {number: array for number, array in held.items() if number not in known}
+        new = {number: data for number, data in held.items() if number not in known}
         gone = known - held.keys()
         if not new and not gone:
             return None
         known.clear()
         known.update(held)
-        fields = {number: (a.dtype, a.shape, a.stype, a.data) for number, a in new.items()}
-        return _parcel(ARRAYS, pickle.dumps((gone, fields), pickle.HIGHEST_PROTOCOL))
+        return told(ARRAYS, (gone, new))
 
 
 @dataclass(frozen=True)
@@ -82,22 +78,22 @@ class Job:
 
 
 class Opener:
-    """The worker's end: holds the shared arrays, and puts them where a message refers to them."""
+    """The worker's end: holds what is shared, and puts it where a message refers to it."""
 
     def __init__(self) -> None:
-        self._arrays: dict[int, Array] = {}
+        self._shared: dict[int, bytes] = {}
 
     def take(self, parcel: bytes) -> None:
         """Take in a parcel of arrays."""
-        gone, new = pickle.loads(memoryview(parcel)[1:])
+        gone, new = read(parcel)
         for number in gone:
-            del self._arrays[number]
-        self._arrays |= {number: Array(*fields) for number, fields in new.items()}
+            del self._shared[number]
+        self._shared |= new
 
     def open(self, parcel: bytes) -> Job:
         """Read a message."""
         unpickler = pickle.Unpickler(io.BytesIO(memoryview(parcel)[2:]))
-        unpickler.persistent_load = self._arrays.__getitem__  # type: ignore[method-assign, assignment]
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign, assignment]
         return Job(unpickler.load(), bool(parcel[1]))
 
 
@@ -114,7 +110,7 @@ def read_reply(parcel: bytes) -> Message:
 
 def told(kind: int, what: Any = None) -> bytes:
     """Return anything else as it travels."""
-    return _parcel(kind, pickle.dumps(what, pickle.HIGHEST_PROTOCOL))
+    return bytes([kind]) + pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
 
 
 def read(parcel: bytes) -> Any:
@@ -122,9 +118,5 @@ def read(parcel: bytes) -> Any:
     return pickle.loads(memoryview(parcel)[1:])
 
 
-def _parcel(kind: int, rest: bytes) -> bytes:
-    return bytes([kind]) + rest
-
-
-def _arrays(message: Message) -> list[Array]:
-    return [array for record in message.content.array_records.values() for array in record.values()]
+def _data(message: Message) -> list[bytes]:
+    return [array.data for record in message.content.array_records.values() for array in record.values() if array.data]

@@ -44,11 +44,15 @@ def workers(config: RunConfig, nodes: int, told: int | None) -> int:
     whose memory they would share.
     """
     if told is None:
-        import torch
-
-        threads = config.train.threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
-        told = 1 if torch.cuda.is_available() else max(1, cores() // threads)
+        told = places(config.train.threads or int(os.environ.get("OMP_NUM_THREADS") or 1))
     return min(told, nodes)
+
+
+def places(cores_each: int) -> int:
+    """Return how many processes that take so many cores each fit here; one where there is a GPU."""
+    import torch
+
+    return 1 if torch.cuda.is_available() else max(1, cores() // cores_each)
 
 
 def cores() -> int:
