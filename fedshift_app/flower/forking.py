@@ -7,11 +7,13 @@ begun and no accelerator is touched before a fork.
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 PRELOADED = "fedshift_app.client_app"
@@ -28,6 +30,20 @@ def begin() -> None:
     context().set_forkserver_preload([PRELOADED])
     with _surroundings():
         forkserver.ensure_running()
+
+
+def start(process: ForkServerProcess) -> None:
+    """Start a process that runs nothing but its target.
+
+    ``multiprocessing`` would first run again the script that the run was started from, whose run it then would be.
+    """
+    begin()
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

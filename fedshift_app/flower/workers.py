@@ -41,12 +41,11 @@ class Worker:
         self.jobs: deque[int] = deque()
         self.known: set[int] = set()
         self.ready = False
-        forking.begin()
         self.connection, theirs = forking.context().Pipe()
         self._process = forking.context().Process(
             target=worker.serve, args=(theirs, num_nodes, dict(os.environ)), name="fedshift-worker"
         )
-        self._process.start()
+        forking.start(self._process)
         theirs.close()
 
     @property

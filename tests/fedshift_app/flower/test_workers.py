@@ -30,6 +30,7 @@ from fedshift_wire.errors import ConfigError, FederationError
 from fedshift_wire.names import KEPT_IN
 from fedshift_wire.records import encode
 
+ONE_EPOCH = "method.classifier_epochs=1 method.personal_epochs=1"
 SHORT = "train.epochs=1 allocation.share=0.06 train.batch_size=12"
 #: A user's own file, which kills workers that have just remembered a round, as often as there are marks of it.
 DEADLY = """
@@ -54,6 +55,14 @@ def dies(self, server_round, memory):
 
 if multiprocessing.current_process().name == "fedshift-worker":
     Shelf.remember = dies
+"""
+EXPERIMENT = """
+plugins: [deadly.py]
+dataset: {name: handwritten}
+model: {name: cnn}
+train: {lr: 0.02}
+allocation: {counts: any}
+rounds: 2
 """
 
 
@@ -117,7 +126,7 @@ def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(extending.ALLOWED, "")
     (tmp_path / "deadly.py").write_text(DEADLY)
     file = tmp_path / "own.yaml"
-    file.write_text("plugins: [deadly.py]\ndataset: {name: handwritten}\nallocation: {counts: any}\nrounds: 3\n")
+    file.write_text(EXPERIMENT)
     extensions.forget()
     yield file
     extensions.forget()
@@ -140,7 +149,7 @@ def same(one: Run, other: Run) -> bool:
 @pytest.mark.parametrize(
     "flat",
     [
-        pytest.param({"method": "fedicon", "set": f"{SHORT} method.classifier_rounds=1"}, id="adapted"),
+        pytest.param({"method": "fedicon", "set": f"{SHORT} method.classifier_rounds=1 {ONE_EPOCH}"}, id="adapted"),
         pytest.param({"method": "fedproto"}, id="prototypes", marks=pytest.mark.long),
         pytest.param({"method": "i2pfl"}, id="i2pfl", marks=pytest.mark.long),
         pytest.param({"set": f"{SHORT} federation.participation=0.5"}, id="fedavg", marks=pytest.mark.long),
@@ -153,12 +162,13 @@ def test_the_number_of_workers_changes_no_bit(flat: dict[str, Any], tmp_path: Pa
     assert max(line["profile"]["side_by_side"] for line in many.rounds) == 2
 
 
-@pytest.mark.parametrize("method", ["fedcode", pytest.param("fedbn", marks=pytest.mark.long)])
+@pytest.mark.parametrize("method", ["fedbn", pytest.param("fedcode", marks=pytest.mark.long)])
 def test_a_worker_that_dies_after_it_has_remembered_changes_no_bit(method: str, deadly: Path, tmp_path: Path) -> None:
     """Its work is repeated from what the node had before that round, on disk: in round 1 that is nothing."""
-    flat = {"method": method, "set": f"{SHORT} model.name=cnn_bn"}
+    bn = " model.bn=local" if method == "fedbn" else ""
+    flat = {"method": method, "set": f"{SHORT} model.name=cnn_bn{bn}"}
     whole = run(tmp_path, 1, str(deadly), **flat)
-    marks = {"node-0-1": 1, "node-3-1": 1, "node-1-2": TRIES - 1, "node-2-3": 1}
+    marks = {"node-0-1": 1, "node-3-1": 1, "node-1-2": TRIES - 1, "node-2-2": 1}
     for name, times in marks.items():
         (tmp_path / name).write_text(str(times))
     killed = run(tmp_path, 2, str(deadly), **flat)
@@ -175,7 +185,7 @@ def test_a_worker_that_dies_after_it_has_remembered_changes_no_bit(method: str, 
 def test_work_that_kills_every_worker_ends_the_run_in_a_line(deadly: Path, tmp_path: Path) -> None:
     (tmp_path / "node-1-1").write_text("99")
     with pytest.raises(FederationError) as caught:
-        run(tmp_path, 2, str(deadly), method="fedcode")
+        run(tmp_path, 2, str(deadly), method="fedbn", set=f"{SHORT} model.name=cnn_bn model.bn=local")
     assert str(caught.value).splitlines()[0] == (
         f"node 1: {TRIES} worker processes died of its work, one after another; the last one was ended by SIGKILL "
         "(out of memory?)"
@@ -183,7 +193,7 @@ def test_work_that_kills_every_worker_ends_the_run_in_a_line(deadly: Path, tmp_p
 
 
 def test_a_worker_that_does_not_start_ends_the_run_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers.worker, "serve", max)  # ends at once
+    monkeypatch.setattr(workers.worker, "serve", slice)  # ends at once
     grid = WorkersGrid(2, 2)
     with pytest.raises(FederationError, match=r"^a worker process ended with code 0 before it could work$"):
         grid.send_and_receive([message(1000, encode({}))])
