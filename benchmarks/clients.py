@@ -2,12 +2,12 @@
 
     python benchmarks/clients.py [--rounds 6] [--turns 3] [--only inline1,inline2,simulation,torch]
 
-1,000 nodes with 36 images each of `handwritten`, 50 of which train in a round: five local epochs of the two-layer CNN in
-batches of 32, float32. Bare PyTorch does the same steps on images of the same size, in two processes, and nothing
+1,000 nodes with 36 images each of `handwritten`, 50 of which train in a round: five local epochs of the two-layer CNN
+in batches of 32, float32. Bare PyTorch does the same steps on images of the same size, in two processes, and nothing
 else: no federation, no augmentation, no evaluation. All go in turns, each in processes of its own.
 
-Time a client is the median of a round from the second on, training, averaging and evaluation, divided by 50. Start is the
-time until the first round begins, end that from the last round until the command has ended, with its report. Memory is
+Time a client is the median of a round from the second on, training, averaging and evaluation, divided by 50. Start is
+the time until the first round begins, end that from the last round until the command has ended, with its report. Memory is
 the largest sum, over all processes of a run, of the proportional set size (PSS), which counts a page that several
 processes share once. The last line is one JSON object.
 """
@@ -21,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from pathlib import Path
