@@ -17,6 +17,8 @@ from datasets.base import SPLITS, Dataset, Split
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.flower import forking
+from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import COMMAND
@@ -64,15 +66,21 @@ def run(
     tracking=tensorboard; resume=FOLDER, alone or with the keys of the run that is continued; round=N, with resume,
     to go back to an earlier round that is kept;
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
-    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
+    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; workers=N, processes of engine=inline;
+    report=false: no report.html at the end.
     """
+    flat, launch = parse_arguments(arguments or [])
+    inline = launch.get("engine", "simulation") == "inline"
+    side_by_side.check(launch)
+    workers = side_by_side.asked(launch)
+    if inline and (workers or side_by_side.cores()) > 1:
+        forking.begin()  # it imports torch while this process does
     from fedshift_app.launch import runner
     from fedshift_app.launch.checking import check_data
     from fedshift_app.run import resuming, status
     from fedshift_app.run.folder import COMMIT, commit
 
     os.environ[COMMIT] = commit(runner.APP)
-    flat, launch = parse_arguments(arguments or [])
     config, past = resuming.resolve(flat, hold=False)
     if past is not None:
         resuming.check_engine(past, launch.get("engine", "simulation"))
@@ -81,8 +89,8 @@ def run(
         resuming.check_number(past, nodes)
         resuming.check_images(past, config)
     check_data(config, nodes)
-    if launch.get("engine", "simulation") == "inline":
-        folder = runner.run_inline(flat, nodes)
+    if inline:
+        folder = runner.run_inline(flat, nodes, side_by_side.workers(config, nodes, workers))
     else:
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         each = runner.resources(config, nodes, *limits)

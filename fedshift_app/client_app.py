@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient
@@ -212,7 +212,8 @@ def open_client(msg: Message, context: Context) -> Called:
         kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
         memory = decode(context.state.array_records[MEMORY])
     else:  # the first message, the SuperNode's process was started again, or the run was resumed
-        kept_in, memory = shelf.recall()
+        trains = msg.metadata.message_type == MessageType.TRAIN
+        kept_in, memory = shelf.recall(int(str(record[SERVER_ROUND])) if trains else None)
         if memory and not where.shared:
             log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
     if kept_in >= shelf.expected:

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedshift_app.config import privacy
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.flower.inline import InlineGrid
+from fedshift_app.flower.inline import NAME, LocalGrid
 from fedshift_app.flower.internals import (
     is_simulation_grid,
     keep_out_malformed_replies,
@@ -157,7 +157,10 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             progress.folder, progress.strategy = folder, strategy
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status
-            watch_replies(grid, progress.status.answered)
+            if isinstance(grid, LocalGrid):
+                grid.heard = progress.status.answered
+            else:
+                watch_replies(grid, progress.status.answered)
             with _last_word(progress.status, file, folder), _disk_told(folder):
                 _rounds(grid, config, strategy, initial, folder, past)
             return folder.lost
@@ -316,8 +319,8 @@ def _command(run_config: Any) -> str:
 
 
 def _engine(grid: Grid) -> str:
-    if isinstance(grid, InlineGrid):
-        return "inline"
+    if isinstance(grid, LocalGrid):
+        return NAME
     return setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT
 
 

@@ -14,7 +14,7 @@ from support import InlineRun, Run, SmallDisk
 from datasets import cache
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
 from fedshift_app.flower import inline
-from fedshift_app.launch import runner
+from fedshift_app.launch import runner, side_by_side
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
@@ -38,6 +38,14 @@ def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ[cache.CACHE_DIR]
     else:
         os.environ[cache.CACHE_DIR] = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_process() -> Iterator[None]:
+    """Let the command's inline runs stay in its own process, unless a test says workers=N."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(side_by_side.WORKERS, "1")
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,14 +11,14 @@ from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
-LAUNCH_KEYS = ("engine", "nodes", "actors", "cpus-per-client", "gpus-per-client", "report")
+LAUNCH_KEYS = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
 #: Keys of the configuration that have no dot.
 WITHOUT_DOT = (MODEL_PER_NODE, "modules", "keep")
 #: How large a whole number may be.
 MOST = {
     "rounds": MOST_ROUNDS, "round": MOST_ROUNDS, "evaluate-every": MOST_ROUNDS, "seed": LARGEST_SEED,
-    "nodes": MOST_NODES, "actors": MOST_CORES, "cpus-per-client": MOST_CORES,
+    "nodes": MOST_NODES, "workers": MOST_CORES, "actors": MOST_CORES, "cpus-per-client": MOST_CORES,
 }  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""The inline engine: ServerApp and ClientApp in one process, one message after another.
+"""The inline engine: ServerApp and ClientApp without Flower's runtime; here in one process, a message after another.
 
-For debuggers, profilers, tests, and a machine without Ray. No parallelism, no faults, no network.
+For debuggers, profilers, tests, and a machine without Ray. No parallelism, no faults, no network. In several
+processes: ``fedshift_app.flower.workers``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -12,25 +13,26 @@ from flwr.serverapp import Grid
 
 from fedshift_app.flower.internals import identify_process, make_context
 
+NAME = "inline"  # of the engine, whatever the number of its processes
+_FIRST_ID = 1000  # of a node
 
-class InlineGrid(Grid):
-    """A Grid whose nodes are contexts of this process; a message is a call."""
 
-    def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
+class LocalGrid(Grid):
+    """A Grid of which a message is a call, on this machine; the nodes are numbered in their order.
+
+    Attributes:
+        num_nodes: How many there are.
+        heard: Is told the ids of nodes that have answered, as their answers come.
+    """
+
+    def __init__(self, num_nodes: int) -> None:
         identify_process()
-        self._app = client_app
-        self._contexts: dict[int, Context] = {
-            1000 + i: make_context(1000 + i, {"partition-id": i, "num-partitions": num_nodes}, {})
-            for i in range(num_nodes)
-        }
+        self.num_nodes = num_nodes
+        self.heard: Callable[[list[int]], None] = lambda node_ids: None
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of all nodes."""
-        return list(self._contexts)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Answer each message at once; ``timeout`` has no meaning here."""
-        return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
+        return list(range(_FIRST_ID, _FIRST_ID + self.num_nodes))
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
@@ -53,3 +55,33 @@ class InlineGrid(Grid):
     def run(self) -> Any:
         """Not supported: an inline run is not registered anywhere."""
         raise RuntimeError("the inline engine has no Run")
+
+
+class InlineGrid(LocalGrid):
+    """A Grid whose nodes are contexts of this process."""
+
+    def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
+        super().__init__(num_nodes)
+        self._app = client_app
+        self._contexts: dict[int, Context] = {
+            node_id: new_context(node_id, num_nodes) for node_id in self.get_node_ids()
+        }
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Answer each message at once; ``timeout`` has no meaning here."""
+        replies = []
+        for message in messages:
+            node_id = message.metadata.dst_node_id
+            replies.append(self._app(message, self._contexts[node_id]))
+            self.heard([node_id])
+        return replies
+
+
+def index_of(node_id: int) -> int:
+    """Return the place of a node in the order of all."""
+    return node_id - _FIRST_ID
+
+
+def new_context(node_id: int, num_nodes: int) -> Context:
+    """Return what a node of so many has before its first message."""
+    return make_context(node_id, {"partition-id": index_of(node_id), "num-partitions": num_nodes}, {})

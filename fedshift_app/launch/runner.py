@@ -15,6 +15,7 @@ from typing import Any
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context, path_with_flower
+from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.processes import APP as APP
@@ -145,8 +146,8 @@ def register(flower: processes.Group, public_key: Path) -> None:
         raise FederationError(f"cannot register {public_key}:\n{ended.stdout}{ended.stderr}".rstrip())
 
 
-def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
-    """Run the app in this process and return the run folder.
+def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1) -> Path:
+    """Run the app in this process, or its nodes in so many worker processes, and return the run folder.
 
     Raises:
         FedShiftError: If the run cannot start or cannot go on.
@@ -157,7 +158,12 @@ def run_inline(run_config: dict[str, Any], nodes: int) -> Path:
         status_file = home / "status.json"
         os.environ[STATUS_FILE] = str(status_file)
         try:
-            server_app.app(inline.InlineGrid(client_app.app, nodes), make_context(0, {}, run_config))
+            with contextlib.ExitStack() as stack:
+                if number > 1:
+                    grid: inline.LocalGrid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
+                else:
+                    grid = inline.InlineGrid(client_app.app, nodes)
+                server_app.app(grid, make_context(0, {}, run_config))
         except (KeyboardInterrupt, SystemExit):
             _tell_interrupted(status_file)
             raise

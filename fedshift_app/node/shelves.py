@@ -96,13 +96,17 @@ class Shelf:
         found = [version for path in self.folder.iterdir() if (version := _version(path))]
         return sorted((v for v in found if v.counts(self.resumed_after)), key=lambda v: (v.server_round, v.resumes))
 
-    def recall(self) -> tuple[int, Arrays]:
+    def recall(self, before: int | None = None) -> tuple[int, Arrays]:
         """Return the last round that was remembered, and what; 0 and nothing where there is none.
+
+        Args:
+            before: Only rounds before this one count: a node that trains in it may have done so already, and its
+                process may have died before it could answer.
 
         Raises:
             FedShiftError: If it cannot be read.
         """
-        versions = self.versions()
+        versions = [v for v in self.versions() if before is None or v.server_round < before]
         return (versions[-1].server_round, versions[-1].read()) if versions else (0, {})
 
     def remember(self, server_round: int, memory: Arrays) -> None:

@@ -14,7 +14,9 @@ from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.launch import runner
+from fedshift_app.flower.inline import NAME as INLINE
+from fedshift_app.launch import runner, side_by_side
+from fedshift_app.node.setup import SIMULATION
 from fedshift_app.run.resuming import FREE
 from fedshift_wire.bounds import MOST_CORES, as_found, shortened
 from fedshift_wire.errors import ConfigError, FedShiftError
@@ -23,11 +25,12 @@ MOST_RUNS = 10_000  # of a grid
 METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
 WHOLE = (
-    "engine", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
+    "engine", "workers", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
     "tracking", "set",
 )  # fmt: skip
+#: What only a simulation has: a sweep that names one and no engine is simulated.
+OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
-#: Splits ``[EXPERIMENT] [key=value ...]`` into run-config keys and launch keys (``fedshift_app.cli``).
 #: Checks the data of a run with so many nodes.
 CheckData = Callable[[RunConfig, int], None]
 
@@ -35,7 +38,8 @@ CheckData = Callable[[RunConfig, int], None]
 class Options(BaseModel, frozen=True, extra="forbid"):
     """The keys of a sweep itself."""
 
-    jobs: int = Field(1, ge=1, le=MOST_CORES)  # runs side by side, inline only, one CPU thread each
+    #: Runs side by side, inline only, one CPU thread each; None: as many as there are cores.
+    jobs: int | None = Field(None, ge=1, le=MOST_CORES)
     #: Which key changes last: with seed-first all methods have one seed before the first has two.
     order: Literal["seed-first", "method-first"] = "seed-first"
     retries: int = Field(1, ge=0, le=1000)  # how often a run that failed is tried again, at the end of the grid
@@ -120,8 +124,8 @@ def read(arguments: Sequence[str]) -> Asked:
     runs = math.prod(map(len, values.values()))
     if runs > MOST_RUNS:
         raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
-    if options.jobs > 1 and values.get("engine") != ("inline",):
-        raise ConfigError(f"jobs={options.jobs} needs engine=inline: a simulation has all cores to itself")
+    if (options.jobs or 1) > 1 and _engine(values) != INLINE:
+        raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation has all cores to itself")
     return Asked(experiment, values, options)
 
 
@@ -216,6 +220,14 @@ def _combinations(asked: Asked) -> Iterator[dict[str, str]]:
         yield {key: chosen[key] for key in asked.values}
 
 
+def _engine(values: Mapping[str, str | tuple[str, ...]]) -> str:
+    """Return the engine that a sweep's keys ask for."""
+    given = values.get("engine")
+    if given is None:
+        return SIMULATION if any(key in values for key in OF_SIMULATION) else INLINE
+    return given if isinstance(given, str) else ",".join(given)
+
+
 def _method_of(experiment: str) -> str:
     return str(configuration.resolve({"experiment": experiment}).method["name"])
 
@@ -242,7 +254,10 @@ def _point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
     if "report" not in given:
         told.append("report=false")  # the comparison is what a sweep is for
     arguments = [experiment, *told] if experiment else told
+    if _engine(given) == INLINE and "engine" not in given:
+        arguments.append(f"engine={INLINE}")
     flat, launch = parse_arguments(arguments)
+    side_by_side.check(launch)
     config = configuration.resolve(flat)
     nodes = runner.num_nodes(config, launch.get("nodes"))
     return Point(label, tuple(arguments), flat, launch, config, nodes, identity(config, nodes))

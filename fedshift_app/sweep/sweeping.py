@@ -20,7 +20,8 @@ from typing import Any
 import typer
 
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.launch import processes, runner
+from fedshift_app.flower import inline
+from fedshift_app.launch import processes, runner, side_by_side
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, exit_codes, resuming
 from fedshift_app.run.durable import InUse, Lock, write_atomically
@@ -48,6 +49,7 @@ class Job:
         begin: Where in the log this attempt begins, in bytes.
         started: When it was started, by ``time.monotonic``.
         resumed: The run folder that it continues.
+        workers: How many processes play its nodes.
     """
 
     record: Record
@@ -56,6 +58,7 @@ class Job:
     begin: int
     started: float
     resumed: Path | None
+    workers: int
 
 
 def sweep(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
@@ -96,6 +99,7 @@ class Sweep:
         self.folder, self.asked = folder, asked
         self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # what was read of run folders
         self._running: list[Job] = []
+        self._jobs = asked.options.jobs or _jobs(points)
         left = processes.stop_marked(MARK, str(folder))
         if left:
             typer.echo(f"{left} processes of a sweep that was killed were still running here and were ended")
@@ -147,8 +151,8 @@ class Sweep:
         queue = deque(record for record in self.records if record.state != "finished")
         self._save()
         while queue or self._running:
-            while queue and len(self._running) < self.asked.options.jobs:
-                self._start(queue.popleft())
+            while queue and len(self._running) < self._jobs:
+                self._start(queue.popleft(), len(queue))
                 self._save()
             bar.show([job.record.point.label for job in self._running], self._left(queue))
             ended = [job for job in self._running if job.process.poll() is not None]
@@ -164,10 +168,13 @@ class Sweep:
             if not ended:
                 time.sleep(POLL_SECONDS)
 
-    def _start(self, record: Record) -> None:
-        """Start a run, or go on with it where it has a folder that can be continued."""
+    def _start(self, record: Record, waiting: int) -> None:
+        """Start a run, or go on with it where it has a folder that can be continued; so many others wait."""
         point = record.point
         arguments = [*point.arguments, f"output-dir={self.folder}"]
+        workers = _workers_of(point) or self._share(waiting)
+        if _is_inline(point) and "workers" not in point.launch:
+            arguments.append(f"workers={workers}")
         resumed = record.folder
         if resumed is not None:
             try:
@@ -181,7 +188,7 @@ class Sweep:
             RUN_MARK: self._run_mark(record),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
         }
-        if self.asked.options.jobs > 1:
+        if self._jobs > 1:
             env["OMP_NUM_THREADS"] = "1"
         record.attempts += 1
         record.state = "running"
@@ -193,7 +200,12 @@ class Sweep:
                 [*run_command(), *arguments], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
             )  # fmt: skip
-        self._running.append(Job(record, process, self._log(record), begin, time.monotonic(), resumed))
+        self._running.append(Job(record, process, self._log(record), begin, time.monotonic(), resumed, workers))
+
+    def _share(self, waiting: int) -> int:
+        """Return how many workers a run gets that starts now: more than one where nobody else will take the cores."""
+        free = min(self._jobs, side_by_side.cores()) - sum(job.workers for job in self._running)
+        return max(1, free // (waiting + 1))
 
     def _settle(self, job: Job, queue: deque[Record]) -> None:
         """Take a run that has ended for what it left on disk."""
@@ -264,7 +276,7 @@ class Sweep:
         now = time.monotonic()
         running = [(job.record.timed, now - job.started) for job in self._running]
         done = [record.timed for record in self._finished()]
-        return time_left(done, running, [r.timed for r in queue], self.asked.options.jobs)
+        return time_left(done, running, [r.timed for r in queue], self._jobs)
 
     def _tell(self, record: Record, queue: Sequence[Record]) -> None:
         number, left = len(self._finished()), self._left(queue)
@@ -304,6 +316,7 @@ class Sweep:
             "experiment": self.records[0].point.config.experiment,
             "grid": self.asked.values,
             **self.asked.options.model_dump(),
+            "jobs": self._jobs,
             "points": [record.saved(self.folder) for record in self.records],
         }
         write_atomically(self.folder / SWEEP_FILE, json.dumps(content, indent=2) + "\n")
@@ -318,6 +331,25 @@ class Sweep:
         for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html())):
             write_atomically(self.folder / f"compare.{ending}", text)
         typer.echo(found.text())
+
+
+def _jobs(points: Sequence[Point]) -> int:
+    """Return how many runs are done side by side unless it is said: as many as have a core for each of their threads.
+
+    A simulation has all cores to itself, and a GPU one run.
+    """
+    if not all(map(_is_inline, points)):
+        return 1
+    return side_by_side.places(max((_workers_of(p) or 1) * (p.config.train.threads or 1) for p in points))
+
+
+def _is_inline(point: Point) -> bool:
+    return bool(point.launch.get("engine") == inline.NAME)
+
+
+def _workers_of(point: Point) -> int | None:
+    """Return how many workers a run is to have, None where that is left to the sweep."""
+    return side_by_side.asked(point.launch) if _is_inline(point) else 1
 
 
 def _lock(folder: Path) -> Lock:

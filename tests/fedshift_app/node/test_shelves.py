@@ -52,6 +52,13 @@ def test_what_is_remembered_comes_back_with_its_types() -> None:
         assert told[name].dtype == array.dtype
 
 
+def test_a_node_that_trains_again_does_so_from_what_it_had_before_that_round() -> None:
+    for server_round in (1, 3):
+        shelf().remember(server_round, MEMORY | {"of": np.asarray(server_round)})
+    assert [shelf().recall(before)[0] for before in (1, 2, 3, 4, None)] == [0, 1, 1, 3, 3]
+    assert int(shelf().recall(3)[1]["of"]) == 1
+
+
 def test_other_nodes_and_other_runs_have_nothing() -> None:
     shelf().remember(1, MEMORY)
     assert shelf(run="b" * 32).recall() == (0, {})
@@ -164,7 +171,7 @@ def test_private_parts_outlive_the_supernodes_process(
     for restarts, forgets in ((False, False), (True, False), (True, True)):
         monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
         if forgets:
-            monkeypatch.setattr(Shelf, "recall", lambda self: (0, {}))
+            monkeypatch.setattr(Shelf, "recall", lambda self, before: (0, {}))
         run = run_inline(
             method="fedcode", rounds=3, nodes=4, set=settings, grid=SuperNodes(folders, restarts=restarts).make
         )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import fedshift_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.launch import checking, processes, runner
+from fedshift_app.launch import checking, processes, runner, side_by_side
 from fedshift_app.run.durable import Lock
 from fedshift_app.run.folder import versions
 from fedshift_app.run.resuming import FREE
@@ -79,7 +79,9 @@ def test_split(text: str, values: list[str]) -> None:
         (["order=random"], ["order", "'seed-first' or 'method-first'", "'random'"]),
         (["retries=-1"], ["retries", "greater than or equal to 0", "'-1'"]),
         (["reuse=maybe"], ["reuse", "'maybe'"]),
-        (["jobs=2"], ["jobs=2", "engine=inline"]),
+        (["jobs=2", "engine=simulation"], ["jobs=2", "engine=inline"]),
+        (["jobs=2", "actors=2"], ["jobs=2", "engine=inline"]),
+        (["workers=2", "engine=simulation"], ["workers=2", "engine=inline", "actors=N"]),
         (["method=fedavg,i2pfl", "method.taw=1"], ["method.taw", "no method of the grid", "i2pfl has alpha"]),
         (["method=fedavg,nope"], ["nope", "unknown method 'nope'"]),
         (["train.lr=0.1,-1"], ["fedavg train.lr=-1: ", "greater than 0"]),
@@ -272,7 +274,8 @@ class Played:
         (self.home / f"fate-{seed}").write_text("\n".join(acts))
 
     def sweep(self, *arguments: str, paper: str = "") -> None:
-        given = [f"output-dir={self.home / 'runs'}", *arguments]
+        one = [] if any(argument.startswith("jobs=") for argument in arguments) else ["jobs=1"]
+        given = [f"output-dir={self.home / 'runs'}", *arguments, *one]
         asked = grid.read(["handwritten", *arguments])
         for point in grid.points(asked, lambda *_: None)[0]:
             told = {
@@ -332,7 +335,7 @@ def test_all_runs_are_done_then_compared(
         assert (point["state"], point["attempts"], point["error"]) == ("finished", 1, None)
         assert (played.folder / point["folder"] / "results.json").is_file()
         assert point["seconds"] >= 1.5
-        assert point["arguments"] == ["handwritten", point["label"].split()[1], "report=false"]
+        assert point["arguments"] == ["handwritten", point["label"].split()[1], "report=false", "engine=inline"]
 
 
 def test_the_same_command_again_runs_nothing_and_compares(played: Played, compared: type[Compared]) -> None:
@@ -361,7 +364,7 @@ def test_a_failed_run_is_tried_again_at_the_end_and_told(played: Played, capsys:
     (log,) = played.folder.glob("fedavg-seed=0-*.log")
     assert told == f"fedavg seed=0: failed, to be tried again at the end: no node is left (log: {log})\n"
     assert [line for line in log.read_text().splitlines() if line.startswith("--- attempt")][1].startswith(
-        "--- attempt 2: fedshift run handwritten seed=0 report=false output-dir="
+        "--- attempt 2: fedshift run handwritten seed=0 report=false engine=inline output-dir="
     )
     assert [(point["state"], point["attempts"]) for point in played.points] == [("finished", 2), ("finished", 1)]
 
@@ -478,6 +481,27 @@ def test_inline_runs_go_side_by_side(played: Played, monkeypatch: pytest.MonkeyP
     played.sweep("engine=inline", "seed=0,1,2,3", "jobs=3")
     assert max(most) == 3
     assert played.states() == ["finished"] * 4
+
+
+def test_unless_it_is_said_runs_are_inline_and_take_the_cores_side_by_side(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(side_by_side.WORKERS)
+    monkeypatch.setattr(side_by_side, "cores", lambda: 4)
+
+    def of(*arguments: str) -> sweeping.Sweep:
+        asked = grid.read(["handwritten", *arguments])
+        played.home.joinpath("sweep").mkdir(exist_ok=True)
+        return sweeping.Sweep(played.home / "sweep", asked, grid.points(asked, lambda *_: None)[0])
+
+    assert "engine=inline" in gridded()[0][0].arguments
+    assert [of(*more)._jobs for more in ([], ["workers=2"], ["train.threads=3"], ["jobs=3"])] == [4, 2, 1, 3]
+    assert [of(*more)._jobs for more in (["engine=simulation"], ["actors=2"])] == [1, 1]
+    assert [of()._share(waiting) for waiting in (0, 1, 3, 9)] == [4, 2, 1, 1]  # one that is alone gets all cores
+    played.sweep("seed=0,1", "jobs=4", "workers=1")
+    played.sweep("seed=5,6", "jobs=4")
+    logs = [path.read_text() for path in sorted(played.home.glob("runs/sweep-*/*.log"))]
+    assert sorted(line.count("workers=2") for line in logs) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])

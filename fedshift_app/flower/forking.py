@@ -1,0 +1,70 @@
+"""From where worker processes come: a process that has imported the app, and is nothing but forked.
+
+It imports torch while this process starts the run, so that a worker is there in milliseconds. No thread pool is
+begun and no accelerator is touched before a fork.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+PRELOADED = "fedshift_app.client_app"
+_APP = Path(__file__).resolve().parents[2]
+
+
+def context() -> ForkServerContext:
+    """Return where processes are made."""
+    return multiprocessing.get_context("forkserver")
+
+
+def begin() -> None:
+    """Start the process that workers are forked from, unless it is there; it imports what they need meanwhile."""
+    context().set_forkserver_preload([PRELOADED])
+    with _surroundings():
+        forkserver.ensure_running()
+
+
+def start(process: ForkServerProcess) -> None:
+    """Start a process that runs nothing but its target.
+
+    ``multiprocessing`` would first run again the script that the run was started from, whose run it then would be.
+    """
+    begin()
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _surroundings() -> Iterator[None]:
+    """Let what is started here import this copy of FedShift, nothing of the working folder, and pass over Ctrl-C.
+
+    A new process inherits the environment and which signals are ignored; here both are put back.
+    """
+    path = os.pathsep.join(filter(None, [str(_APP), os.environ.get("PYTHONPATH")]))
+    changed = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in changed}
+    main = threading.current_thread() is threading.main_thread()  # only there may signals be set
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        if main:
+            signal.signal(signal.SIGINT, interrupt)

@@ -1,0 +1,60 @@
+"""How much of a run, or how many runs, this machine does at a time without Flower's simulation."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from fedshift_app.config.sections import RunConfig
+from fedshift_wire.bounds import MOST_CORES, as_found
+from fedshift_wire.errors import ConfigError
+
+#: Environment variable: how many worker processes an inline run has unless ``workers=N`` says it.
+WORKERS = "FEDSHIFT_WORKERS"
+
+
+def asked(launch: Mapping[str, Any]) -> int | None:
+    """Return how many workers an inline run is to have, by its keys or the environment; None for as many as fit.
+
+    Raises:
+        ConfigError: If the environment names no such number.
+    """
+    told, named = launch.get("workers"), os.environ.get(WORKERS, "")
+    if told is not None or not named:
+        return told
+    if not named.isdecimal() or not 1 <= int(named) <= MOST_CORES:
+        raise ConfigError(f"{WORKERS}: expected a whole number from 1 to {MOST_CORES}, found {as_found(named)}")
+    return int(named)
+
+
+def check(launch: Mapping[str, Any]) -> None:
+    """Refuse ``workers`` for an engine that has none.
+
+    Raises:
+        ConfigError: With the key that says the same there.
+    """
+    if "workers" in launch and launch.get("engine", "simulation") != "inline":
+        raise ConfigError(f"workers={launch['workers']} needs engine=inline; for Flower's simulation it is actors=N")
+
+
+def workers(config: RunConfig, nodes: int, told: int | None) -> int:
+    """Return how many worker processes an inline run has, at most one a node.
+
+    By default one for each core, or for as many cores as a client has threads; one alone where there is a GPU,
+    whose memory they would share.
+    """
+    if told is None:
+        told = places(config.train.threads or int(os.environ.get("OMP_NUM_THREADS") or 1))
+    return min(told, nodes)
+
+
+def places(cores_each: int) -> int:
+    """Return how many processes that take so many cores each fit here; one where there is a GPU."""
+    import torch
+
+    return 1 if torch.cuda.is_available() else max(1, cores() // cores_each)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
