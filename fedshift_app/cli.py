@@ -19,7 +19,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
-from fedshift_app.run.folder import COMMAND
+from fedshift_app.run.variables import COMMAND, COMMIT
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
@@ -69,7 +69,7 @@ def run(
     from fedshift_app.launch import runner
     from fedshift_app.launch.checking import check_data
     from fedshift_app.run import resuming, status
-    from fedshift_app.run.folder import COMMIT, commit
+    from fedshift_app.run.folder import commit
 
     os.environ[COMMIT] = commit(runner.APP)
     flat, launch = parse_arguments(arguments or [])

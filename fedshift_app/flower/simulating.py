@@ -13,6 +13,8 @@ from typing import Any
 
 from flwr.app import Context, Message
 
+from fedshift_app.flower import delivery
+
 log = logging.getLogger("fedshift")
 
 ENGINE = "flwr.server.superlink.fleet.vce.vce_api"  # is there in the process that simulates, and in no node's
@@ -29,13 +31,23 @@ def prepare() -> None:
         if RayBackend.process_message is not process_message:
             RayBackend.init_ray = _behind_token(RayBackend.init_ray)  # type: ignore[method-assign, assignment]
             RayBackend.process_message = process_message  # type: ignore[method-assign]
+        delivery.install()
 
 
 def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Return ``RayBackend.init_ray`` as it starts Ray for this process alone."""
 
     def init_ray(self: Any, backend_config: Any) -> None:
-        start(self, _closed(backend_config))
+        import ray
+
+        closed = _closed(backend_config)
+        if os.environ.get("RAY_ADDRESS") or ray.is_initialized() or os.environ.get(delivery.PLAIN) == "1":
+            start(self, closed)
+        else:
+            # Flower hands the workers their path in a runtime environment of Ray's, for which each is started twice,
+            # and the ones that Ray starts beforehand are thrown away. Ray's processes inherit it from this one.
+            os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+            ray.init(**{"include_dashboard": False} | closed.get("init_args", {}))
 
     return init_ray
 

@@ -19,7 +19,7 @@ from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.processes import APP as APP
 from fedshift_app.run import status
-from fedshift_app.run.folder import STATUS_FILE
+from fedshift_app.run.variables import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
