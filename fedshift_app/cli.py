@@ -66,7 +66,7 @@ def run(
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; report=false: no report.html at the end.
     """
-    from fedshift_app.launch import runner
+    from fedshift_app.launch import advice, runner
     from fedshift_app.launch.checking import check_data
     from fedshift_app.run import resuming, status
     from fedshift_app.run.folder import commit
@@ -80,13 +80,19 @@ def run(
     if past is not None:
         resuming.check_number(past, nodes)
         resuming.check_images(past, config)
-    check_data(config, nodes)
+
+    def settled() -> runner.Resources:
+        images = check_data(config, nodes)
+        if past is None and (hint := advice.faster_inline(config, nodes, images)):
+            typer.echo(hint, err=True)
+        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
+        return runner.resources(config, nodes, *limits)
+
     if launch.get("engine", "simulation") == "inline":
+        check_data(config, nodes)
         folder = runner.run_inline(flat, nodes)
     else:
-        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
-        each = runner.resources(config, nodes, *limits)
-        folder = runner.run_simulation(flat, nodes, each)
+        folder = runner.run_simulation(flat, nodes, settled)
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, _WHOLE)}")

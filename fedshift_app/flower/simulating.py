@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Context, Message
 
 from fedshift_app.flower import delivery
+from fedshift_app.run.variables import STATUS_FILE
 
 log = logging.getLogger("fedshift")
 
@@ -30,6 +31,7 @@ def prepare() -> None:
 
         if RayBackend.process_message is not process_message:
             RayBackend.init_ray = _behind_token(RayBackend.init_ray)  # type: ignore[method-assign, assignment]
+            RayBackend.terminate = _leaving_ray(RayBackend.terminate)  # type: ignore[method-assign]
             RayBackend.process_message = process_message  # type: ignore[method-assign]
         delivery.install()
 
@@ -50,6 +52,19 @@ def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
             ray.init(**{"include_dashboard": False} | closed.get("init_args", {}))
 
     return init_ray
+
+
+def _leaving_ray(terminate: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return ``RayBackend.terminate`` as it leaves Ray's processes to ``fedshift run``, if that started this one.
+
+    All is written by then. Ray ends them one after the other and waits for each; ``fedshift run`` ends all at once.
+    """
+
+    def leave(self: Any) -> None:
+        if os.environ.get("RAY_ADDRESS") or not os.environ.get(STATUS_FILE) or os.environ.get(delivery.PLAIN) == "1":
+            terminate(self)
+
+    return leave
 
 
 def _closed(backend_config: dict[str, Any]) -> dict[str, Any]:

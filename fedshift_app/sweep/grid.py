@@ -29,7 +29,7 @@ WHOLE = (
 
 #: Splits ``[EXPERIMENT] [key=value ...]`` into run-config keys and launch keys (``fedshift_app.cli``).
 #: Checks the data of a run with so many nodes.
-CheckData = Callable[[RunConfig, int], None]
+CheckData = Callable[[RunConfig, int], object]
 
 
 class Options(BaseModel, frozen=True, extra="forbid"):
