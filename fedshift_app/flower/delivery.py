@@ -64,7 +64,7 @@ def why_not() -> str:
     return f"not as Flower {FLOWER}x has it: {', '.join(strange)}" if strange else ""
 
 
-def _functions() -> dict[str, Callable[..., Any]]:
+def _functions() -> dict[str, Callable[..., Any] | None]:
     """Return what ``READ`` names."""
     from flwr.server.superlink.fleet.vce import vce_api
     from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState

@@ -31,7 +31,7 @@ def prepare() -> None:
 
         if RayBackend.process_message is not process_message:
             RayBackend.init_ray = _behind_token(RayBackend.init_ray)  # type: ignore[method-assign, assignment]
-            RayBackend.terminate = _leaving_ray(RayBackend.terminate)  # type: ignore[method-assign]
+            RayBackend.terminate = _leaving_ray(RayBackend.terminate)  # type: ignore[method-assign, assignment]
             RayBackend.process_message = process_message  # type: ignore[method-assign]
         delivery.install()
 

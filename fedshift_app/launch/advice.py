@@ -26,6 +26,6 @@ def faster_inline(config: RunConfig, nodes: int, images: float) -> str:
     if clients < MANY or passed > SHORT or not small:
         return ""
     return (
-        f"hint: {clients} clients a round, each with a small network and {passed:.0f} images to pass, wait for messages "
-        "most of the time; engine=inline would be much faster, with the same numbers"
+        f"hint: {clients} clients a round, each with a small network and {passed:.0f} images to pass, wait for "
+        "messages most of the time; engine=inline would be much faster, with the same numbers"
     )

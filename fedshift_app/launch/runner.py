@@ -277,7 +277,7 @@ def empty_folder(home: Path) -> Path:
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's processes: own home, no installation at run time."""
-    return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS} | os.environ | {
+    own = {
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -286,3 +286,4 @@ def environment(home: Path) -> dict[str, str]:
         STATUS_FILE: str(home / "status.json"),
         "PATH": path_with_flower(),
     }
+    return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS, **os.environ, **own}
