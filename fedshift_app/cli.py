@@ -21,7 +21,7 @@ from fedshift_app.flower import forking
 from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
-from fedshift_app.run.folder import COMMAND
+from fedshift_app.run.variables import COMMAND, COMMIT
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
@@ -75,10 +75,10 @@ def run(
     workers = side_by_side.asked(launch)
     if inline and (workers or side_by_side.cores()) > 1:
         forking.begin()  # it imports torch while this process does
-    from fedshift_app.launch import runner
+    from fedshift_app.launch import advice, runner
     from fedshift_app.launch.checking import check_data
     from fedshift_app.run import resuming, status
-    from fedshift_app.run.folder import COMMIT, commit
+    from fedshift_app.run.folder import commit
 
     os.environ[COMMIT] = commit(runner.APP)
     config, past = resuming.resolve(flat, hold=False)
@@ -88,13 +88,19 @@ def run(
     if past is not None:
         resuming.check_number(past, nodes)
         resuming.check_images(past, config)
-    check_data(config, nodes)
+
+    def settled() -> runner.Resources:
+        images = check_data(config, nodes)
+        if past is None and (hint := advice.faster_inline(config, nodes, images)):
+            typer.echo(hint, err=True)
+        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
+        return runner.resources(config, nodes, *limits)
+
     if inline:
+        check_data(config, nodes)
         folder = runner.run_inline(flat, nodes, side_by_side.workers(config, nodes, workers))
     else:
-        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
-        each = runner.resources(config, nodes, *limits)
-        folder = runner.run_simulation(flat, nodes, each)
+        folder = runner.run_simulation(flat, nodes, settled)
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, _WHOLE)}")

@@ -38,8 +38,9 @@ from fedshift_app.run import (
 )
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import write_atomically
-from fedshift_app.run.folder import COMMAND, PROFILE_FILE, SKIPPED_FILE, STATUS_FILE, Past, RunFolder
+from fedshift_app.run.folder import PROFILE_FILE, SKIPPED_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
+from fedshift_app.run.variables import COMMAND, STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from fedshift_wire.records import encode

@@ -13,6 +13,9 @@ from typing import Any
 
 from flwr.app import Context, Message
 
+from fedshift_app.flower import delivery
+from fedshift_app.run.variables import STATUS_FILE
+
 log = logging.getLogger("fedshift")
 
 ENGINE = "flwr.server.superlink.fleet.vce.vce_api"  # is there in the process that simulates, and in no node's
@@ -28,16 +31,40 @@ def prepare() -> None:
 
         if RayBackend.process_message is not process_message:
             RayBackend.init_ray = _behind_token(RayBackend.init_ray)  # type: ignore[method-assign, assignment]
+            RayBackend.terminate = _leaving_ray(RayBackend.terminate)  # type: ignore[method-assign, assignment]
             RayBackend.process_message = process_message  # type: ignore[method-assign]
+        delivery.install()
 
 
 def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Return ``RayBackend.init_ray`` as it starts Ray for this process alone."""
 
     def init_ray(self: Any, backend_config: Any) -> None:
-        start(self, _closed(backend_config))
+        import ray
+
+        closed = _closed(backend_config)
+        if os.environ.get("RAY_ADDRESS") or ray.is_initialized() or os.environ.get(delivery.PLAIN) == "1":
+            start(self, closed)
+        else:
+            # Flower hands the workers their path in a runtime environment of Ray's, for which each is started twice,
+            # and the ones that Ray starts beforehand are thrown away. Ray's processes inherit it from this one.
+            os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+            ray.init(**{"include_dashboard": False} | closed.get("init_args", {}))
 
     return init_ray
+
+
+def _leaving_ray(terminate: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return ``RayBackend.terminate`` as it leaves Ray's processes to ``fedshift run``, if that started this one.
+
+    All is written by then. Ray ends them one after the other and waits for each; ``fedshift run`` ends all at once.
+    """
+
+    def leave(self: Any) -> None:
+        if os.environ.get("RAY_ADDRESS") or not os.environ.get(STATUS_FILE) or os.environ.get(delivery.PLAIN) == "1":
+            terminate(self)
+
+    return leave
 
 
 def _closed(backend_config: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,11 @@ from datasets.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 
 
-def check_data(config: RunConfig, nodes: int) -> None:
+def check_data(config: RunConfig, nodes: int) -> float:
     """Read every domain of the run and deal the shares, so that what is wrong is told before anything starts.
+
+    Returns:
+        How many images a node trains on, on average.
 
     Raises:
         DataError: With the file or folder.
@@ -20,7 +23,10 @@ def check_data(config: RunConfig, nodes: int) -> None:
             labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
     dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
     classes = len(cfg.known().classes)
+    held = 0
     for domain in dict.fromkeys(dealt):
         pool = np.concatenate([labels[domain, split] for split in config.allocation.pool])
-        domain_parts(config.allocation, dealt, domain, pool, classes, config.seed)
+        parts = domain_parts(config.allocation, dealt, domain, pool, classes, config.seed)
+        held += sum(len(part.train) for part in parts.values())
     catalog.load.cache_clear()  # the nodes read for themselves
+    return held / len(dealt)

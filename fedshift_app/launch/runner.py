@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,11 @@ from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.processes import APP as APP
 from fedshift_app.run import status
-from fedshift_app.run.folder import STATUS_FILE
+from fedshift_app.run.variables import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
+TASK_POLL_SECONDS = "0.1"  # as often SuperExec asks for work; by itself once a second
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
 DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
 
@@ -72,8 +73,13 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
     return Resources(cpus, min(gpus, 1.0), actors)
 
 
-def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> Path:
+def run_simulation(run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources]) -> Path:
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
+
+    Args:
+        run_config: Of the app.
+        nodes: How many are simulated.
+        settle: What takes its time before a run, done while the SuperLink starts; it tells what one client gets.
 
     Returns:
         The run folder.
@@ -84,7 +90,9 @@ def run_simulation(run_config: dict[str, Any], nodes: int, each: Resources) -> P
     with temporary_folder() as home, processes.group(empty_folder(home), environment(home), home) as flower:
         # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
         link = SuperLink(processes.free_port())
-        start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
+        begin_superlink(flower, link, "--simulation", "--isolation", "subprocess")
+        each = settle()
+        await_superlink(flower, link)
         connect(home, link)
         return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)])
 
@@ -109,15 +117,26 @@ class SuperLink:
 
 def start_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
     """Start a SuperLink and wait until it answers."""
+    begin_superlink(flower, link, *options)
+    await_superlink(flower, link)
+
+
+def begin_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
+    """Start a SuperLink."""
     address = ["--host", "127.0.0.1", "--port", str(link.port)]
     if link.credentials is None:
         # No other user of this machine may submit a run to it.
         guarded = [sys.executable, "-m", "fedshift_app.launch.superlink", superlink.ONLY_OWNER, "--insecure"]
-        flower.start("superlink", [*guarded, *options, *address])
-        flower.wait_for_http("superlink", f"http://{link.address}/health")
     else:
         guarded = [sys.executable, "-m", "fedshift_app.launch.superlink", *link.credentials.superlink_options()]
-        flower.start("superlink", [*guarded, *options, *address])
+    flower.start("superlink", [*guarded, *options, *address])
+
+
+def await_superlink(flower: processes.Group, link: SuperLink) -> None:
+    """Wait until a SuperLink answers."""
+    if link.credentials is None:
+        flower.wait_for_http("superlink", f"http://{link.address}/health")
+    else:
         flower.wait_for_http("superlink", f"https://{link.address}/health", link.credentials.ca_certificate)
 
 
@@ -264,7 +283,7 @@ def empty_folder(home: Path) -> Path:
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's processes: own home, no installation at run time."""
-    return os.environ | {
+    own = {
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -273,3 +292,4 @@ def environment(home: Path) -> dict[str, str]:
         STATUS_FILE: str(home / "status.json"),
         "PATH": path_with_flower(),
     }
+    return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS, **os.environ, **own}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.run.durable import InUse, Lock
-from fedshift_app.run.folder import COMMAND
+from fedshift_app.run.variables import COMMAND
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from clients.models import timm_nets, torchvision_nets, weights
+from clients.models import weights
 from clients.models.catalog import NETWORKS
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
@@ -86,6 +86,8 @@ def _read(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
 
 def _fetched(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
     """Fetch a library's own weights; their SHA-256 is that of names, types, shapes and numbers."""
+    from clients.models import timm_nets, torchvision_nets  # seconds to import, and few runs fetch
+
     library, _, name = config.model.name.partition(":")
     fetch = torchvision_nets.pretrained if library == "torchvision" else timm_nets.pretrained
     try:

@@ -27,6 +27,7 @@ from fedshift_app.run import checkpoints, choosing, durable, figures, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.scores import client_models, mean, mean_client_models
+from fedshift_app.run.variables import COMMIT
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import plain
 from fedshift_wire.errors import ConfigError
@@ -38,12 +39,6 @@ from strategies.federation.rounds import RoundResult
 from strategies.federation.schedule import LAST_ROUNDS
 from strategies.federation.updates import decode
 
-#: Environment variable: the file where ``fedshift run`` wants to be told what became of the run.
-STATUS_FILE = "FEDSHIFT_STATUS_FILE"
-#: Environment variable: the command that was typed.
-COMMAND = "FEDSHIFT_COMMAND"
-#: Environment variable: the commit of the checkout that ``fedshift run`` belongs to, see ``commit``.
-COMMIT = "FEDSHIFT_COMMIT"
 #: What ``results.json`` calls the models that are scored with ``evaluate.personal_on=all_domains``.
 ON_ALL = "personal models, each on all domains"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"

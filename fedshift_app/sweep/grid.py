@@ -32,7 +32,7 @@ WHOLE = (
 OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
 #: Checks the data of a run with so many nodes.
-CheckData = Callable[[RunConfig, int], None]
+CheckData = Callable[[RunConfig, int], object]
 
 
 class Options(BaseModel, frozen=True, extra="forbid"):

@@ -25,7 +25,8 @@ from fedshift_app.launch import processes, runner, side_by_side
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, exit_codes, resuming
 from fedshift_app.run.durable import InUse, Lock, write_atomically
-from fedshift_app.run.folder import COMMAND, CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
+from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
+from fedshift_app.run.variables import COMMAND
 from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import Asked, CheckData, Point
 from fedshift_app.sweep.progress import Bar, time_left

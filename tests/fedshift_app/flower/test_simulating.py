@@ -115,6 +115,58 @@ def test_an_error_of_the_app_keeps_its_worker(message: Any, monkeypatch: pytest.
     assert (len(pool.asked), pool.pool) == (1, ["actor 0"])
 
 
+# --- how Ray is started and ended ---------------------------------------------------------------------------------
+
+
+def flowers_own(self: Any, config: Any = None) -> None:
+    self.append(("Flower's own", config))
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return where it is noted how Ray would have been started."""
+    started: list[Any] = []
+    for name in ("RAY_ADDRESS", simulating.delivery.PLAIN, simulating.STATUS_FILE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    monkeypatch.setenv(simulating.MODE, "token")  # it has one
+    monkeypatch.setattr(simulating.sys, "platform", "linux")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **given: started.append(given))
+    return started
+
+
+def test_workers_get_their_path_by_inheritance(no_ray: list[Any]) -> None:
+    backend: list[Any] = []
+    simulating._behind_token(flowers_own)(backend, {"init_args": {"num_cpus": 2}})
+    assert no_ray == [{"include_dashboard": False, "_node_ip_address": simulating.LOOPBACK, "num_cpus": 2}]
+    assert backend == []
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [*sys.path, "mine"]
+
+
+@pytest.mark.parametrize("variable", ["RAY_ADDRESS", simulating.delivery.PLAIN])
+def test_ray_is_started_and_ended_as_flower_does_where_that_is_asked(
+    variable: str, no_ray: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv(simulating.STATUS_FILE, "status.json")
+    backend: list[Any] = []
+    simulating._behind_token(flowers_own)(backend, {})
+    simulating._leaving_ray(flowers_own)(backend)
+    assert [what for what, _ in backend] == ["Flower's own"] * 2
+    assert no_ray == []
+
+
+def test_only_fedshift_run_is_left_to_end_ray(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: list[Any] = []
+    leave = simulating._leaving_ray(flowers_own)
+    leave(backend)  # plain `flwr run`: nobody else would
+    assert len(backend) == 1
+    monkeypatch.setenv(simulating.STATUS_FILE, "status.json")
+    leave(backend)
+    assert len(backend) == 1
+
+
 # --- nothing is lost in silence -------------------------------------------------------------------------------
 
 

@@ -21,7 +21,6 @@ from support import node
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import (
-    COMMIT,
     CONFIG_FILE,
     LAST_ROUNDS,
     METRICS_FILE,
@@ -33,6 +32,7 @@ from fedshift_app.run.folder import (
     summary,
     weights_hash,
 )
+from fedshift_app.run.variables import COMMIT
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import ConfigError
 from strategies.federation.rounds import RoundResult

@@ -1,0 +1,31 @@
+"""Whether a run would be much faster without Flower's simulation engine: a rule of thumb, told in one line."""
+
+from clients.models.catalog import NETWORKS
+from fedshift_app.config.sections import RunConfig
+
+MANY = 20  # clients that train in a round
+SHORT = 500  # images that one of them passes through its network in a round
+SMALL = 32  # pixels: networks for no other images are the two and three layers of the CNNs
+
+
+def faster_inline(config: RunConfig, nodes: int, images: float) -> str:
+    """Return one line if most of the time will go into messages between processes, empty if it will not.
+
+    That is so where many clients train in a round, each a small network on few images: then its work is of the order
+    of what it costs to bring it there through Flower and Ray.
+
+    Args:
+        config: The run.
+        nodes: How many nodes there are.
+        images: How many training images one of them holds, on average.
+    """
+    clients = max(1, round(config.federation.participation * nodes))
+    passed = images * config.train.epochs
+    names = config.model.per_node or (config.model.name,)
+    small = all((NETWORKS[name].size or SMALL + 1) <= SMALL for name in names)
+    if clients < MANY or passed > SHORT or not small:
+        return ""
+    return (
+        f"hint: {clients} clients a round, each with a small network and {passed:.0f} images to pass, wait for "
+        "messages most of the time; engine=inline would be much faster, with the same numbers"
+    )

@@ -1,0 +1,8 @@
+"""Environment variables by which FedShift's processes tell each other something. Imports nothing: all of them look."""
+
+#: The file where ``fedshift run`` wants to be told what became of the run.
+STATUS_FILE = "FEDSHIFT_STATUS_FILE"
+#: The command that was typed.
+COMMAND = "FEDSHIFT_COMMAND"
+#: The commit of the checkout that ``fedshift run`` belongs to, see ``folder.commit``.
+COMMIT = "FEDSHIFT_COMMIT"
