@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_wire.bounds import LARGEST_COUNT, MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import Arithmetic
 
 
 class _Resumed(BaseModel, extra="allow"):
@@ -24,6 +25,7 @@ class _Told(BaseModel, extra="allow"):
     run_id: str = Field("", max_length=100)
     versions: dict[str, str | None] = {}
     git: str | None = None
+    arithmetic: Arithmetic | None = None
     command: str = ""
     resumed: tuple[_Resumed, ...] = ()
 

@@ -1,5 +1,6 @@
 """On what a figure was measured."""
 
+import functools
 import os
 import platform
 from pathlib import Path
@@ -19,6 +20,7 @@ def bfloat16() -> str:
     return AMX if torch.cpu._is_amx_tile_supported() else AVX512
 
 
+@functools.cache
 def describe() -> str:
     """Return processor, cores, what it has for bfloat16, accelerators, and torch's version."""
     info = Path("/proc/cpuinfo")
