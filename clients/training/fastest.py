@@ -150,9 +150,7 @@ class _Bench:
         return run
 
 
-def choose(
-    bench: Steps, names: tuple[Arithmetic, ...], clock: Clock, watch: Clock = time.perf_counter
-) -> Found:
+def choose(bench: Steps, names: tuple[Arithmetic, ...], clock: Clock, watch: Clock = time.perf_counter) -> Found:
     """Measure with batches that there is time for.
 
     Args:

@@ -85,9 +85,9 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     schedule_factor: float = Field(0.1, gt=0, le=1)
     warmup_rounds: int = Field(0, ge=0, le=MOST_ROUNDS)  # the first rounds have 1/n, 2/n, ... n/n of the rate; 0: none
     precision: Precision = "auto"
-    #: What ``auto`` stands for. Empty: what trains fastest on the nodes, measured before round 1 and kept in config.yaml
-    #: (``arithmetic``), from which a resumed or repeated run has it. hardware: bf16 where a node's device computes in
-    #: it, else float32, channels_last; what every run took before there was a choice.
+    #: What ``auto`` stands for. Empty: what trains fastest on the nodes, measured before round 1 and kept in
+    #: config.yaml (``arithmetic``), from which a resumed or repeated run has it. hardware: bf16 where a node's device
+    #: computes in it, else float32, channels_last; what every run took before there was a choice.
     arithmetic: Arithmetic | Literal["", "hardware"] = ""
     threads: int = Field(
         0, ge=0, le=MOST_CORES

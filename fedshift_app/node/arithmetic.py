@@ -70,12 +70,6 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     images: int = Field(ge=1, le=MOST_BATCH)
     measured: str = Field(max_length=MOST_NAME)
 
-    @property
-    def told(self) -> str:
-        """The times in a line."""
-        times = ", ".join(f"{name} {one:.3g} ms" for name, one in self.milliseconds.items())
-        return f"{times} for a step of {self.images} images"
-
 
 def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
     """Return what trains a node's network fastest on its machine; None where the run says how nodes compute.
@@ -180,6 +174,7 @@ def _entry(work: Work, device: torch.device, found: Found) -> Entry:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Let one process at a time measure; others wait for it, and find what it kept."""
+    private_files.make_folder(cache.cache_dir())  # images will lie there, too
     private_files.make_folder(path.parent)
     lock = path.parent / ".lock"
     private_files.make(lock)

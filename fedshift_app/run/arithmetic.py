@@ -11,7 +11,9 @@ from fedshift_wire.params import ARITHMETICS, Arithmetic
 EMULATED = "; this machine has no instructions for bfloat16 and computes it slowly"
 
 
-def settle(config: RunConfig, told: Mapping[int, Arithmetic], past: Past | None, *, here: bool) -> tuple[RunConfig, str]:
+def settle(
+    config: RunConfig, told: Mapping[int, Arithmetic], past: Past | None, *, here: bool
+) -> tuple[RunConfig, str]:
     """Return the configuration that says how nodes compute, and a line for the log.
 
     Args:

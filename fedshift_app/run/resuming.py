@@ -104,9 +104,7 @@ def _as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
     """Return the configuration with the arithmetic of the run that goes on, where it asks for none."""
     if config.train.arithmetic or config.train.precision != kept.train.precision:
         return config
-    return config.model_copy(
-        update={"train": config.train.model_copy(update={"arithmetic": kept.train.arithmetic})}
-    )
+    return config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": kept.train.arithmetic})})
 
 
 def check_engine(past: Past, engine: str) -> None:
