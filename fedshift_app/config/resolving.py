@@ -277,13 +277,14 @@ def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
 def as_it_ran(told: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a run out of its ``config.yaml``, with what ``train.precision=auto`` stood for in it.
 
-    In runs of earlier versions, which do not say it, each node went by its own hardware.
+    In runs of earlier versions, which have no such key, each node went by its own hardware.
     """
     layers = upgraded(section_of(told, "resolved"))
     train = section_of(layers, "train")
     if train.get("precision", "auto") != "auto" or train.get("arithmetic"):
         return layers
-    return layers | {"train": train | {"arithmetic": told.get("arithmetic") or "hardware"}}
+    before = "" if "arithmetic" in train else "hardware"
+    return layers | {"train": train | {"arithmetic": told.get("arithmetic") or before}}
 
 
 def from_json(text: str) -> RunConfig:

@@ -144,7 +144,7 @@ class RunFolder:
             "command": command,
             "started": now,
         }
-        if arithmetic not in ("", "hardware"):
+        if arithmetic:
             content["arithmetic"] = arithmetic
         if os.environ.get(COMMIT):
             content["git"] = os.environ[COMMIT]

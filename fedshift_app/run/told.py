@@ -1,7 +1,7 @@
 """What ``config.yaml`` of a run folder says of a run, checked before any of it is used."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -25,7 +25,7 @@ class _Told(BaseModel, extra="allow"):
     run_id: str = Field("", max_length=100)
     versions: dict[str, str | None] = {}
     git: str | None = None
-    arithmetic: Arithmetic | None = None
+    arithmetic: Arithmetic | Literal["hardware"] | None = None
     command: str = ""
     resumed: tuple[_Resumed, ...] = ()
 

@@ -94,9 +94,8 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
     assert resumed.results["weights_sha256"] == again.results["weights_sha256"]
     assert "float32/nchw, as when the run began; nothing is measured" in log_of(resumed.folder)
 
-    other = run_inline(nodes=2, rounds=2, set=SHORT)
+    other = run_inline(nodes=2, rounds=2, seed=1, set=SHORT)
     assert config_of(other.folder)["arithmetic"] == BF16
-    assert other.results["weights_sha256"] != run.results["weights_sha256"]
     found = comparing.compare([run.folder, again.folder, other.folder]).text()  # one table, and a line below
     assert "not the same arithmetic: arithmetic is float32/nchw" in " ".join(found.split())
 
