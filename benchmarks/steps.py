@@ -151,7 +151,8 @@ def ways(device: torch.device, *, compiled: bool) -> dict[str, Way]:
     if device.type == "cuda":
         found |= {
             "no TF32": Way("float32/channels_last", tf32=False),
-            "graph": replace(usual, graph=True, keep=True), "graph fused": replace(usual, graph=True, keep=True, sgd="fused"),
+            "graph": replace(usual, graph=True, keep=True),
+            "graph fused": replace(usual, graph=True, keep=True, sgd="fused"),
         }  # fmt: skip
     return found | ({"compiled": replace(usual, compiled=True)} if compiled else {})
 

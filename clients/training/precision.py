@@ -40,7 +40,9 @@ def arithmetic(train: TrainConfig, device: torch.device) -> Arithmetic:
         return "bf16/channels_last"
     if train.precision == "float32":
         return "float32/channels_last"
-    return by_hardware(device) if train.arithmetic in ("", "hardware") else train.arithmetic
+    if train.arithmetic == "" or train.arithmetic == "hardware":
+        return by_hardware(device)
+    return train.arithmetic
 
 
 def parts(name: Arithmetic) -> tuple[Format, torch.memory_format]:

@@ -53,7 +53,7 @@ def facts() -> dict[str, Any]:
         },
         "torch": {
             "version": torch.__version__, "cuda": torch.version.cuda, "threads": torch.get_num_threads(),
-            "vectors": torch.backends.cpu.get_cpu_capability(), "onednn": torch.backends.mkldnn.is_available(),
+            "vectors": torch.backends.cpu.get_cpu_capability(), "onednn": problems.has_onednn(),
             "bf16": precision.has_bf16(precision.default_device()),
         },
         "versions": {"fedshift": __version__, "python": platform.python_version()}

@@ -91,10 +91,10 @@ def folders() -> Iterator[Problem]:
     asked = {
         cache.CACHE_DIR: cache.cache_dir(),
         shelves.STATE_DIR: shelves.state_dir(),
-        "TMPDIR": tempfile.gettempdir(),
+        "TMPDIR": Path(tempfile.gettempdir()),
     }
     for variable, named in asked.items():
-        folder = existing(Path(named))
+        folder = existing(named)
         remedy = f"set {variable} to a folder of your own with room"
         if not os.access(folder, os.W_OK | os.X_OK):
             yield Problem(f"{shown(folder)} cannot be written to ({variable})", remedy)
@@ -156,8 +156,13 @@ def devices() -> Iterator[Problem]:
             f"there is an NVIDIA driver, but torch {torch.__version__} finds no GPU: it {built}",
             "see https://pytorch.org/get-started/locally for the build that fits the driver",
         )
-    if not torch.backends.mkldnn.is_available():
+    if not has_onednn():
         yield Problem("this torch has no oneDNN: convolutions on the CPU are many times slower", "take torch from PyPI")
+
+
+def has_onednn() -> bool:
+    """Tell whether torch was built with oneDNN."""
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def left_running() -> Iterator[Problem]:

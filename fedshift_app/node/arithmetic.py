@@ -34,7 +34,7 @@ log = logging.getLogger("fedshift")
 #: Environment variable: take this arithmetic on this machine and measure none; or ``hardware``, as by its name.
 ASKED = "FEDSHIFT_ARITHMETIC"
 FOLDER = "arithmetic"  # within that of the decoded images
-FORMAT = 1
+FORMAT = 1  # of an entry
 LARGEST_FILE = 10_000  # bytes of an entry
 
 
@@ -61,7 +61,7 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         measured: When.
     """
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     machine: str = Field(max_length=1000)
     device: str = Field(max_length=MOST_NAME)
     work: _Work
