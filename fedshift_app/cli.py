@@ -145,6 +145,17 @@ def status(
 
 
 @app.command()
+def doctor(
+    renew: Annotated[bool, typer.Option("--renew", help="Measure again what trains fastest here.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Tell what this machine is, what trains fastest on it, and what is wrong with it, which makes the exit code 1."""
+    from fedshift_app.launch import doctor as machine
+
+    raise SystemExit(machine.show(renew=renew, as_json=as_json))
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=path)],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all] [node=K]")] = None,

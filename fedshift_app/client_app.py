@@ -15,7 +15,7 @@ from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import simulating
-from fedshift_app.node import holdings, noise, setup, shelves, starts
+from fedshift_app.node import arithmetic, holdings, noise, setup, shelves, starts
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import console
 from fedshift_wire.bounds import largest, plain
@@ -30,6 +30,7 @@ from fedshift_wire.names import (
     DOMAIN,
     DOMAINS,
     DRAWN,
+    FASTEST,
     FIGURES,
     GAP,
     KEPT,
@@ -57,6 +58,7 @@ from fedshift_wire.names import (
     UNHELD_TEST,
     VALIDATION,
 )  # fmt: skip
+from fedshift_wire.params import ARITHMETICS
 from fedshift_wire.records import decode, encode
 
 log = logging.getLogger("fedshift")
@@ -164,12 +166,14 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     classes = len(config.dataset.known().classes)
     own = holdings.own_images(config, where)
     counts = np.bincount(own.train.y, minlength=classes)
+    best = arithmetic.fastest_here(config, setup.own_network(config, where))
     metrics = MetricRecord({
         CLASS_COUNTS: counts.tolist(),
         NUM_TEST: holdings.num_test(config, where),
         SHARED_TEST: int(where.shared),
         PARTITION_ID: where.partition_id,
         NUM_PARTITIONS: where.num_partitions,
+        **({} if best is None else {FASTEST: ARITHMETICS.index(best)}),
         **({NUM_VALIDATION: len(own.validation)} if own.validation is not None else {}),
         **{UNHELD_TEST + domain: number for domain, number in holdings.unheld_tests(config, where).items()},
     })  # fmt: skip

@@ -24,6 +24,7 @@ from fedshift_app.flower.internals import (
 )
 from fedshift_app.node import holdings, setup, shelves, starts
 from fedshift_app.run import (
+    arithmetic,
     beginnings,
     checkpoints,
     choosing,
@@ -123,6 +124,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     strategy = starting.strategy_of(config, federation, progress)
     strategy.gather(grid)
     nodes = strategy.roster.nodes
+    settled, computed = arithmetic.settle(config, strategy.roster.fastest, past, here=engine != setup.DEPLOYMENT)
+    strategy.settle(settled.model_dump_json())
     choosing.check_nodes(config, nodes)
     if past is not None:
         resuming.check_number(past, len(nodes))
@@ -139,14 +142,14 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.personal, command=_command(run_config),
-        num_nodes=len(nodes), images=images, past=past,
+        num_nodes=len(nodes), images=images, past=past, arithmetic=settled.train.arithmetic,
     )  # fmt: skip
     try:
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
             console.log.info("%s", describe(config, engine, nodes, federation.bn_ways), extra={"event": "started"})
-            for line in (*beginning.told, starting.frozen_told(config, federation, initial)):
+            for line in (computed, *beginning.told, starting.frozen_told(config, federation, initial)):
                 if line:
                     console.log.info("  %s", line)
             if federation.start:

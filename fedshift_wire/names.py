@@ -58,6 +58,7 @@ NUM_TEST = "num-test"  # metrics: test images of the node's own domain
 UNHELD_TEST = "unheld-test/"  # metrics: + domain that no node holds: test images of it that the node sees
 SHARED_TEST = "shared-test"  # metrics: 1 if the node sees the whole test set of any domain (simulation)
 CLASS_COUNTS = "class-counts"  # metrics: training images per class
+FASTEST = "fastest"  # metrics: place in ``ARITHMETICS`` of what trains fastest there; absent where the run says it
 NUM_VALIDATION = "num-validation"  # metrics: images of the node's validation part; absent where it has none
 
 # --- metrics, node -> server ---

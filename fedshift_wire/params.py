@@ -1,6 +1,6 @@
 """Base of what a configuration says of a method, of modules, of an adaptation; and how large its numbers may be."""
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,10 @@ BatchSize = Annotated[int, Field(ge=2, le=MOST_BATCH)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 #: How long to wait for something.
 Seconds = Annotated[float, Field(gt=0, le=MOST_WAIT)]
+#: Number format of a step's products, and how maps lie in memory: (B, H, W, C) or (B, C, H, W).
+Arithmetic = Literal["float32/channels_last", "float32/nchw", "bf16/channels_last", "bf16/nchw"]
+#: All of them; nodes tell the server theirs by its place here.
+ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 
 
 class Params(BaseModel):

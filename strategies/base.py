@@ -12,6 +12,7 @@ What must outlive a round is in ``knowledge`` (may be sent) or ``state`` (never 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -226,6 +227,11 @@ class DomainStrategy(FedAvg):
         """
         self.roster.gather(grid, self.federation.min_nodes, self.federation.node_timeout)
         robust.check_number(self.federation.aggregation, self.federation.number(len(self.roster.nodes)))
+
+    def settle(self, run_json: str) -> None:
+        """Send this configuration from now on: it says what the nodes' answers have decided."""
+        self.federation = replace(self.federation, run_json=run_json)
+        self.roster.tell(run_json)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

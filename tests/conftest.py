@@ -15,6 +15,7 @@ from datasets import cache
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner, side_by_side
+from fedshift_app.node import arithmetic
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
@@ -41,10 +42,11 @@ def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_process() -> Iterator[None]:
-    """Let the command's inline runs stay in its own process, unless a test says workers=N."""
+def usual_settings() -> Iterator[None]:
+    """Let inline runs of tests stay in their process, and measure nothing: what is fastest changes on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(side_by_side.WORKERS, "1")
+        patch.setenv(arithmetic.ASKED, "hardware")
         yield
 
 

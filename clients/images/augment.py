@@ -21,11 +21,13 @@ class Pipeline:
     """From uint8 images to what the network sees, as configured.
 
     Order: random crop, flip, random resized crop, colour jitter, grayscale, normalisation. What is switched
-    off draws no random number.
+    off draws no random number. What comes out lies in memory as ``layout`` says.
     """
 
-    def __init__(self, config: ImageConfig, device: torch.device) -> None:
-        self._config = config
+    def __init__(
+        self, config: ImageConfig, device: torch.device, layout: torch.memory_format = torch.channels_last
+    ) -> None:
+        self._config, self._layout = config, layout
         self._scale, self._shift = affine(torch.tensor(config.mean), torch.tensor(config.std), device)
         self._transforms = _real_valued(config)
         self._frame: Tensor | None = None
@@ -35,7 +37,7 @@ class Pipeline:
         """Normalise images (B, H, W, 3), uint8, without augmentation; ``out`` and the result as in :meth:`train`."""
         result = _room(x, out)
         _normalise_into(result, x, *self._row(x.shape[2]))
-        return result.permute(0, 3, 1, 2)
+        return self._laid_out(result)
 
     def train(self, x: Tensor, rng: torch.Generator, out: Tensor | None = None) -> Tensor:
         """Augment and normalise a batch.
@@ -47,7 +49,7 @@ class Pipeline:
                 as much as the arithmetic. Not used where colours or sizes change.
 
         Returns:
-            Images (B, 3, H, W), float32, channels last in memory; with ``out``, until it is used again.
+            Images (B, 3, H, W), float32; with ``out``, until it is used again.
         """
         moves = draw_moves(len(x), self._config, rng)
         if self._transforms is None:
@@ -56,12 +58,16 @@ class Pipeline:
             frame, row = self._frame_for(x[:size]), self._row(x.shape[2])
             for part, moved, to in zip(torch.split(x, size), moves.cut(size), torch.split(result, size), strict=True):
                 _normalise_into(to, moved.apply_to(part, frame), *row)
-            return result.permute(0, 3, 1, 2)
+            return self._laid_out(result)
         # Colours are blended per channel, which is fast where each channel is one block of memory.
         real: Tensor = moves.apply_to(x).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         real, _ = self._transforms(real.div_(255.0), rng)
         real.mul_(255.0 * self._scale[:, None, None]).add_(self._shift[:, None, None])
-        return real.contiguous(memory_format=torch.channels_last)
+        return real.contiguous(memory_format=self._layout)
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        """Return images (B, H, W, 3) as (B, 3, H, W): channels last a view, else a copy."""
+        return images.permute(0, 3, 1, 2).contiguous(memory_format=self._layout)
 
     def _row(self, width: int) -> tuple[Tensor, Tensor]:
         """Return scale and shift of :func:`affine` for a row of ``width`` pixels, (3 width,) each."""

@@ -1,11 +1,15 @@
-"""In which number format a node computes, and on which device."""
+"""In which number format a node computes, with maps in which layout, and on which device."""
 
 import contextlib
 from typing import Literal
 
 import torch
 
-from clients.training.settings import Precision
+from clients.training.settings import Precision, TrainConfig
+from fedshift_wire.params import Arithmetic
+
+Format = Literal["bf16", "float32"]
+LAYOUTS = {"channels_last": torch.channels_last, "nchw": torch.contiguous_format}
 
 
 def default_device() -> torch.device:
@@ -25,7 +29,29 @@ def has_bf16(device: torch.device) -> bool:
     )
 
 
-def resolve(precision: Precision, device: torch.device) -> Literal["bf16", "float32"]:
+def by_hardware(device: torch.device) -> Arithmetic:
+    """Return what a device takes where nothing was measured."""
+    return "bf16/channels_last" if has_bf16(device) else "float32/channels_last"
+
+
+def arithmetic(train: TrainConfig, device: torch.device) -> Arithmetic:
+    """Return how a node computes: as the run says, or by its own hardware. A precision by name is channels_last."""
+    if train.precision == "bf16":
+        return "bf16/channels_last"
+    if train.precision == "float32":
+        return "float32/channels_last"
+    if train.arithmetic == "" or train.arithmetic == "hardware":
+        return by_hardware(device)
+    return train.arithmetic
+
+
+def parts(name: Arithmetic) -> tuple[Format, torch.memory_format]:
+    """Return an arithmetic's number format and the layout of its maps."""
+    of_products, _, layout = name.partition("/")
+    return "bf16" if of_products == "bf16" else "float32", LAYOUTS[layout]
+
+
+def resolve(precision: Precision, device: torch.device) -> Format:
     """Return what ``auto`` means on this device; the other values are returned as they are."""
     if precision == "auto":
         return "bf16" if has_bf16(device) else "float32"

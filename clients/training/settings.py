@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from fedshift_wire.bounds import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
-from fedshift_wire.params import BatchSize, Rounds
+from fedshift_wire.params import Arithmetic, BatchSize, Rounds
 
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze", "group"]
@@ -85,6 +85,10 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     schedule_factor: float = Field(0.1, gt=0, le=1)
     warmup_rounds: int = Field(0, ge=0, le=MOST_ROUNDS)  # the first rounds have 1/n, 2/n, ... n/n of the rate; 0: none
     precision: Precision = "auto"
+    #: What ``auto`` stands for. Empty: what trains fastest on the nodes, measured before round 1 and kept in
+    #: config.yaml (``arithmetic``), from which a resumed or repeated run has it. hardware: bf16 where a node's device
+    #: computes in it, else float32, channels_last; what every run took before there was a choice.
+    arithmetic: Arithmetic | Literal["", "hardware"] = ""
     threads: int = Field(
         0, ge=0, le=MOST_CORES
     )  # CPU threads of a node; 0: those that Ray gave, else one in simulation
@@ -102,6 +106,14 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             raise ValueError(
                 f"schedule=step and schedule_steps=[30, 60] go together, found schedule={self.schedule} and "
                 f"schedule_steps={as_found(list(self.schedule_steps))}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _of_auto(self) -> Self:
+        if self.arithmetic and self.precision != "auto":
+            raise ValueError(
+                f"arithmetic={self.arithmetic} is what precision=auto stands for, found precision={self.precision}"
             )
         return self
 

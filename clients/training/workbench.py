@@ -37,12 +37,16 @@ class Workbench:
         pipeline: Turns them into what the network sees.
     """
 
-    def __init__(self, model: SplitModel, device: torch.device, train: TrainConfig, images: ImageConfig) -> None:
+    def __init__(
+        self, model: SplitModel, device: torch.device, train: TrainConfig, images: ImageConfig,
+        layout: torch.memory_format = torch.channels_last,
+    ) -> None:  # fmt: skip
+        """Make one; ``layout`` is that of the batches, and of the model's weights already."""
         self.model = model
         self.initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         self.begun = ""
         self.images = DeviceImages(device)
-        self.pipeline = Pipeline(images, device)
+        self.pipeline = Pipeline(images, device, layout)
         self._train, self._device = train, device
         self._rows = max(train.batch_size + 1, images.eval_batch)
         self._trained = [parameter.requires_grad for parameter in model.parameters()]

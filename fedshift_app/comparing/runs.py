@@ -27,8 +27,9 @@ from strategies.federation.schedule import BN_WAYS_TOLD
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
 #: and so is one whose personal models are scored elsewhere.
 ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on")
-#: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number.
-ASIDE = (*FREE, "seed", "experiment", "model.bn_keep", "keep")
+#: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number, how
+#: nodes compute with precision=auto should decide none (``surroundings``).
+ASIDE = (*FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic")
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
 NODES = "nodes"
 #: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
@@ -253,7 +254,7 @@ def _read(place: Path) -> Run:
             f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
             f"{config['method.name']!r}, {config['seed']}"
         )
-    around = {"engine": told.get("engine"), "git": told.get("git")} | dict(told.get("versions") or {})
+    around = {key: told.get(key) for key in ("engine", "arithmetic", "git")} | dict(told.get("versions") or {})
     return Run(place, results, config, {key: str(value) for key, value in around.items() if value is not None})
 
 

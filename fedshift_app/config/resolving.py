@@ -103,7 +103,7 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     specials = section_of(experiment, "methods")
     again = "resolved" in experiment  # the config.yaml of a run folder
     if again:
-        layers = upgraded(section_of(experiment, "resolved"))
+        layers = as_it_ran(experiment)
     else:
         layers = {"experiment": path.stem} | {
             k: v for k, v in experiment.items() if k not in ("title", "paper", "methods")
@@ -124,6 +124,8 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     _set_flat(layers, given)
     for dotted, value in overrides.items():
         set_dotted(layers, dotted, value)
+    if again and "train.precision" in overrides and "train.arithmetic" not in overrides:
+        set_dotted(layers, "train.arithmetic", "")  # the run's was that of another precision
     layers["dataset"] = own_names.filled(layers["dataset"])
     networks.find_file(layers, path)
     config = networks.with_digest(validate(layers))
@@ -270,6 +272,19 @@ def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
     if merged.get("adapt", {}).get("name") == registry.NONE:
         merged["adapt"] = {"name": registry.NONE}
     return dict(layers) | {"method": params} | merged
+
+
+def as_it_ran(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run out of its ``config.yaml``, with what ``train.precision=auto`` stood for in it.
+
+    In runs of earlier versions, which have no such key, each node went by its own hardware.
+    """
+    layers = upgraded(section_of(told, "resolved"))
+    train = section_of(layers, "train")
+    if train.get("precision", "auto") != "auto" or train.get("arithmetic"):
+        return layers
+    before = "" if "arithmetic" in train else "hardware"
+    return layers | {"train": train | {"arithmetic": told.get("arithmetic") or before}}
 
 
 def from_json(text: str) -> RunConfig:

@@ -28,7 +28,8 @@ def run(arguments: Sequence[str]) -> Table:
         FedShiftError: If a configuration or the images are, or a method cannot train; the message names the method.
     """
     points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
-    from fedshift_app.costs import machine, measuring  # torch: only where there is something to measure
+    from clients.training import machine  # torch: only where there is something to measure
+    from fedshift_app.costs import measuring  # torch: only where there is something to measure
 
     console.set_up()
     costs = []

@@ -105,9 +105,9 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     if device.type == "cpu":
         keep_freed_memory()
     network = own_network(config, where)
-    about = ClientSetup(
-        config.seed, index, device, network, config.train, config.images, config.profile, config.rounds
-    )  # fmt: skip
+    of_products, _ = precision.parts(precision.arithmetic(config.train, device))
+    train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})  # for its own device
+    about = ClientSetup(config.seed, index, device, network, train, config.images, config.profile, config.rounds)
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
     bench = _bench(config, network, device)
@@ -129,8 +129,9 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
 @functools.lru_cache(maxsize=4)
 def _bench(config: RunConfig, network: ModelConfig, device: torch.device) -> Workbench:
     """Return the model of all nodes that this process plays in a run, as far as they have the same network."""
-    model = initial_model(config, network).to(device).to(memory_format=torch.channels_last)
-    return Workbench(model, device, config.train, config.images)
+    _, layout = precision.parts(precision.arithmetic(config.train, device))
+    model = initial_model(config, network).to(device).to(memory_format=layout)
+    return Workbench(model, device, config.train, config.images, layout)
 
 
 def own_network(config: RunConfig, where: Place) -> ModelConfig:

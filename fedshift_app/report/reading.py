@@ -86,7 +86,7 @@ def read(folder: Path, command: str = "report") -> Record:
         raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(path / CONFIG_FILE)
     told_of_run.check(told, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
-    config = configuration.validate(told["resolved"])
+    config = configuration.validate(configuration.as_it_ran(told))
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     try:

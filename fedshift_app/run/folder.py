@@ -94,7 +94,7 @@ class RunFolder:
 
     def __init__(
         self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, command: str, num_nodes: int = 0,
-        images: Mapping[str, Mapping[str, str]] | None = None, past: Past | None = None,
+        images: Mapping[str, Mapping[str, str]] | None = None, past: Past | None = None, arithmetic: str = "",
     ) -> None:  # fmt: skip
         """Make the folder and write ``config.yaml``; or go on in that of ``past``, whose lock is taken over.
 
@@ -107,6 +107,7 @@ class RunFolder:
             num_nodes: How many nodes there are.
             images: The fingerprint of the images by domain and split, None where the server has none.
             past: What is continued.
+            arithmetic: How the nodes compute (``train.arithmetic``), which a run that goes on has in its folder.
 
         Raises:
             ConfigError: If the folder cannot be made.
@@ -138,6 +139,8 @@ class RunFolder:
             "command": command,
             "started": now,
         }
+        if arithmetic:
+            content["arithmetic"] = arithmetic
         if os.environ.get(COMMIT):
             content["git"] = os.environ[COMMIT]
         try:

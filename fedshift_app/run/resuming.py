@@ -61,7 +61,8 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     path = user_path(named, "resume")
     told = _read_config(path)
     config = configuration.resolve(given | {"experiment": given.get("experiment") or str(path / CONFIG_FILE)})
-    kept = configuration.validate(told["resolved"])
+    kept = configuration.validate(configuration.as_it_ran(told))
+    config = _as_kept(config, kept)
     longer = config.rounds > kept.rounds
     if (path / RESULTS_FILE).exists() and not longer:
         again = f"; to do the rounds after {server_round} again, remove it" if server_round else ""
@@ -97,6 +98,13 @@ def _round(value: Any) -> int:
     if number is None:
         raise ConfigError(f"round: expected a whole number from 0 to {MOST_ROUNDS}, found {as_found(value)}")
     return number
+
+
+def _as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
+    """Return the configuration with the arithmetic of the run that goes on, where it asks for none."""
+    if config.train.arithmetic or config.train.precision != kept.train.precision:
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": kept.train.arithmetic})})
 
 
 def check_engine(past: Past, engine: str) -> None:

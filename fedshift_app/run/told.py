@@ -1,12 +1,13 @@
 """What ``config.yaml`` of a run folder says of a run, checked before any of it is used."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_wire.bounds import LARGEST_COUNT, MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import Arithmetic
 
 
 class _Resumed(BaseModel, extra="allow"):
@@ -24,6 +25,7 @@ class _Told(BaseModel, extra="allow"):
     run_id: str = Field("", max_length=100)
     versions: dict[str, str | None] = {}
     git: str | None = None
+    arithmetic: Arithmetic | Literal["hardware"] | None = None
     command: str = ""
     resumed: tuple[_Resumed, ...] = ()
 

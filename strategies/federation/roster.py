@@ -21,6 +21,7 @@ from fedshift_wire.names import (
     CONFIG,
     DOMAIN,
     ENGINE,
+    FASTEST,
     KNOWLEDGE,
     METRICS,
     NUM_PARTITIONS,
@@ -31,6 +32,7 @@ from fedshift_wire.names import (
     SHARED_TEST,
     UNHELD_TEST,
 )  # fmt: skip
+from fedshift_wire.params import ARITHMETICS, Arithmetic
 from strategies.federation import checks
 from strategies.federation.sent import Sent
 
@@ -106,15 +108,17 @@ class Roster:
 
     Attributes:
         listener: Is told who is connected.
+        fastest: By node id, what trains fastest there, of nodes that told it.
     """
 
     def __init__(self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int) -> None:
         self.listener = Listener()
+        self.fastest: dict[int, Arithmetic] = {}
         self._domains, self._num_classes = domains, num_classes
         self._simulated = engine == "simulation"
         self._config = {ENGINE: engine, RUN: run_json}
         self._known = frozenset((
-            CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION,
+            CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST,
             *(UNHELD_TEST + domain for domain in domains),
         ))  # fmt: skip
         self._nodes: dict[int, Node] = {}  # by node id
@@ -133,6 +137,10 @@ class Roster:
     def num_domains(self) -> int:
         """How many domains those nodes hold."""
         return len({node.domain for node in self.nodes})
+
+    def tell(self, run_json: str) -> None:
+        """Send this configuration to nodes that come from now on."""
+        self._config[RUN] = run_json
 
     def gather(self, grid: Grid, at_least: int, timeout: float) -> None:
         """Wait until ``at_least`` nodes, or as many as the nodes say there are, can take part.
@@ -285,6 +293,8 @@ class Roster:
         except (KeyError, TypeError) as error:
             raise FederationError(f"a node's answer about itself is incomplete: {plain(repr(error))}") from None
         self._check(node)
+        if FASTEST in numbers:
+            self.fastest[node.node_id] = ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=len(ARITHMETICS) - 1)]
         if node.shared_test:  # simulated nodes know how many they are
             self._announced = max(self._announced, announced)
         return node

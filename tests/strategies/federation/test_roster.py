@@ -65,6 +65,11 @@ def test_without_partition_ids_domains_are_the_order() -> None:
     assert order(roster) == [(0, "scan", 2), (1, "scan", 5), (2, "texture", 8), (3, "street", 1)]
 
 
+def test_nodes_tell_what_trains_fastest_on_their_machines() -> None:
+    roster = gathered(FakeGrid(n7=("scan", 2, {"fastest": 1}), n9=("street", 0, {"fastest": 0}), n3=("texture", 1)))
+    assert roster.fastest == {7: "float32/nchw", 9: "float32/channels_last"}
+
+
 def test_each_node_is_asked_once_and_newcomers_come_last() -> None:
     grid = FakeGrid(n5=("street", -1), n6=("texture", -1))
     roster = gathered(grid)
@@ -149,6 +154,8 @@ def test_a_killed_node_for_which_superlink_answers_is_not_there() -> None:
         ({"shared-test": 1}, "sees whole test sets, which only simulated nodes do"),
         ({"unheld-test/photo": 1}, "unknown metric 'unheld-test/photo'"),
         ({"num-validation": -1}, "num-validation is -1"),
+        ({"fastest": 4}, "fastest is 4, expected a whole number from 0 to 3"),
+        ({"fastest": -1}, "fastest is -1"),
         ({"\x1b[2J": 1}, r"unknown metric ' \[2J'"),
         ({"x" * 5_000_000: 1}, "unknown metric 'xxx"),
         ({f"n{i}": i for i in range(20_000)}, "20005 metrics, allowed are 1000"),

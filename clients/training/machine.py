@@ -1,5 +1,6 @@
 """On what a figure was measured."""
 
+import functools
 import os
 import platform
 from pathlib import Path
@@ -19,11 +20,13 @@ def bfloat16() -> str:
     return AMX if torch.cpu._is_amx_tile_supported() else AVX512
 
 
+@functools.cache
 def describe() -> str:
-    """Return processor, cores, what it has for bfloat16, accelerators, and torch's version."""
+    """Return processor, cores, torch's vectors, what there is for bfloat16, accelerators, and torch's version."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    parts = [(models or [platform.processor()])[0], f"{os.cpu_count()} cores", bfloat16()]
+    vectors = torch.backends.cpu.get_cpu_capability()
+    parts = [(models or [platform.processor()])[0], f"{os.cpu_count()} cores", vectors, bfloat16()]
     parts += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join([*parts, f"torch {torch.__version__}"])

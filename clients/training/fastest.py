@@ -1,0 +1,205 @@
+"""Which arithmetic trains a network fastest on this machine: a few training steps of each, in turns.
+
+Float32 or bfloat16, channels_last or NCHW. A processor may have instructions for bfloat16 and be slower with them, so
+what it can do does not tell. Batches are as large as the time allows; nothing of it touches a run's random numbers.
+"""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from clients.models import networks
+from clients.models.freezing import freeze
+from clients.training import precision
+from clients.training.settings import ModelConfig, TrainConfig
+from clients.training.workbench import optimizer_of
+from fedshift_wire.params import ARITHMETICS, Arithmetic
+
+SECONDS = 1.6  # for all steps of a measurement; with the network's own making it stays below two
+TURNS = 5  # steps of each arithmetic that count, where they fit
+#: How many times faster than the usual arithmetic another must be to be taken: less is within what other work on a
+#: machine does to such short measurements, and a choice that flickers would make runs differ for nothing.
+CLEARLY = 1.1
+SMALLEST = 4  # images of the first step, which says how many there is time for
+CLASSES = 10  # of the measured classifier, a thousandth of the work
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured.
+
+    Attributes:
+        network: Its name.
+        groups: Of GroupNorm in the place of BatchNorm; 0 for BatchNorm.
+        frozen: What of it does not train (``model.freeze``).
+        size: Height and width of the images in pixels.
+        batch: Images of a run's batch.
+    """
+
+    network: str
+    groups: int
+    frozen: str
+    size: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a measurement came to.
+
+    Attributes:
+        choice: The arithmetic to take.
+        milliseconds: The shortest step of each; empty where a step is too long to measure any.
+        images: Of the measured batches.
+    """
+
+    choice: Arithmetic
+    milliseconds: dict[Arithmetic, float]
+    images: int
+
+
+def work_of(model: ModelConfig, train: TrainConfig, size: int) -> Work:
+    """Return what is measured for a run: its network, whatever method is trained, so that methods compute alike."""
+    groups = model.groups if model.bn == "group" else 0
+    return Work(model.name, groups, model.freeze, size, train.batch_size)
+
+
+def candidates(device: torch.device) -> tuple[Arithmetic, ...]:
+    """Return what may be fastest on a device, the usual one first; bfloat16 only where hardware computes in it."""
+    usual = precision.by_hardware(device)
+    able = [name for name in ARITHMETICS if precision.has_bf16(device) or precision.parts(name)[0] == "float32"]
+    return (usual, *(name for name in able if name != usual))
+
+
+def measure(work: Work, device: torch.device) -> Found:
+    """Measure in about two seconds, on a CPU with one thread, however many a node has: all engines choose alike.
+
+    Raises:
+        ConfigError: If there is no such network, or it takes no images of that size.
+    """
+    threads = torch.get_num_threads()
+    cuda = [device] if device.type == "cuda" else []
+    try:
+        if device.type == "cpu":
+            torch.set_num_threads(1)
+        with torch.random.fork_rng(devices=cuda):  # networks of libraries draw from the global generator
+            # A thread's own seconds, on which other work of the machine tells little.
+            clock = time.thread_time if device.type == "cpu" else time.perf_counter
+            return choose(_Bench(work, device), candidates(device), clock)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Steps(Protocol):
+    """Makes training steps to be measured.
+
+    Attributes:
+        most: Images of the largest batch to measure.
+    """
+
+    most: int
+
+    def step(self, name: Arithmetic, images: int) -> Callable[[], None]:
+        """Return a training step on so many images."""
+
+
+class _Bench:
+    """A network in each layout, and batches of random images."""
+
+    def __init__(self, work: Work, device: torch.device) -> None:
+        model = networks.build(work.network, CLASSES, 0, work.size)
+        if work.groups:
+            model = networks.with_group_norm(model, work.groups)
+        if work.frozen != "none":
+            freeze(model, work.frozen, work.network)
+        self.most, self._device, self._work = work.batch, device, work
+        self._models: dict[torch.memory_format, tuple[networks.SplitModel, torch.optim.Optimizer]] = {}
+        self._plain = model.to(device).train()
+
+    def _model(self, layout: torch.memory_format) -> tuple[networks.SplitModel, torch.optim.Optimizer]:
+        if layout not in self._models:
+            model = copy.deepcopy(self._plain).to(memory_format=layout)
+            train = TrainConfig(epochs=1, batch_size=self.most, lr=1e-4)
+            self._models[layout] = model, optimizer_of(train, model.parameters())
+        return self._models[layout]
+
+    def step(self, name: Arithmetic, images: int) -> Callable[[], None]:
+        """Return a training step on so many images, which ends when the device has."""
+        of_products, layout = precision.parts(name)
+        model, optimizer = self._model(layout)
+        x = torch.randn(images, 3, self._work.size, self._work.size, device=self._device)
+        x, y = x.contiguous(memory_format=layout), torch.arange(images, device=self._device) % CLASSES
+
+        def run() -> None:
+            optimizer.zero_grad()
+            with precision.autocast(of_products, self._device):
+                _, logits = model(x)
+            nn.functional.cross_entropy(logits.float(), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+
+        return run
+
+
+def choose(bench: Steps, names: tuple[Arithmetic, ...], clock: Clock, watch: Clock = time.perf_counter) -> Found:
+    """Measure with batches that there is time for.
+
+    Args:
+        bench: Makes the steps.
+        names: What there is to choose from, the usual one first.
+        clock: Times a step.
+        watch: Tells the seconds that the whole has taken.
+    """
+    started, few = watch(), min(SMALLEST, bench.most)
+    first = bench.step(names[0], few)
+    first()  # makes what later steps use again
+    begun = clock()
+    first()
+    step = max(clock() - begun, 1e-9)
+    if (watch() - started) * len(names) > SECONDS:
+        return Found(names[0], {}, few)
+    room = SECONDS / (len(names) * (1 + TURNS))  # of each a step to warm up and those that count
+    images = max(few, min(bench.most, math.floor(few * room / step)))
+    left = SECONDS - (watch() - started)
+    best = in_turns({name: bench.step(name, images) for name in names}, left, clock, watch)
+    return Found(fastest(best, names[0]), {name: 1000 * value for name, value in best.items()}, images)
+
+
+def in_turns(
+    things: Mapping[Arithmetic, Callable[[], None]], seconds: float, clock: Clock, watch: Clock
+) -> dict[Arithmetic, float]:
+    """Return the shortest time of each thing, in seconds, run once without counting and then in turns.
+
+    Args:
+        things: At least one.
+        seconds: After these no further turn begins, but for the first.
+        clock: Times a thing.
+        watch: Tells the seconds that all have taken.
+    """
+    started = watch()
+    for run in things.values():
+        run()
+    best = dict.fromkeys(things, math.inf)
+    for turn in range(TURNS):
+        if turn and watch() - started > seconds:
+            break
+        for name, run in things.items():
+            begun = clock()
+            run()
+            best[name] = min(best[name], clock() - begun)
+    return best
+
+
+def fastest(times: Mapping[Arithmetic, float], usual: Arithmetic) -> Arithmetic:
+    """Return the arithmetic with the shortest time if that is clearly shorter than the usual one's, else that."""
+    best = min(times, key=lambda name: times[name])
+    return best if times[best] * CLEARLY <= times[usual] else usual

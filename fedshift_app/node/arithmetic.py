@@ -1,0 +1,183 @@
+"""What trains fastest on this machine: measured once for each network, kept beside the decoded images.
+
+A node tells the server, which takes what most nodes tell (``fedshift_app.run.arithmetic``).
+"""
+
+import fcntl
+import functools
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, Field, ValidationError
+
+from clients.training import fastest, machine, precision
+from clients.training.fastest import Found, Work
+from clients.training.settings import ModelConfig
+from datasets import cache, private_files
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.run.durable import write_atomically
+from fedshift_wire.bounds import MOST_BATCH, MOST_NAME, MOST_PATH, as_found, shown
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import ARITHMETICS, Arithmetic
+
+log = logging.getLogger("fedshift")
+
+#: Environment variable: take this arithmetic on this machine and measure none; or ``hardware``, as by its name.
+ASKED = "FEDSHIFT_ARITHMETIC"
+FOLDER = "arithmetic"  # within that of the decoded images
+FORMAT = 1  # of an entry
+LARGEST_FILE = 10_000  # bytes of an entry
+
+
+class _Work(BaseModel, frozen=True, extra="forbid"):
+    """``clients.training.fastest.Work``, as a file has it."""
+
+    network: str = Field(max_length=MOST_PATH)
+    groups: int = Field(ge=0, le=4096)
+    frozen: str = Field(max_length=MOST_NAME)
+    size: int = Field(ge=1, le=4096)
+    batch: int = Field(ge=1, le=MOST_BATCH)
+
+
+class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """A choice that is kept.
+
+    Attributes:
+        machine: Where it was measured (``clients.training.machine.describe``), torch's version included.
+        device: ``cpu`` or ``cuda``.
+        work: What was measured.
+        choice: What is fastest.
+        milliseconds: The shortest step of each arithmetic.
+        images: Of the measured batches.
+        measured: When.
+    """
+
+    format: Literal[1] = 1
+    machine: str = Field(max_length=1000)
+    device: str = Field(max_length=MOST_NAME)
+    work: _Work
+    choice: Arithmetic
+    milliseconds: dict[Arithmetic, float] = Field(min_length=1)
+    images: int = Field(ge=1, le=MOST_BATCH)
+    measured: str = Field(max_length=MOST_NAME)
+
+
+def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
+    """Return what trains a node's network fastest on its machine; None where the run says how nodes compute.
+
+    Raises:
+        ConfigError: If ``$FEDSHIFT_ARITHMETIC`` is none.
+    """
+    if config.train.precision != "auto" or config.train.arithmetic:
+        return None
+    size = config.dataset.size or config.dataset.known().size
+    return _known(fastest.work_of(network, config.train, size), os.environ.get(ASKED, ""))
+
+
+@functools.lru_cache(maxsize=64)
+def _known(work: Work, asked: str) -> Arithmetic:
+    device = precision.default_device()
+    if asked == "hardware":
+        return precision.by_hardware(device)
+    if asked:
+        named = [name for name in ARITHMETICS if name == asked]
+        if not named:
+            raise ConfigError(f"{ASKED} is {as_found(asked)}; allowed are hardware, {', '.join(ARITHMETICS)}")
+        return named[0]
+    return chosen(work, device)
+
+
+def chosen(work: Work, device: torch.device, *, renew: bool = False) -> Arithmetic:
+    """Return the choice that is kept; measure it where none is, or ``renew`` it.
+
+    A cache that cannot be written costs a warning and the next measurement. What takes too long to be measured is not
+    kept: the machine may only have been busy.
+    """
+    path = _path(work, device)
+    found: Found | None = None
+    try:
+        with _alone(path):
+            kept = None if renew else read(path)
+            if kept is not None and _is_of(kept, work, device):
+                return kept.choice
+            found = fastest.measure(work, device)
+            if found.milliseconds:
+                write_atomically(path, _entry(work, device, found).model_dump_json(indent=2) + "\n")
+    except OSError as error:
+        log.warning(
+            "what trains fastest on this machine cannot be kept in %s (%s): each run measures it",
+            shown(path.parent), error.strerror or error,
+        )  # fmt: skip
+    return (found or fastest.measure(work, device)).choice
+
+
+def entries() -> list[tuple[Path, Entry | None]]:
+    """Return all that is kept, of whatever machine; None for a file that is damaged."""
+    return [(path, read(path)) for path in sorted(folder().glob("*.json"))]
+
+
+def folder() -> Path:
+    """Return where choices are kept."""
+    return cache.cache_dir() / FOLDER
+
+
+def read(path: Path) -> Entry | None:
+    """Return a kept choice; None if there is none, or the file is none."""
+    try:
+        with path.open("rb") as file:
+            return Entry.model_validate_json(file.read(LARGEST_FILE))
+    except (OSError, ValidationError):
+        return None
+
+
+def is_here(entry: Entry) -> bool:
+    """Tell whether a choice is of this machine with this torch."""
+    return (entry.machine, entry.device) == (machine.describe(), precision.default_device().type)
+
+
+def renew(entry: Entry) -> Arithmetic:
+    """Measure again what a kept choice is of.
+
+    Raises:
+        ConfigError: If its network is not there any more.
+    """
+    return chosen(Work(**entry.work.model_dump()), precision.default_device(), renew=True)
+
+
+def _is_of(entry: Entry, work: Work, device: torch.device) -> bool:
+    about = (entry.machine, entry.device, entry.work.model_dump())
+    return about == (machine.describe(), device.type, asdict(work))
+
+
+def _path(work: Work, device: torch.device) -> Path:
+    key = json.dumps([FORMAT, machine.describe(), device.type, asdict(work)])
+    return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def _entry(work: Work, device: torch.device, found: Found) -> Entry:
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    return Entry(
+        machine=machine.describe(), device=device.type, work=_Work(**asdict(work)), choice=found.choice,
+        milliseconds=found.milliseconds, images=found.images, measured=now,
+    )  # fmt: skip
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Let one process at a time measure; others wait for it, and find what it kept."""
+    private_files.make_folder(cache.cache_dir())  # images will lie there, too
+    private_files.make_folder(path.parent)
+    lock = path.parent / ".lock"
+    private_files.make(lock)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

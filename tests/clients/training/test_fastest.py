@@ -1,0 +1,134 @@
+"""What trains fastest: the faster of two by an injected clock, in bounded time, without a trace in a run's numbers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from support import SEED, C, image_set, new_client, shared
+
+from clients.base import DomainClient
+from clients.models import networks
+from clients.training import fastest, precision
+from clients.training.fastest import Work
+from clients.training.settings import ImageConfig, TrainConfig
+from clients.training.workbench import Workbench
+from fedshift_wire.params import ARITHMETICS, Arithmetic
+
+CPU = torch.device("cpu")
+LAST, NCHW, BF16, BF16_NCHW = ARITHMETICS
+
+
+class Machine:
+    """A clock and steps that take so many seconds for an image."""
+
+    def __init__(self, seconds: dict[Arithmetic, float], most: int = 64) -> None:
+        self.seconds, self.most, self.now = seconds, most, 0.0
+        self.done: list[tuple[Arithmetic, int]] = []
+
+    def step(self, name: Arithmetic, images: int) -> Callable[[], None]:
+        def run() -> None:
+            self.done.append((name, images))
+            self.now += self.seconds[name] * images
+
+        return run
+
+    def clock(self) -> float:
+        return self.now
+
+
+def chosen(machine: Machine, *names: Arithmetic) -> fastest.Found:
+    return fastest.choose(machine, names, machine.clock, machine.clock)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({LAST: 0.001, NCHW: 0.0005}, NCHW),
+        ({LAST: 0.001, NCHW: 0.00095}, LAST),  # faster, but not clearly
+        ({LAST: 0.001, NCHW: 0.002}, LAST),
+        ({BF16: 0.00141, LAST: 0.001, NCHW: 0.00106, BF16_NCHW: 0.002}, LAST),  # AVX512-BF16 without AMX, as measured
+        ({BF16: 0.001, LAST: 0.0032, NCHW: 0.004, BF16_NCHW: 0.002}, BF16),  # AMX
+    ],
+)
+def test_the_faster_is_chosen_where_it_is_clearly_faster(seconds: dict[Arithmetic, float], expected: str) -> None:
+    found = chosen(Machine(seconds), *seconds)
+    assert found.choice == expected
+    assert found.milliseconds == pytest.approx({name: 1000 * one * found.images for name, one in seconds.items()})
+
+
+@pytest.mark.parametrize("second", [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 10.0])
+def test_the_time_is_bounded_whatever_the_network(second: float) -> None:
+    machine = Machine({LAST: second, NCHW: second / 3})
+    found = chosen(machine, LAST, NCHW)
+    if second >= 0.2:  # two steps of four images alone take longer than there is time
+        assert (found.choice, found.milliseconds) == (LAST, {})
+        assert len(machine.done) == 2
+    else:
+        assert found.choice == NCHW
+        assert machine.now <= 2.0
+        assert fastest.SMALLEST <= found.images <= 64
+    assert found.images == 64 or second > 1e-4
+
+
+def test_turns_go_round_and_stop_when_the_time_is_over() -> None:
+    machine = Machine({LAST: 0.3, NCHW: 0.3}, most=2)
+    things = {name: machine.step(name, 1) for name in (LAST, NCHW)}
+    assert fastest.in_turns(things, 0.5, machine.clock, machine.clock) == pytest.approx({LAST: 0.3, NCHW: 0.3})
+    assert [name for name, _ in machine.done] == [LAST, NCHW] * 2  # to warm up, and the one turn that is always done
+
+
+@pytest.mark.parametrize(("bf16", "first", "number"), [(False, LAST, 2), (True, BF16, 4)])
+def test_emulated_bfloat16_is_not_even_measured(
+    bf16: bool, first: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "has_bf16", lambda device: bf16)
+    found = fastest.candidates(CPU)
+    assert (found[0], len(set(found))) == (first, number)
+    assert bf16 or not any(name.startswith("bf16") for name in found)
+
+
+def test_a_real_measurement_leaves_threads_and_random_numbers_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastest, "SECONDS", 0.2)
+    monkeypatch.setattr(precision, "has_bf16", lambda device: True)  # all four are measured
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    found = fastest.measure(Work("cnn_bn", 2, "none", 32, 6), CPU)
+    assert found.choice in ARITHMETICS
+    assert found.images <= 6
+    assert not found.milliseconds or found.milliseconds.keys() == set(ARITHMETICS)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("precision_", ["float32", "bf16"])
+def test_a_precision_by_name_means_channels_last_whatever_the_machine(precision_: str) -> None:
+    train = TrainConfig(epochs=1, batch_size=2, lr=0.1, precision=precision_)
+    assert precision.arithmetic(train, CPU) == f"{precision_}/channels_last"
+    with pytest.raises(ValueError, match="arithmetic=float32/nchw is what precision=auto stands for, found precision="):
+        TrainConfig(epochs=1, batch_size=2, lr=0.1, precision=precision_, arithmetic=NCHW)
+
+
+def test_auto_follows_what_the_run_says_and_else_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bf16, expected in ((True, BF16), (False, LAST)):
+        monkeypatch.setattr(precision, "has_bf16", lambda device, bf16=bf16: bf16)
+        for told in ("", "hardware"):
+            assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=told), CPU) == expected
+        for name in ARITHMETICS:
+            assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=name), CPU) == name
+
+
+def test_a_client_trains_in_either_layout() -> None:
+    """Batches lie as asked, and the numbers are those of the other layout but for rounding."""
+    ends, images = [], image_set()
+    train = TrainConfig(epochs=1, batch_size=8, lr=0.05, precision="float32")
+    for layout in (torch.channels_last, torch.contiguous_format):
+        model = networks.build("cnn_bn", C, SEED).to(memory_format=layout)
+        made = new_client(DomainClient, train_set=images, network=model, epochs=1)
+        made._bench = Workbench(model, CPU, train, ImageConfig(crop_padding=2), layout)
+        batch = next(made.augmented_batches(images, 8, 1, *(torch.Generator() for _ in range(3))))
+        assert batch.x.is_contiguous(memory_format=layout)
+        assert next(made.plain_batches(images))[0].is_contiguous(memory_format=layout)
+        made.fit(shared(made), {"server-round": 1})
+        ends.append(shared(made))
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,141 @@
+"""What trains fastest here: measured once, kept, measured anew where it is damaged or of another machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from clients.training import fastest, machine
+from clients.training.fastest import Found, Work
+from datasets import cache
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node import arithmetic, setup
+from fedshift_wire.errors import ConfigError
+
+CPU = torch.device("cpu")
+WORK = Work("cnn", 0, "none", 32, 32)
+
+
+class Measured:
+    """Stands for ``fastest.measure``.
+
+    Attributes:
+        works: What was measured.
+        found: What comes of it.
+    """
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+        self.found = Found("float32/nchw", {"float32/channels_last": 2.0, "float32/nchw": 1.0}, 16)
+
+    def __call__(self, work: Work, device: torch.device) -> Found:
+        self.works.append(work)
+        return self.found
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
+    made = Measured()
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    monkeypatch.delenv(arithmetic.ASKED)
+    monkeypatch.setattr(fastest, "measure", made)
+    arithmetic._known.cache_clear()
+    return made
+
+
+def test_it_is_measured_once_and_kept(measured: Measured) -> None:
+    for _ in range(3):
+        assert arithmetic.chosen(WORK, CPU) == "float32/nchw"
+    assert measured.works == [WORK]
+    ((path, entry),) = arithmetic.entries()
+    assert entry is not None
+    assert (entry.choice, entry.images, entry.work.batch) == ("float32/nchw", 16, 32)
+    assert arithmetic.is_here(entry)
+    assert [f"{folder.stat().st_mode & 0o777:o}" for folder in (path.parent, path.parent.parent)] == ["700", "700"]
+    arithmetic.chosen(Work("cnn", 0, "none", 32, 64), CPU)  # another batch is another question
+    assert len(arithmetic.entries()) == 2
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"\xff" * 20_000, b'{"choice": "fp8"}', b"[" * 5000, b'{"format": 2}', b"null"]
+)
+def test_a_damaged_file_is_measured_anew(damage: bytes, measured: Measured) -> None:
+    arithmetic.chosen(WORK, CPU)
+    ((path, _),) = arithmetic.entries()
+    path.write_bytes(damage)
+    assert arithmetic.entries() == [(path, None)]
+    assert arithmetic.chosen(WORK, CPU) == "float32/nchw"
+    assert len(measured.works) == 2
+    assert arithmetic.entries()[0][1] is not None
+
+
+def test_a_choice_in_the_wrong_place_does_not_count(measured: Measured) -> None:
+    arithmetic.chosen(WORK, CPU)
+    ((path, _),) = arithmetic.entries()
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps(told | {"work": told["work"] | {"network": "resnet10"}}))
+    arithmetic.chosen(WORK, CPU)
+    assert len(measured.works) == 2
+
+
+def test_another_machine_or_torch_measures_for_itself(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    arithmetic.chosen(WORK, CPU)
+    monkeypatch.setattr(machine, "describe", lambda: "a Xeon with AMX, torch 9")
+    measured.found = Found("bf16/channels_last", {"bf16/channels_last": 1.0}, 16)
+    assert arithmetic.chosen(WORK, CPU) == "bf16/channels_last"
+    kept = [entry for _, entry in arithmetic.entries() if entry is not None]
+    assert sorted(arithmetic.is_here(entry) for entry in kept) == [False, True]
+
+
+def test_what_was_too_long_to_measure_is_not_kept(measured: Measured) -> None:
+    measured.found = Found("float32/channels_last", {}, 4)
+    assert arithmetic.chosen(WORK, CPU) == "float32/channels_last"
+    assert arithmetic.entries() == []
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(
+    measured: Measured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with caplog.at_level("WARNING", "fedshift"):
+        assert arithmetic.chosen(WORK, CPU) == "float32/nchw"
+    assert "each run measures it" in caplog.text
+    assert len(measured.works) == 1
+
+
+def test_renewing_measures_what_is_kept_again(measured: Measured) -> None:
+    arithmetic.chosen(WORK, CPU)
+    ((_, entry),) = arithmetic.entries()
+    assert entry is not None
+    measured.found = Found("float32/channels_last", {"float32/channels_last": 1.0}, 16)
+    assert arithmetic.renew(entry) == "float32/channels_last"
+    assert arithmetic.chosen(WORK, CPU) == "float32/channels_last"
+    assert measured.works == [WORK, WORK]
+
+
+def test_methods_of_a_run_share_a_choice_and_a_process_asks_once(measured: Measured) -> None:
+    """Else a comparison of methods would be one of arithmetics as well."""
+    for method in ("fedavg", "f2dc", "fedcode"):
+        config = resolve({"method": method})
+        assert arithmetic.fastest_here(config, config.model) == "float32/nchw"
+    assert len(measured.works) == 1
+    assert arithmetic._known.cache_info().misses == 1
+
+
+@pytest.mark.parametrize("said", ["train.precision=float32", "train.arithmetic=bf16/nchw", "train.arithmetic=hardware"])
+def test_nothing_is_measured_where_the_run_says_how_nodes_compute(said: str, measured: Measured) -> None:
+    config = resolve({"set": said})
+    assert arithmetic.fastest_here(config, config.model) is None
+    assert measured.works == []
+
+
+def test_a_machine_may_be_told_what_to_take(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve({})
+    for asked, expected in (("hardware", setup.precision.by_hardware(CPU)), ("bf16/nchw", "bf16/nchw")):
+        monkeypatch.setenv(arithmetic.ASKED, asked)
+        assert arithmetic.fastest_here(config, config.model) == expected
+    monkeypatch.setenv(arithmetic.ASKED, "fp8")
+    with pytest.raises(ConfigError, match="FEDSHIFT_ARITHMETIC is 'fp8'; allowed are hardware, float32/channels_last"):
+        arithmetic.fastest_here(config, config.model)
+    assert measured.works == []

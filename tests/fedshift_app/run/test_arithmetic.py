@@ -1,0 +1,146 @@
+"""What ``train.precision=auto`` stands for: what most nodes tell, kept by the run as it goes on or is repeated."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from flwr.app import Message
+from support import InlineRun, ListeningGrid, Run
+
+from clients.training import fastest
+from clients.training.fastest import Found
+from datasets import cache
+from fedshift_app import comparing
+from fedshift_app.config.resolving import resolve
+from fedshift_app.launch import runner
+from fedshift_app.node import arithmetic as of_nodes
+from fedshift_app.node import setup
+from fedshift_app.run import arithmetic, resuming
+from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import ARITHMETICS
+
+LAST, NCHW, BF16, _ = ARITHMETICS
+SHORT = "train.epochs=1 allocation.share=0.05 dataset.domains=[scan,sketch]"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that makes this a machine on which an arithmetic is fastest; its cache is empty."""
+    monkeypatch.delenv(of_nodes.ASKED)
+
+    def be(choice: Any) -> None:
+        monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / f"cache-{choice.replace('/', '-')}"))
+        monkeypatch.setattr(fastest, "measure", lambda *_: Found(choice, {choice: 1.0, LAST: 2.0}, 16))
+        of_nodes._known.cache_clear()
+
+    return be
+
+
+def log_of(folder: Path) -> str:
+    return (folder / "log.jsonl").read_text()
+
+
+def config_of(folder: Path) -> Any:
+    return yaml.safe_load((folder / "config.yaml").read_text())
+
+
+class Grid(ListeningGrid):
+    """Notes how the nodes are told to compute, and how those of this process do."""
+
+    said: set[str]
+
+    def pass_on(self, asked: Message, reply: Message) -> Message:
+        told = json.loads(str(asked.content.config_records["config"]["run"]))["train"]
+        type(self).said.add(f"{asked.metadata.message_type} {told['precision']} {told['arithmetic']}")
+        return reply
+
+
+def test_what_most_nodes_tell_is_taken_and_told() -> None:
+    config = resolve({})
+    told = dict(enumerate([NCHW, BF16, NCHW]))
+    settled, line = arithmetic.settle(config, told, None, here=False)
+    assert settled == config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": NCHW})})
+    assert line == "train.precision=auto: float32/nchw, which trains fastest on the machines of 2 of 3 nodes"
+    assert arithmetic.agreed({1: BF16, 2: NCHW}) == (NCHW, 1)  # as many: what stands first
+    assert arithmetic.settle(config, {}, None, here=False)[0].train.arithmetic == "hardware"
+    by_name = resolve({"set": "train.precision=bf16"})
+    assert arithmetic.settle(by_name, {}, None, here=True) == (by_name, "")
+
+
+def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
+    machine: Any, run_inline: InlineRun, tmp_path: Path
+) -> None:
+    machine(NCHW)
+    Grid.said = set()
+    run = run_inline(nodes=2, rounds=2, set=SHORT, grid=Grid)
+    told = config_of(run.folder)
+    assert told["arithmetic"] == NCHW
+    assert (told["resolved"]["train"]["precision"], told["resolved"]["train"]["arithmetic"]) == ("auto", "")
+    assert Grid.said == {"query auto ", f"train auto {NCHW}", f"evaluate auto {NCHW}"}
+    assert "float32/nchw, which trains fastest on the machines of all 2 nodes" in log_of(run.folder)
+
+    machine(BF16)  # the folder goes to another one
+    again = run_inline(str(run.folder / "config.yaml"), nodes=2)
+    assert again.results["weights_sha256"] == run.results["weights_sha256"]
+    assert config_of(again.folder)["arithmetic"] == NCHW
+    assert "float32/nchw, as the configuration or the run that is repeated says; nothing is" in log_of(again.folder)
+
+    (run.folder / RESULTS_FILE).unlink()
+    resumed = Run(runner.run_inline({"resume": str(run.folder), "round": 1, "output-dir": str(tmp_path)}, 2))
+    assert resumed.results["weights_sha256"] == again.results["weights_sha256"]
+    assert "float32/nchw, as when the run began; nothing is measured" in log_of(resumed.folder)
+
+    other = run_inline(nodes=2, rounds=2, seed=1, set=SHORT)
+    assert config_of(other.folder)["arithmetic"] == BF16
+    found = comparing.compare([run.folder, again.folder, other.folder]).text()  # one table, and a line below
+    assert "not the same arithmetic: arithmetic is float32/nchw" in " ".join(found.split())
+
+
+def test_the_layout_is_that_of_the_nodes_model() -> None:
+    for name, layout in ((NCHW, torch.contiguous_format), (LAST, torch.channels_last)):
+        config = resolve({"set": f"train.arithmetic={name}"})
+        bench = setup._bench(config, config.model, torch.device("cpu"))
+        assert bench.model.encoder[0].weight.is_contiguous(memory_format=layout)  # type: ignore[index]
+
+
+def test_a_run_of_an_earlier_version_goes_on_by_hardware(
+    machine: Any, run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(of_nodes.ASKED, "hardware")
+    before = run_inline(nodes=2, rounds=2, set=SHORT)
+    told = config_of(before.folder)
+    del told["arithmetic"], told["resolved"]["train"]["arithmetic"]
+    (before.folder / "config.yaml").write_text(yaml.safe_dump(told))
+    (before.folder / RESULTS_FILE).unlink()
+    monkeypatch.delenv(of_nodes.ASKED)
+    machine(NCHW)
+    config, past = resuming.resolve({"resume": str(before.folder), "round": 1}, hold=False)
+    assert past is not None
+    assert config.train.arithmetic == "hardware"
+    resumed = Run(runner.run_inline({"resume": str(before.folder), "round": 1, "output-dir": str(tmp_path)}, 2))
+    assert resumed.results["weights_sha256"] == before.results["weights_sha256"]
+    assert "by each node's hardware (" in log_of(before.folder)
+    assert resolve({"experiment": str(before.folder / "config.yaml")}).train.arithmetic == "hardware"
+
+
+def test_what_is_asked_beside_a_kept_run(machine: Any, run_inline: InlineRun, tmp_path: Path) -> None:
+    machine(NCHW)
+    run = run_inline(nodes=2, rounds=1, set=SHORT)
+    file = str(run.folder / "config.yaml")
+    assert resolve({"experiment": file}).train.arithmetic == NCHW
+    assert resolve({"experiment": file, "set": "train.precision=float32"}).train.arithmetic == ""
+    assert resolve({"experiment": file, "set": "train.arithmetic=bf16/nchw"}).train.arithmetic == "bf16/nchw"
+    (run.folder / RESULTS_FILE).unlink()
+    asked = {"resume": str(run.folder), "experiment": "handwritten", "set": SHORT, "rounds": 1}
+    config, _ = resuming.resolve(asked, hold=False)
+    assert config.train.arithmetic == NCHW
+    with pytest.raises(ConfigError, match=r"train.arithmetic is 'float32/nchw' there, asked is 'bf16/nchw'"):
+        resuming.resolve(asked | {"set": f"{SHORT} train.arithmetic=bf16/nchw"}, hold=False)
+    told = config_of(run.folder)
+    (run.folder / "config.yaml").write_text(yaml.safe_dump(told | {"arithmetic": "fp8"}))
+    with pytest.raises(ConfigError, match=r"config.yaml: arithmetic: .*'fp8'"):
+        resuming.resolve({"resume": str(run.folder)}, hold=False)
