@@ -1,5 +1,6 @@
 """The deployment demo: a SuperLink and SuperNodes on loopback, each with only its own images."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def start_supernode(
     flower.start(
         f"supernode-{folder.index}",
         [
-            processes.command("flower-supernode"),
+            *[sys.executable, "-m", "fedshift_app.launch.supernode"],
             *trust,
             *identity,
             *["--superlink", link.address, "--port", str(processes.free_port())],
