@@ -26,6 +26,7 @@ from fedshift_app.flower.waits import Backoff, OtherPopen, OtherSleep
 
 log = logging.getLogger("fedshift")
 
+PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"  # in the ServerApp's environment: Flower's own waits (benchmarks/deploy.py)
 KNOWN = "1.41."  # patches of this version; `pyproject.toml` asks for no other
 NODE = "flwr.supernode.start_client_internal"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
@@ -67,7 +68,7 @@ def quicken_grid(grid: Grid) -> None:
 
     Called once, before the first message.
     """
-    if HTTP_GRID not in sys.modules or type(grid).__module__ != HTTP_GRID:
+    if type(grid).__module__ != HTTP_GRID or os.environ.get(PLAIN_WAITS):
         return
     if problem := unknown(HTTP_GRID):
         log.warning("the server looks for replies as seldom as plain Flower does: %s", problem)

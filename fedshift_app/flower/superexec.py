@@ -27,7 +27,7 @@ MOST_BYTES = 65536  # of an answer
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
-class Lost(Exception):
+class LostError(Exception):
     """There is no warm process, or it does not answer."""
 
 
@@ -58,7 +58,7 @@ class WarmProcess:
         """Let it fork a process for a task; return that one's id.
 
         Raises:
-            Lost: If it does not; it is ended then.
+            LostError: If it does not; it is ended then.
         """
         try:
             if not self._ready:
@@ -68,7 +68,7 @@ class WarmProcess:
             return int(self._receive(ANSWER_SECONDS)["pid"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.end()
-            raise Lost(f"{type(error).__name__}: {error}") from None
+            raise LostError(f"{type(error).__name__}: {error}") from None
 
     def _receive(self, seconds: float) -> dict[str, Any]:
         self._control.settimeout(seconds)
@@ -128,7 +128,7 @@ class WarmExecutor:
                 "address": spec.runtime_api_address, "token": spec.token, "insecure": spec.insecure,
                 "certificates": spec.root_certificates_path, "parent": spec.parent_pid, "fab": spec.fab_hash or "",
             })  # fmt: skip
-        except Lost as problem:
+        except LostError as problem:
             self._count(str(problem))
             return self._cold.launch(spec)
         return LaunchResult.accepted()

@@ -3,8 +3,8 @@
 A program, run by its path in an interpreter of its own: ``zygote.py SOCKET``. It never works on a message itself, so
 that nothing of one is found by the next; it holds no key, no connection and no thread, and has not touched a GPU.
 
-The app's code comes with each run, as a bundle that Flower unpacks. So this process imports nothing of FedShift's that is
-installed here, only libraries. Once a child has answered for a bundle, another process is forked that imports the
+The app's code comes with each run, as a bundle that Flower unpacks. So this process imports nothing of FedShift's that
+is installed here, only libraries. Once a child has answered for a bundle, another process is forked that imports the
 app from where the bundle lies, and later messages of the same bundle (the same SHA-256) are forked from that one.
 """
 
@@ -28,7 +28,7 @@ MOST_BYTES = 65536  # of a task
 THREADS = Path("/proc/self/task")
 
 
-class Unsafe(Exception):
+class UnsafeError(Exception):
     """This process must not be forked from."""
 
 
@@ -59,14 +59,14 @@ def check_fork() -> None:
     """Make sure that a child can take the place of a process that was started anew.
 
     Raises:
-        Unsafe: If it cannot.
+        UnsafeError: If it cannot.
     """
     threads = len(list(THREADS.iterdir())) if THREADS.is_dir() else 1
     if threads != 1:
-        raise Unsafe(f"{threads} threads run in it, which do not survive a fork")
+        raise UnsafeError(f"{threads} threads run in it, which do not survive a fork")
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        raise Unsafe("it has opened the GPU, which does not survive a fork")
+        raise UnsafeError("it has opened the GPU, which does not survive a fork")
 
 
 def import_libraries() -> None:
@@ -79,7 +79,7 @@ def import_app(fab_hash: str) -> App:
     """Import the app of a bundle that Flower has unpacked on this machine, as a ClientApp's process does.
 
     Raises:
-        Unsafe: If it is not to be found without doubt, or other modules have its names.
+        UnsafeError: If it is not to be found without doubt, or other modules have its names.
     """
     from flwr.clientapp.utils import get_load_client_app_fn
     from flwr.common.config import get_metadata_from_config, get_project_config, get_project_dir
@@ -87,14 +87,14 @@ def import_app(fab_hash: str) -> App:
     unnamed = get_project_dir("a/b", "0", fab_hash)
     places = list(unnamed.parent.glob(f"*.{unnamed.name.rpartition('.')[2]}"))
     if len(places) != 1:
-        raise Unsafe(f"{len(places)} folders could hold its app")
+        raise UnsafeError(f"{len(places)} folders could hold its app")
     folder = places[0]
     fab_id, version = get_metadata_from_config(get_project_config(folder))
     get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)(fab_id, version, fab_hash)
     for name in {path.stem for path in folder.iterdir()} & sys.modules.keys():
         file = getattr(sys.modules[name], "__file__", None)
         if file is None or not Path(file).resolve().is_relative_to(folder.resolve()):
-            raise Unsafe(f"its module {name} is imported from {file}")
+            raise UnsafeError(f"its module {name} is imported from {file}")
     return App(fab_hash, folder)
 
 
@@ -280,7 +280,7 @@ def main() -> None:
         os.close(os.pidfd_open(os.getpid()))  # an old system cannot tell the end of a child
         import_libraries()
         Zygote(control).serve()
-    except (Unsafe, ImportError, OSError) as error:
+    except (UnsafeError, ImportError, OSError) as error:
         refuse(control, str(error))
 
 

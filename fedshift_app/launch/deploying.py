@@ -107,15 +107,27 @@ def make_node_key(flower: processes.Group, home: Path, folder: exporting.NodeFol
 
 
 def start_supernode(
-    flower: processes.Group, link: runner.SuperLink, folder: exporting.NodeFolder, key: Path | None
-) -> None:
-    """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same."""
+    flower: processes.Group, link: runner.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
+    plain: bool = False,
+) -> None:  # fmt: skip
+    """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.
+
+    Args:
+        flower: Whose process it becomes.
+        link: Its SuperLink.
+        folder: Its images.
+        key: Its private key, where it needs one.
+        plain: Flower's own ``flower-supernode``.
+    """
+    command = (
+        [processes.command("flower-supernode")] if plain else [sys.executable, "-m", "fedshift_app.launch.supernode"]
+    )
     trust = ["--root-certificates", str(link.credentials.ca_certificate)] if link.credentials else ["--insecure"]
     identity = ["--auth-supernode-private-key", str(key)] if key else []
     flower.start(
         f"supernode-{folder.index}",
         [
-            *[sys.executable, "-m", "fedshift_app.launch.supernode"],
+            *command,
             *trust,
             *identity,
             *["--superlink", link.address, "--port", str(processes.free_port())],
