@@ -19,6 +19,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,7 +73,7 @@ def check_fork() -> None:
 def import_libraries() -> None:
     """Import what every ClientApp needs."""
     for name in LIBRARIES:
-        __import__(name)
+        import_module(name)
 
 
 def import_app(fab_hash: str) -> App:

@@ -17,7 +17,7 @@ EXPERIMENT = "handwritten"
 MOST_NODES = 16  # SuperNodes that one machine is made to start
 #: Keys of `fedshift run` that a demo cannot hold to: it runs anew, on processes of its own.
 REFUSED = ("resume", "round", *LAUNCH_KEYS)
-#: Of EXPERIMENT alone: each message starts a process of its own, so a round takes some 10 s on two cores.
+#: Of EXPERIMENT alone: enough to see that it learns.
 ROUNDS = 4
 
 
