@@ -54,16 +54,28 @@ class WarmProcess:
         """Tell whether it is there."""
         return self._process.poll() is None
 
+    def wait(self) -> None:
+        """Wait until it has imported what it needs.
+
+        Raises:
+            LostError: If it cannot; it is ended then.
+        """
+        try:
+            if not self._ready:
+                self._receive(START_SECONDS)
+                self._ready = True
+        except (OSError, ValueError) as error:
+            self.end()
+            raise LostError(str(error)) from None
+
     def start(self, task: dict[str, Any]) -> int:
         """Let it fork a process for a task; return that one's id.
 
         Raises:
             LostError: If it does not; it is ended then.
         """
+        self.wait()
         try:
-            if not self._ready:
-                self._receive(START_SECONDS)
-                self._ready = True
             self._control.sendall(json.dumps(task).encode())
             return int(self._receive(ANSWER_SECONDS)["pid"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -74,7 +86,7 @@ class WarmProcess:
         self._control.settimeout(seconds)
         told = self._control.recv(MOST_BYTES)
         if not told:
-            raise OSError(f"it ended ({self._process.wait(ANSWER_SECONDS)})")
+            raise OSError("it has ended")
         answer = json.loads(told)
         if refused := answer.get("refused"):
             raise OSError(refused)
@@ -100,8 +112,7 @@ class WarmExecutor:
         self._cold, self._program = cold, program or [sys.executable, "-P", str(ZYGOTE)]
         self._deaths = 0
         self._warm: WarmProcess | None = None
-        self._install = False
-        self.reconcile()
+        self._begin()
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -134,17 +145,28 @@ class WarmExecutor:
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Start a warm process where there is none; called before each look for work."""
+        """Start a warm process where there is none, and wait for it.
+
+        Called before each look for work: the token of a task that is taken holds for half a minute only.
+        """
         if self._warm is not None and not self._warm.is_running():
             self._warm.end()
             self._count("it was ended")
-        if self._warm is None and self._deaths < DEATHS:
-            self._warm = WarmProcess(self._program)
+        self._begin()
+        try:
+            if self._warm is not None:
+                self._warm.wait()
+        except LostError as problem:
+            self._count(str(problem))
 
     def close(self) -> None:
         """End the warm process."""
         self._stop_for_good()
         self._cold.close()
+
+    def _begin(self) -> None:
+        if self._warm is None and self._deaths < DEATHS:
+            self._warm = WarmProcess(self._program)
 
     def _count(self, problem: str) -> None:
         self._warm, self._deaths = None, self._deaths + 1

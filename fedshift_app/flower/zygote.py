@@ -106,9 +106,10 @@ def work(task: dict[str, Any], app: App | None) -> NoReturn:
         from flwr.supercore.tls import validate_and_resolve_root_certificates
         from flwr.supernode.runtime import run_clientapp
 
+        flower: Any = run_clientapp
         if app is not None:
-            run_clientapp.install_from_fab = app.unpacked
-        run_clientapp.run_clientapp(
+            flower.install_from_fab = app.unpacked
+        flower.run_clientapp(
             runtime_api_address=task["address"],
             token=task["token"],
             insecure=task["insecure"],
@@ -247,10 +248,10 @@ class Zygote:
     def _let_go(self) -> None:
         """Close, in a child, all that is this process's: its end must be seen at the other ends."""
         for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, int):
-                os.close(key.fileobj)
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
             else:
-                key.fileobj.close()  # type: ignore[union-attr]
+                os.close(key.fd)
         self._selector.close()
 
 
