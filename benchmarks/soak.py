@@ -33,8 +33,8 @@ MB = 1e6
 POLL_SECONDS = 1.0
 #: What a process is, by a word of its command line.
 KINDS = {
-    "serverapp": "flwr-serverapp", "supernodes": "flower-supernode", "executors": "flower-superexec",
-    "superlink": "fedshift_app.launch.superlink",
+    "serverapp": "flwr-serverapp", "supernodes": "fedshift_app.launch.supernode", "executors": "superexec",
+    "superlink": "fedshift_app.launch.superlink", "warm": "zygote.py",
 }  # fmt: skip
 
 

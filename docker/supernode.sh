@@ -1,7 +1,7 @@
 #!/bin/sh
 # Start the SuperNode of a domain: supernode.sh DOMAIN INDEX.
 set -eu
-exec flower-supernode \
+exec fedshift supernode \
     --root-certificates /var/fedshift/public/ca.crt \
     --auth-supernode-private-key /var/fedshift/node/node.key \
     --superlink superlink:8000 \

@@ -450,6 +450,23 @@ def superlink(
     serve([*security, "--host", host, "--port", str(port), *context.args], AnyUser if any_user else OnlyFleet)
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def supernode(
+    context: typer.Context,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="A process from scratch for each message: slower, holds less memory.")
+    ] = False,
+) -> None:
+    """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.
+
+    All options are those of `flower-supernode`, such as --superlink HOST:PORT, --root-certificates FILE,
+    --auth-supernode-private-key FILE and --node-config; so are the numbers.
+    """
+    from fedshift_app.launch import supernode as node
+
+    node.serve(context.args, warm=not cold)
+
+
 @credentials_app.command("authority")
 def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=path)]) -> None:
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""

@@ -22,6 +22,7 @@ from fedshift_app.flower.internals import (
     superlinks_above,
     watch_replies,
 )
+from fedshift_app.flower.quick import quicken_grid
 from fedshift_app.node import holdings, setup, shelves, starts
 from fedshift_app.run import (
     arithmetic,
@@ -114,6 +115,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)
     keep_out_malformed_replies()
+    quicken_grid(grid)
     going_on = past is not None and past.checkpoint is not None
     config, beginning = (config, beginnings.plain(config)) if going_on else beginnings.begin(config)
     start = starts.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None

@@ -1,5 +1,6 @@
 """The deployment demo: a SuperLink and SuperNodes on loopback, each with only its own images."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ EXPERIMENT = "handwritten"
 MOST_NODES = 16  # SuperNodes that one machine is made to start
 #: Keys of `fedshift run` that a demo cannot hold to: it runs anew, on processes of its own.
 REFUSED = ("resume", "round", *LAUNCH_KEYS)
-#: Of EXPERIMENT alone: each message starts a process of its own, so a round takes some 10 s on two cores.
+#: Of EXPERIMENT alone: enough to see that it learns.
 ROUNDS = 4
 
 
@@ -106,15 +107,27 @@ def make_node_key(flower: processes.Group, home: Path, folder: exporting.NodeFol
 
 
 def start_supernode(
-    flower: processes.Group, link: runner.SuperLink, folder: exporting.NodeFolder, key: Path | None
-) -> None:
-    """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same."""
+    flower: processes.Group, link: runner.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
+    plain: bool = False,
+) -> None:  # fmt: skip
+    """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.
+
+    Args:
+        flower: Whose process it becomes.
+        link: Its SuperLink.
+        folder: Its images.
+        key: Its private key, where it needs one.
+        plain: Flower's own ``flower-supernode``.
+    """
+    command = (
+        [processes.command("flower-supernode")] if plain else [sys.executable, "-m", "fedshift_app.launch.supernode"]
+    )
     trust = ["--root-certificates", str(link.credentials.ca_certificate)] if link.credentials else ["--insecure"]
     identity = ["--auth-supernode-private-key", str(key)] if key else []
     flower.start(
         f"supernode-{folder.index}",
         [
-            processes.command("flower-supernode"),
+            *command,
             *trust,
             *identity,
             *["--superlink", link.address, "--port", str(processes.free_port())],

@@ -73,7 +73,7 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
 def supernode_command(folder: NodeFolder) -> str:
     """Return the command that starts this node's SuperNode."""
     security = f"--root-certificates ca.crt --auth-supernode-private-key {folder.path.name}.key"
-    return f"flower-supernode {security} --superlink HOST:PORT --node-config '{folder.node_config}'"
+    return f"fedshift supernode {security} --superlink HOST:PORT --node-config '{folder.node_config}'"
 
 
 def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[ImageSet, ImageSet]:

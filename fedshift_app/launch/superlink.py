@@ -36,6 +36,8 @@ HEALTH = "/health"
 ONLY_OWNER = "--only-owner"  # the first option of this module as a program
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))  # of the connections of this machine, with their users
 ESTABLISHED = "01"
+#: Seconds after which Flower's executor asks the SuperLink again for a ServerApp to start; by itself 1.
+TASK_POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 REFUSAL = (
     "only the Fleet API is open to the network; "
     "submit runs and register SuperNodes from the SuperLink's machine, as the user who runs it"
@@ -154,6 +156,7 @@ def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:
     """
     from fedshift_app.flower import internals
 
+    os.environ.setdefault(TASK_POLL, "0.5")
     lock = _lock(options)
 
     # The ServerApps that the SuperLink starts inherit its environment, and were not started by this command.

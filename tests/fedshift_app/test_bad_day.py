@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from safetensors.numpy import load_file
-from support import InlineRun, Run
+from support import ROOT, InlineRun, Run
 
 from datasets import cache
 from fedshift_app.config import resolving as configuration
@@ -78,8 +79,8 @@ class Federation:
         self._started += 1
         self._superlink = f"superlink-{self._started}"
         self._start(
-            self._superlink, "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
-            "--database", str(self.home / "state.db"),
+            self._superlink, processes.command("flower-superlink"), "--insecure", "--host", "127.0.0.1",
+            "--port", str(self.port), "--database", str(self.home / "state.db"),
         )  # fmt: skip
         self.flower.wait_for_http(self._superlink, f"http://127.0.0.1:{self.port}/health")
 
@@ -97,9 +98,9 @@ class Federation:
         else:
             self._names[index] = name
         self._start(
-            name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
-            "--port", str(processes.free_port()), "--node-config", told,
-            env={"MARKS": str(self.marks(index)), "LIES": lies, "PYTHONPATH": str(self.home / "hand")},
+            name, sys.executable, "-m", "fedshift_app.launch.supernode", "--insecure",
+            "--superlink", f"127.0.0.1:{self.port}", "--port", str(processes.free_port()), "--node-config", told,
+            env={"MARKS": str(self.marks(index)), "LIES": lies, "PYTHONPATH": f"{self.home / 'hand'}:{ROOT}"},
         )  # fmt: skip
         log = self.flower.log(name)
         self.wait(lambda: "SuperNode ID" in log.read_text(errors="replace"), f"node {index} to register")
@@ -162,7 +163,7 @@ class Federation:
 
     def _start(self, name: str, command: str, *arguments: str, env: dict[str, str] | None = None) -> None:
         words = ["env", *(f"{key}={value}" for key, value in (env or {}).items())] if env else []
-        started = self.flower.start(name, [*words, processes.command(command), *arguments])
+        started = self.flower.start(name, [*words, command, *arguments])
         self._processes[name] = psutil.Process(started.pid)
 
 

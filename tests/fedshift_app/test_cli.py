@@ -343,7 +343,7 @@ def test_export_gives_each_node_its_own_domain(fedshift: Command, tmp_path: Path
     for i, (folder, domain) in enumerate(zip(folders, DOMAINS, strict=True)):
         assert sorted(path.name for path in folder.iterdir()) == [f"{domain}_test.npz", f"{domain}_train.npz"]
         command = ended.out.splitlines()[i]
-        for part in ("flower-supernode", f'domain="{domain}"', f'data-dir="{folder}"', f"partition-id={i}"):
+        for part in ("fedshift supernode", f'domain="{domain}"', f'data-dir="{folder}"', f"partition-id={i}"):
             assert part in command
 
 

@@ -26,6 +26,8 @@ FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 TINY = ["dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1", "report=false"]
 LIMIT = 240
 MARK = "FEDSHIFT_TEST_ENGINES"
+#: Words in the command lines of what a run starts.
+STARTED = r"flower-super|launch\.super|flower/superexec|flower/zygote|flwr-|raylet|gcs_server|ray::"
 
 
 def fedshift(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -61,7 +63,7 @@ def flower_processes(mark: str) -> set[int]:
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = " ".join(process.info["cmdline"] or [])
         with contextlib.suppress(psutil.Error):
-            if re.search(r"flower-super|flwr-|raylet|gcs_server|ray::", words) and process.environ().get(MARK) == mark:
+            if re.search(STARTED, words) and process.environ().get(MARK) == mark:
                 found.add(process.info["pid"])
     return found
 

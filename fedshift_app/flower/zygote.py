@@ -1,0 +1,290 @@
+"""A warm process: it has imported what a ClientApp needs and forks one for each message, which takes milliseconds.
+
+A program, run by its path in an interpreter of its own: ``zygote.py SOCKET``. It never works on a message itself, so
+that nothing of one is found by the next; it holds no key, no connection and no thread, and has not touched a GPU.
+
+The app's code comes with each run, as a bundle that Flower unpacks. So this process imports nothing of FedShift's that
+is installed here, only libraries. Once a child has answered for a bundle, another process is forked that imports the
+app from where the bundle lies, and later messages of the same bundle (the same SHA-256) are forked from that one.
+"""
+
+import gc
+import hashlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch", "torchvision")
+MOST_APPS = 2  # bundles that are kept imported; the one that was used longest ago is let go
+MOST_BYTES = 65536  # of a task
+THREADS = Path("/proc/self/task")
+
+
+class UnsafeError(Exception):
+    """This process must not be forked from."""
+
+
+@dataclass(frozen=True)
+class App:
+    """An app whose modules this process has imported.
+
+    Attributes:
+        fab_hash: SHA-256 of its bundle.
+        folder: Where the bundle was unpacked.
+    """
+
+    fab_hash: str
+    folder: Path
+
+    def unpacked(self, content: bytes, *_given: Any, **_options: Any) -> Path:
+        """Take the place of Flower's ``install_from_fab``.
+
+        Raises:
+            RuntimeError: If the bundle is not the one that was imported.
+        """
+        if hashlib.sha256(content).hexdigest() != self.fab_hash:
+            raise RuntimeError("the run's app bundle is not the one that its task names")
+        return self.folder
+
+
+def check_fork() -> None:
+    """Make sure that a child can take the place of a process that was started anew.
+
+    Raises:
+        UnsafeError: If it cannot.
+    """
+    threads = len(list(THREADS.iterdir())) if THREADS.is_dir() else 1
+    if threads != 1:
+        raise UnsafeError(f"{threads} threads run in it, which do not survive a fork")
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise UnsafeError("it has opened the GPU, which does not survive a fork")
+
+
+def import_libraries() -> None:
+    """Import what every ClientApp needs."""
+    for name in LIBRARIES:
+        import_module(name)
+
+
+def import_app(fab_hash: str) -> App:
+    """Import the app of a bundle that Flower has unpacked on this machine, as a ClientApp's process does.
+
+    Raises:
+        UnsafeError: If it is not to be found without doubt, or other modules have its names.
+    """
+    from flwr.clientapp.utils import get_load_client_app_fn
+    from flwr.common.config import get_metadata_from_config, get_project_config, get_project_dir
+
+    unnamed = get_project_dir("a/b", "0", fab_hash)
+    places = list(unnamed.parent.glob(f"*.{unnamed.name.rpartition('.')[2]}"))
+    if len(places) != 1:
+        raise UnsafeError(f"{len(places)} folders could hold its app")
+    folder = places[0]
+    fab_id, version = get_metadata_from_config(get_project_config(folder))
+    get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)(fab_id, version, fab_hash)
+    for name in {path.stem for path in folder.iterdir()} & sys.modules.keys():
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is None or not Path(file).resolve().is_relative_to(folder.resolve()):
+            raise UnsafeError(f"its module {name} is imported from {file}")
+    return App(fab_hash, folder)
+
+
+def work(task: dict[str, Any], app: App | None) -> NoReturn:
+    """Be the ClientApp's process of one task, as ``flwr-clientapp`` is, and end."""
+    code = 1
+    try:
+        from flwr.supercore.tls import validate_and_resolve_root_certificates
+        from flwr.supernode.runtime import run_clientapp
+
+        flower: Any = run_clientapp
+        if app is not None:
+            flower.install_from_fab = app.unpacked
+        flower.run_clientapp(
+            runtime_api_address=task["address"],
+            token=task["token"],
+            insecure=task["insecure"],
+            certificates=validate_and_resolve_root_certificates(task["certificates"], task["insecure"]),
+            parent_pid=task["parent"],
+            runtime_dependency_install=False,
+        )
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # the reply is out, and to take torch apart takes longer than to fork it
+
+
+def fresh() -> None:
+    """Make a child what a new process is: its own signals and random numbers."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["flwr-clientapp"]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # else all children would draw the same; Python's own generator sees to itself
+
+
+Watched = Callable[[], None]
+
+
+class Zygote:
+    """Forks a child for each task that it is sent, until the other end of its socket is closed."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        *,
+        load: Callable[[str], App] = import_app,
+        run: Callable[[dict[str, Any], App | None], NoReturn] = work,
+        app: App | None = None,
+    ) -> None:
+        self._control, self._load, self._run, self._app = control, load, run, app
+        self._selector = selectors.DefaultSelector()
+        self._apps: dict[str, socket.socket] = {}  # last used last; without a process where it cannot be had
+        self._ready: set[str] = set()
+        self._hopeless: set[str] = set()
+        self._over = False
+
+    def serve(self) -> None:
+        """Answer until there is nobody to answer to."""
+        check_fork()
+        gc.collect()
+        gc.freeze()  # a collection in a child would copy all pages
+        self._watch(self._control, self._answer)
+        self._control.sendall(b'{"ready": true}')
+        while not self._over:
+            for key, _ in self._selector.select():
+                key.data()
+
+    def _watch(self, what: Any, then: Watched) -> None:
+        self._selector.register(what, selectors.EVENT_READ, then)
+
+    def _answer(self) -> None:
+        told = self._control.recv(MOST_BYTES)
+        if not told:
+            self._over = True
+            return
+        task = json.loads(told)
+        pid = self._forward(told, task["fab"]) or self._fork_for(task)
+        self._control.sendall(json.dumps({"pid": pid}).encode())
+
+    def _forward(self, told: bytes, fab_hash: str) -> int | None:
+        """Let the process that has the app imported fork; return None if there is none."""
+        if fab_hash not in self._ready:
+            return None
+        channel = self._apps.pop(fab_hash)
+        self._apps[fab_hash] = channel
+        try:
+            channel.sendall(told)
+            return int(json.loads(channel.recv(MOST_BYTES))["pid"])
+        except (OSError, ValueError, KeyError):  # it was ended
+            self._drop(fab_hash)
+            return None
+
+    def _fork_for(self, task: dict[str, Any]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._let_go()
+            fresh()
+            self._run(task, self._app)
+        self._watch_end(pid, task["fab"])
+        return pid
+
+    def _watch_end(self, pid: int, fab_hash: str) -> None:
+        """See a child out; after the first one that worked on a bundle, have that bundle's app imported."""
+        handle = os.pidfd_open(pid)
+
+        def ended() -> None:
+            self._selector.unregister(handle)
+            os.close(handle)
+            _, status = os.waitpid(pid, 0)
+            if self._app is None and status == 0 and fab_hash and fab_hash not in self._apps.keys() | self._hopeless:
+                self._import(fab_hash)
+
+        self._watch(handle, ended)
+
+    def _import(self, fab_hash: str) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            self._let_go()
+            ours.close()
+            warm_app(theirs, fab_hash, self._load, self._run)
+        theirs.close()
+        self._apps[fab_hash] = ours
+        self._watch(ours, lambda: self._hear(fab_hash))
+        self._watch_end(pid, "")
+        for oldest in list(self._apps)[:-MOST_APPS]:
+            self._drop(oldest)
+
+    def _hear(self, fab_hash: str) -> None:
+        """Take note that an app is imported, or that it cannot be; or that its process has ended."""
+        told = self._apps[fab_hash].recv(MOST_BYTES)
+        if told and "ready" in json.loads(told):
+            self._ready.add(fab_hash)
+            return
+        if told:
+            self._hopeless.add(fab_hash)
+            print(f"no warm process for this app: {json.loads(told)['refused']}", file=sys.stderr, flush=True)
+        self._drop(fab_hash)
+
+    def _drop(self, fab_hash: str) -> None:
+        channel = self._apps.pop(fab_hash)
+        self._ready.discard(fab_hash)
+        self._selector.unregister(channel)
+        channel.close()
+
+    def _let_go(self) -> None:
+        """Close, in a child, all that is this process's: its end must be seen at the other ends."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+            else:
+                os.close(key.fd)
+        self._selector.close()
+
+
+def warm_app(control: socket.socket, fab_hash: str, load: Callable[[str], App], run: Any) -> NoReturn:
+    """Be the process that has a bundle's app imported."""
+    try:
+        Zygote(control, run=run, app=load(fab_hash)).serve()
+    except Exception as error:  # any: the app's modules are the run's
+        refuse(control, f"{type(error).__name__}: {error}")
+    finally:
+        os._exit(0)
+
+
+def refuse(control: socket.socket, why: str) -> None:
+    """Tell the other end that there is nothing to fork from."""
+    try:
+        control.sendall(json.dumps({"refused": why[:500]}).encode())
+    except OSError:  # there is no other end any more
+        return
+
+
+def main() -> None:
+    """Import, and serve."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; it ends when its SuperExec does
+    try:
+        os.close(os.pidfd_open(os.getpid()))  # an old system cannot tell the end of a child
+        import_libraries()
+        Zygote(control).serve()
+    except (UnsafeError, ImportError, OSError) as error:
+        refuse(control, str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Flower's SuperNode with short waits and warm processes: ``fedshift supernode``.
+
+What it does to Flower is in ``fedshift_app.flower.quick``; what it starts is ``superexec.py`` beside it, and that one
+``zygote.py``.
+"""
+
+import os
+import sys
+
+from fedshift_app.run.folder import COMMAND
+
+COLD = "--cold"  # the first option of this module as a program
+
+
+def serve(options: list[str], *, warm: bool = True) -> None:
+    """Run ``flower-supernode`` with these options in this process until it is stopped.
+
+    Args:
+        options: Of ``flower-supernode``.
+        warm: Fork the process of each message from one that has imported its libraries.
+    """
+    from fedshift_app.flower import quick
+
+    os.environ.pop(COMMAND, None)  # what runs here was not started by this command
+    quick.run_supernode(options, warm=warm)
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    serve(given[1:], warm=False) if given[:1] == [COLD] else serve(given)

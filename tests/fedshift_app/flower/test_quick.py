@@ -1,0 +1,180 @@
+"""Flower's fixed waits are replaced where they are the known ones, and nowhere else."""
+
+import functools
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.serverapp import Grid
+from flwr.superlink.grid import http_grid
+from flwr.supernode import start_client_internal as node
+
+from fedshift_app.flower import quick
+from fedshift_app.flower.waits import Backoff
+
+
+@pytest.fixture
+def grid(monkeypatch: pytest.MonkeyPatch) -> http_grid.HttpGrid:
+    """Return Flower's own grid, whose module is as it was after the test."""
+    monkeypatch.setattr(http_grid, "time", time)
+    return http_grid.HttpGrid(token="t", insecure=True)
+
+
+def test_the_installed_flower_is_known() -> None:
+    assert quick.unknown(quick.NODE) == quick.unknown(quick.HTTP_GRID) == ""
+
+
+@pytest.mark.parametrize("module", [quick.NODE, quick.HTTP_GRID])
+def test_another_version_or_shape_is_not(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("flwr.supercore.version.package_version", "1.42.0")
+        assert quick.unknown(module) == "Flower is 1.42.0, 1.41.x is known"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{module}.time", SimpleNamespace(sleep=time.sleep))
+        assert quick.unknown(module) == f"{module} does not sleep by the module time"
+    shapes = {place: (*parts, "time.sleep(4)") for place, parts in quick.SHAPES.items()}
+    monkeypatch.setattr(quick, "SHAPES", shapes)
+    assert quick.unknown(module).endswith("does not hold time.sleep(4)")
+
+
+def test_replies_are_looked_for_sooner(grid: http_grid.HttpGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's own loop, whose two looks would be three seconds apart."""
+    slept: list[float] = []
+    monkeypatch.setattr(quick, "Backoff", functools.partial(Backoff, sleep=slept.append))
+    quick.quicken_grid(grid)
+    replies = iter([[], [], [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="a"))]])
+    monkeypatch.setattr(grid, "push_messages", lambda messages: ["a"])
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: next(replies))
+    assert len(list(grid.send_and_receive([]))) == 1
+    assert slept == [0.05, 0.05]
+
+
+def test_a_grid_of_another_flower_is_left_alone(
+    grid: http_grid.HttpGrid, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("flwr.supercore.version.package_version", "1.42.0")
+    quick.quicken_grid(grid)
+    assert http_grid.time is time
+    assert "send_and_receive" not in vars(grid)
+    assert "as seldom as plain Flower does: Flower is 1.42.0" in caplog.text
+
+
+def test_other_grids_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(Grid):
+        """No grid of Flower's."""
+
+    monkeypatch.setattr(Own, "__abstractmethods__", frozenset())
+    own = Own()
+    quick.quicken_grid(own)
+    assert "send_and_receive" not in vars(own)
+
+
+def test_a_node_of_another_flower_is_a_plain_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("flwr.supercore.version.package_version", "1.42.0")
+    command = import_module("flwr.supernode.cli.flower_supernode")  # its package has a function of this name
+    monkeypatch.setattr(command, "flower_supernode", lambda: seen.append(sys.argv))
+    monkeypatch.setattr(quick, "quicken_node", lambda *given, **more: pytest.fail("patched"))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(quick.signal, "signal", lambda *given: None)
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    quick.run_supernode(["--insecure"], warm=True)
+    assert seen == [["flower-supernode", "--insecure"]]
+    assert "as `flower-supernode` does: Flower is 1.42.0" in caplog.text
+
+
+@pytest.fixture
+def quickened(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
+    """Return a function that quickens Flower's module of a SuperNode, with these functions in it, for this test."""
+
+    def quicken(**functions: Any) -> ModuleType:
+        for name in ("time", "subprocess", "_pull_and_store_message", "_push_messages"):
+            monkeypatch.setattr(node, name, functions.get(name, getattr(node, name)))
+        quick.quicken_node(node, warm=True)
+        return node
+
+    return quicken
+
+
+def heard(bell: quick.Bell) -> bool:
+    return bool(select.select([bell.ear], [], [], 0)[0]) and bool(os.read(bell.ear, 100))
+
+
+def test_the_superexec_is_woken_once_a_message_is_there(
+    quickened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: its ClientApp would find none, and never answer."""
+    bells: list[quick.Bell] = []
+    ring = quick.Bell
+
+    def bell() -> quick.Bell:
+        bells.append(ring())
+        return bells[0]
+
+    monkeypatch.setattr(quick, "Bell", bell)
+    found = iter([None, 7])
+
+    def pull(**given: Any) -> int | None:
+        assert not heard(bells[0])
+        return next(found)
+
+    module = quickened(_pull_and_store_message=pull)
+    assert module._pull_and_store_message(state=None) is None
+    assert not heard(bells[0])
+    assert module._pull_and_store_message(state=None) == 7
+    assert heard(bells[0])
+
+
+def test_the_superexec_is_ours_and_sees_one_pipe_alone(
+    quickened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **more: started.append((command, more)))
+    module = quickened()
+    module.subprocess.Popen(["flower-superexec", "--insecure"])
+    module.subprocess.Popen(["other"])
+    (ours, options), (other, nothing) = started
+    assert ours[:3] == [sys.executable, "-P", str(quick.SUPEREXEC)]
+    assert ours[4:] == ["warm", "--insecure"]
+    assert options == {"pass_fds": [int(ours[3])]}
+    assert (other, nothing) == (["other"], {})
+
+
+def test_the_next_message_waits_for_the_state_of_the_last() -> None:
+    """A ClientApp hands over its context after its reply: the next one must not start from the context of before."""
+    clock = iter(range(100))
+    slept: list[float] = []
+    left = iter([["task"], ["task"], []])
+    state = SimpleNamespace(get_tasks=lambda statuses: next(left))
+    quick.wait_for_state(state, clock=lambda: next(clock), sleep=slept.append)
+    assert len(slept) == 2
+
+
+def test_it_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    clock = iter(range(100))
+    quick.wait_for_state(
+        SimpleNamespace(get_tasks=lambda statuses: ["task"]), clock=lambda: next(clock), sleep=lambda seconds: None
+    )
+    assert "a ClientApp has not ended 10 s after its reply" in caplog.text
+
+
+def test_a_bell_that_nobody_hears_does_not_block_and_is_rung_again_after_a_second() -> None:
+    now = [0.0]
+    bell = quick.Bell(clock=lambda: now[0])
+    bell.remind()
+    assert not heard(bell)
+    now[0] = 1.0
+    bell.remind()
+    assert heard(bell)
+    for _ in range(100_000):
+        bell.ring()
+    assert heard(bell)

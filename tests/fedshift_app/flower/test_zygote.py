@@ -1,0 +1,297 @@
+"""A warm process and the executor that asks it: real processes, but none of Flower's and no training."""
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+from support import ROOT
+
+from fedshift_app.flower import superexec, zygote
+from fedshift_app.flower.superexec import LostError, WarmExecutor, WarmProcess
+
+LIMIT = 30.0
+#: A warm process whose children write down what they find, in the place of a ClientApp.
+PROGRAM = """
+import json, os, random, socket, sys, time
+from pathlib import Path
+import numpy
+from fedshift_app.flower import zygote
+
+left = []
+
+def run(task, app):
+    found = {"left": list(left), "parent": os.getppid(), "app": app.fab_hash if app else "", "argv": sys.argv,
+             "drawn": [random.random(), float(numpy.random.rand())]}
+    left.append(task["token"])
+    if task["token"] == "slow":
+        time.sleep(2)
+    part = Path(task["address"] + ".part")
+    part.write_text(json.dumps(found))
+    part.rename(task["address"])
+    os._exit(0)
+
+def load(fab_hash):
+    if fab_hash == "bad":
+        with Path(os.environ["TRIED"]).open("a") as file:
+            file.write(fab_hash)
+        raise zygote.UnsafeError("2 folders could hold its app")
+    return zygote.App(fab_hash, Path("/"))
+
+zygote.Zygote(socket.socket(fileno=int(sys.argv[1])), run=run, load=load).serve()
+"""
+COMMAND = [sys.executable, "-P", "-c", PROGRAM]
+
+
+def until(true: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + LIMIT
+    while not (found := true()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return found
+
+
+class Asked:
+    """A warm process, and what its children wrote down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.number = folder, 0
+        self.warm = WarmProcess(COMMAND)
+
+    def task(self, fab_hash: str, token: str = "t") -> dict[str, Any]:
+        self.number += 1
+        return {"address": str(self.folder / str(self.number)), "token": token, "fab": fab_hash}
+
+    def found(self, task: dict[str, Any]) -> dict[str, Any]:
+        file = Path(task["address"])
+        until(file.is_file, "no child wrote anything")
+        return dict(json.loads(file.read_text()))
+
+    def child(self, fab_hash: str, token: str = "t") -> dict[str, Any]:
+        task = self.task(fab_hash, token)
+        pid = self.warm.start(task)
+        return self.found(task) | {"pid": pid}
+
+    def child_of_app(self, fab_hash: str) -> dict[str, Any]:
+        """Return the first child that was forked from a process that has the bundle imported."""
+        return dict(until(lambda: found if (found := self.child(fab_hash))["app"] else None, "no app was imported"))
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TRIED", str(tmp_path / "tried"))
+    made = Asked(tmp_path)
+    yield made
+    made.warm.end()
+
+
+def test_each_message_has_a_process_of_its_own_in_which_nothing_is_left_of_another(asked: Asked) -> None:
+    first = asked.child("one")
+    assert (first["parent"], first["app"]) == (asked.warm.pid, "")
+    later = [asked.child_of_app("one") for _ in range(3)]
+    other = asked.child_of_app("two")
+    for found in (first, *later, other):
+        assert found["left"] == []
+        assert found["argv"] == ["flwr-clientapp"]
+    assert {found["app"] for found in later} == {"one"}
+    assert other["app"] == "two"
+    assert other["parent"] not in (asked.warm.pid, later[0]["parent"])
+    assert len({found["pid"] for found in (first, *later, other)}) == 5
+    for source in (0, 1):  # Python's and NumPy's random numbers are a new process's
+        assert len({found["drawn"][source] for found in (first, *later, other)}) == 5
+
+
+def test_two_apps_are_kept_and_the_one_used_longest_ago_is_let_go(asked: Asked) -> None:
+    parents = {name: asked.child_of_app(name)["parent"] for name in ("one", "two")}
+    asked.child_of_app("one")
+    asked.child_of_app("three")
+    until(lambda: not psutil.pid_exists(parents["two"]), "the app is still there")
+    assert asked.child("one")["parent"] == parents["one"]
+    assert asked.child("two")["app"] == ""
+
+
+def test_an_app_that_cannot_be_imported_is_imported_by_each_message(asked: Asked) -> None:
+    tried = asked.folder / "tried"
+    asked.child("bad")
+    until(tried.is_file, "it was not tried")
+    for _ in range(3):
+        found = asked.child("bad")
+        assert (found["app"], found["parent"]) == ("", asked.warm.pid)
+    until(lambda: not psutil.Process(asked.warm.pid).children(), "a child is left")
+    assert tried.read_text() == "bad"
+
+
+def test_if_the_process_of_an_app_is_killed_the_other_one_forks_and_it_comes_again(asked: Asked) -> None:
+    parent = asked.child_of_app("one")["parent"]
+    psutil.Process(parent).kill()
+    again = asked.child("one")
+    assert again["parent"] == asked.warm.pid
+    assert asked.child_of_app("one")["parent"] not in (parent, asked.warm.pid)
+
+
+def test_when_it_is_killed_messages_that_are_worked_on_go_on(asked: Asked) -> None:
+    app = asked.child_of_app("one")["parent"]
+    task = asked.task("one", "slow")
+    asked.warm.start(task)
+    psutil.Process(asked.warm.pid).kill()
+    until(lambda: not psutil.pid_exists(app), "the process of the app outlives it")
+    assert not asked.warm.is_running()
+    with pytest.raises(LostError):
+        asked.warm.start(asked.task("one"))
+    assert asked.found(task)["app"] == "one"
+
+
+class Cold:
+    """In the place of Flower's executor: it counts."""
+
+    def __init__(self) -> None:
+        self.launched: list[ExecutionSpec] = []
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        self.launched.append(spec)
+        return LaunchResult.accepted()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def spec(address: str, kind: TaskType = TaskType.CLIENT_APP, *, install: bool = False) -> ExecutionSpec:
+    return ExecutionSpec(kind, address, "t", True, None, install, 1, False, 1, "one")
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Cold]]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cold: Any = Cold()
+    made = WarmExecutor(cold, COMMAND)
+    yield made, cold
+    made.close()
+
+
+def test_a_warm_process_that_was_killed_is_replaced_and_after_three_there_are_cold_ones(
+    executor: tuple[Any, Cold], tmp_path: Path
+) -> None:
+    made, cold = executor
+    for number in range(superexec.DEATHS):
+        file = tmp_path / str(number)
+        made.reconcile()
+        made.launch(spec(str(file)))
+        until(file.is_file, "no child")
+        made._warm._process.kill()
+        made._warm._process.wait()
+    assert cold.launched == []
+    made.reconcile()
+    assert made._warm is None
+    made.launch(spec("cold"))
+    assert [one.runtime_api_address for one in cold.launched] == ["cold"]
+
+
+def test_one_that_dies_before_it_answers_costs_nothing_but_time(executor: tuple[Any, Cold]) -> None:
+    made, cold = executor
+    made._warm._process.kill()
+    made.launch(spec("cold"))
+    assert [one.runtime_api_address for one in cold.launched] == ["cold"]
+    made.reconcile()
+    assert made._warm.is_running()
+
+
+def test_other_tasks_and_runs_that_install_their_libraries_are_flowers_own(executor: tuple[Any, Cold]) -> None:
+    made, cold = executor
+    made.launch(spec("server", TaskType.SERVER_APP))
+    made.launch(spec("install", install=True))
+    assert [one.runtime_api_address for one in cold.launched] == ["server", "install"]
+    assert made._warm is None
+
+
+def test_what_cannot_be_forked_from_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        with pytest.raises(zygote.UnsafeError, match="threads run in it"):
+            zygote.check_fork()
+    finally:
+        done.set()
+        thread.join()
+    monkeypatch.setattr(zygote, "THREADS", Path("/nowhere"))
+    zygote.check_fork()
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    with pytest.raises(zygote.UnsafeError, match="has opened the GPU"):
+        zygote.check_fork()
+
+
+@pytest.mark.slow
+def test_its_libraries_start_no_thread_and_bring_nothing_of_fedshift() -> None:
+    """The real program, told to stop once it is ready."""
+    warm = WarmProcess([sys.executable, "-P", str(superexec.ZYGOTE)])
+    try:
+        warm._receive(LIMIT * 4)
+        assert len(list(Path(f"/proc/{warm.pid}/task").iterdir())) == 1
+        maps = Path(f"/proc/{warm.pid}/maps").read_text()
+        assert "libtorch_cpu" in maps
+    finally:
+        warm.end()
+    text = superexec.ZYGOTE.read_text() + Path(superexec.__file__).read_text()
+    for name in ("fedshift_app", "fedshift_wire", "datasets", "clients", "strategies"):
+        assert f"import {name}" not in text and f"from {name}" not in text
+
+
+@pytest.fixture
+def apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which Flower unpacks bundles."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path / "apps"
+
+
+def unpack(folder: Path, module: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "small"\nversion = "0.1.0"\n[tool.flwr.app]\npublisher = "us"\n'
+        f'[tool.flwr.app.components]\nserverapp = "{module}:app"\nclientapp = "{module}:app"\n'
+    )
+    (folder / f"{module}.py").write_text("from flwr.clientapp import ClientApp\n\napp = ClientApp()\n")
+
+
+def test_an_app_is_imported_from_where_its_bundle_was_unpacked(apps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"a bundle"
+    fab_hash = hashlib.sha256(content).hexdigest()
+    folder = apps / f"us.small.0.1.0.{fab_hash[:8]}"
+    unpack(folder, "small_app_1")
+    app = zygote.import_app(fab_hash)
+    assert app == zygote.App(fab_hash, folder)
+    assert sys.modules["small_app_1"].__file__ == str(folder / "small_app_1.py")
+    assert app.unpacked(content, skip_prompt=True) == folder
+    with pytest.raises(RuntimeError, match="not the one that its task names"):
+        app.unpacked(b"another bundle")
+    monkeypatch.delitem(sys.modules, "small_app_1")
+
+
+def test_an_app_is_not_mixed_up_with_another(apps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fab_hash = "0123456789abcdef" * 4
+    with pytest.raises(zygote.UnsafeError, match="0 folders"):
+        zygote.import_app(fab_hash)
+    folder = apps / f"us.small.0.1.0.{fab_hash[:8]}"
+    unpack(folder, "small_app_2")
+    (folder / "datasets").mkdir()
+    other = ModuleType("datasets")
+    other.__file__ = "/usr/lib/datasets/__init__.py"  # Hugging Face's, which a library has imported
+    monkeypatch.setitem(sys.modules, "datasets", other)
+    with pytest.raises(zygote.UnsafeError, match="its module datasets is imported from /usr/lib/datasets"):
+        zygote.import_app(fab_hash)
+    unpack(apps / f"them.small.0.1.0.{fab_hash[:8]}", "small_app_2")
+    with pytest.raises(zygote.UnsafeError, match="2 folders"):
+        zygote.import_app(fab_hash)
+    monkeypatch.delitem(sys.modules, "small_app_2")
+    assert os.environ["FLWR_HOME"] == str(apps.parent)
