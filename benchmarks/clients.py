@@ -7,8 +7,8 @@ in batches of 32, float32. Bare PyTorch does the same steps on images of the sam
 else: no federation, no augmentation, no evaluation. All go in turns, each in processes of its own.
 
 Time a client is the median of a round from the second on, training, averaging and evaluation, divided by 50. Start is
-the time until the first round begins, end that from the last round until the command has ended, with its report. Memory is
-the largest sum, over all processes of a run, of the proportional set size (PSS), which counts a page that several
+the time until the first round begins, end that from the last round until the command has ended, with its report. Memory
+is the largest sum, over all processes of a run, of the proportional set size (PSS), which counts a page that several
 processes share once. The last line is one JSON object.
 """
 

@@ -43,7 +43,7 @@ def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def usual_settings() -> Iterator[None]:
-    """Let inline runs of tests stay in their process, and measure nothing: what is fastest changes on a busy machine."""
+    """Let inline runs of tests stay in their process, and measure nothing: what is fastest varies on a busy one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(side_by_side.WORKERS, "1")
         patch.setenv(arithmetic.ASKED, "hardware")

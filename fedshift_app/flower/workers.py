@@ -96,8 +96,8 @@ class _Work:
 
     def is_kept(self, place: int) -> bool:
         """Tell whether the node keeps on disk what it remembers."""
-        config = self.messages[place].content.config_records.get(CONFIG, {})
-        return KEPT_IN in config
+        config = self.messages[place].content.config_records.get(CONFIG)
+        return config is not None and KEPT_IN in config
 
 
 class WorkersGrid(LocalGrid):

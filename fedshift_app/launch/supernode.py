@@ -7,7 +7,7 @@ What it does to Flower is in ``fedshift_app.flower.quick``; what it starts is ``
 import os
 import sys
 
-from fedshift_app.run.folder import COMMAND
+from fedshift_app.run.variables import COMMAND
 
 COLD = "--cold"  # the first option of this module as a program
 
