@@ -187,7 +187,7 @@ def harmonised(steps: Sequence[FloatArray], masks: Sequence[BoolArray], weights:
 
 
 def _step(sent: NDArray[Any], got: NDArray[Any]) -> FloatArray:
-    return np.subtract(sent, got, dtype=np.float64)
+    return np.asarray(np.subtract(sent, got, dtype=np.float64))
 
 
 def _like(sent: NDArray[Any], found: FloatArray) -> NDArray[Any]:
