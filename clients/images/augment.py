@@ -69,6 +69,19 @@ class Pipeline:
         """Return images (B, H, W, 3) as (B, 3, H, W): channels last a view, else a copy."""
         return images.permute(0, 3, 1, 2).contiguous(memory_format=self._layout)
 
+    @property
+    def only_moves(self) -> bool:
+        """Whether images are moved and normalised, and nothing else."""
+        return self._transforms is None
+
+    def moves(self, b: int, rng: torch.Generator) -> "Moves":
+        """Draw how ``b`` images move, as :meth:`train` does."""
+        return draw_moves(b, self._config, rng)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """Normalise images (B, H, W, 3), uint8, into float32 of that shape."""
+        return self.plain(x).permute(0, 2, 3, 1)
+
     def _row(self, width: int) -> tuple[Tensor, Tensor]:
         """Return scale and shift of :func:`affine` for a row of ``width`` pixels, (3 width,) each."""
         if width not in self._rows:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clients import losses
 from clients.images.augment import Pipeline
+from clients.images.ready import MOST_BYTES, Ready, num_bytes
 from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
@@ -108,6 +109,7 @@ class NodeTools(NumPyClient):
         self._counting: Counting | None = None  # of the pass that goes on
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
+        self._ready: Ready | None = None  # the training images
 
     @property
     def begun(self) -> str:
@@ -295,7 +297,11 @@ class NodeTools(NumPyClient):
         pixels, labels = self._bench.images.get(images)
         pipeline, device = pipeline or self._bench.pipeline, self.setup.device
         permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
+        ready = self._ready_for(images, pixels, pipeline) if views else None
         for index in _cut(permutation, batch_size):
+            if ready is not None:
+                yield self._gathered(ready, index, labels[index], views, first, second, epoch)
+                continue
             # index_select copies whole images, and into the same memory for every batch that has room there.
             fits = len(index) <= len(self._taken) and pixels.device.type == device.type
             taken, buffer = (self._taken[: len(index)], self._buffer) if fits else (None, None)
@@ -307,6 +313,30 @@ class NodeTools(NumPyClient):
             else:
                 one = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
                 yield Batch(one, y, epoch)
+
+    def _ready_for(self, images: ImageSet, pixels: Tensor, pipeline: Pipeline) -> Ready | None:
+        """Return the node's training images converted once for all epochs; None where that does not pay.
+
+        On an accelerator converting costs nothing, and for one epoch as much as it does batch by batch.
+        """
+        config = self.setup.images
+        known = images is self.train_set and pipeline is self._bench.pipeline and pipeline.only_moves
+        if not known or pixels.device.type != "cpu" or self.setup.device.type != "cpu" or self.setup.train.epochs < 2:
+            return None
+        if self._ready is None and num_bytes(pixels, config.crop_padding, config.flip) <= MOST_BYTES:
+            self._ready = Ready(pixels, pipeline.normalised, config.crop_padding, flip=config.flip)
+        return self._ready
+
+    def _gathered(
+        self, ready: Ready, index: Tensor, y: Tensor, views: int, first: torch.Generator, second: torch.Generator,
+        epoch: int,
+    ) -> Batch:  # fmt: skip
+        """Return a batch of converted images, with the draws of any other."""
+        moves = self._bench.pipeline.moves(len(index), first)
+        if views == 1:
+            return Batch(ready.view(index, moves, self._buffer if len(index) <= len(self._buffer) else None), y, epoch)
+        other = self._bench.pipeline.moves(len(index), second)
+        return Batch(ready.view(index, moves), y, epoch, ready.view(index, other))
 
     def _load(self, parameters: list[NDArray[Any]]) -> None:
         """Put shared weights and the node's private parts (or their initial values) into the model."""
