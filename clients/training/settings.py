@@ -88,7 +88,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     #: What ``auto`` stands for. Empty: what trains fastest on the nodes, measured before round 1 and kept in
     #: config.yaml (``arithmetic``), from which a resumed or repeated run has it. hardware: bf16 where a node's device
     #: computes in it, else float32, channels_last; what every run took before there was a choice.
-    arithmetic: Arithmetic | Literal["", "hardware"] = ""
+    arithmetic: Literal[Arithmetic, "", "hardware"] = ""
     threads: int = Field(
         0, ge=0, le=MOST_CORES
     )  # CPU threads of a node; 0: those that Ray gave, else one in simulation

@@ -25,7 +25,7 @@ class _Told(BaseModel, extra="allow"):
     run_id: str = Field("", max_length=100)
     versions: dict[str, str | None] = {}
     git: str | None = None
-    arithmetic: Arithmetic | Literal["hardware"] | None = None
+    arithmetic: Literal[Arithmetic, "hardware", None] = None
     command: str = ""
     resumed: tuple[_Resumed, ...] = ()
 

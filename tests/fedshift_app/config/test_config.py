@@ -440,6 +440,7 @@ def test_unknown_parameter_of_a_method(method: str, beside: str) -> None:
         ("model.name", "vgg", "'vgg'", "resnet10"),
         ("model.bn", "off", "False", "'freeze'"),
         ("train.precision", "fp8", "'fp8'", "'bf16'"),
+        ("train.arithmetic", "fp8", "'fp8'", "'bf16/nchw'"),
         ("federation.round_timeout", "long", "'long'", "number"),
         ("allocation.held_out", "scan", "'scan'", "tuple"),
         ("allocation.counts", "some", "'some'", "any"),
