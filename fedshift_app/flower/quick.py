@@ -37,7 +37,8 @@ SHAPES = {
     (NODE, "_pull_and_store_message"): ("state.create_task(", "state.store_message(message)"),
     (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)"),
 }
-LEAST, MOST = 0.05, 3.0  # seconds between two looks at the SuperLink; Flower's own are 3
+#: Seconds between two looks at the SuperLink; Flower's own are 3. A look costs it some 5 ms of computing.
+LEAST, MOST = 0.1, 3.0
 LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # between two looks at the own memory for the ClientApp's reply; Flower's: 0.5
 POLITENESS = 4.0  # a node spends at most a fifth of its time on asking
 #: Seconds that a ClientApp has, after its reply, to hand over its state; Flower's own waits leave it about 1.5.

@@ -289,7 +289,6 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
         **({"RAY_TMPDIR": str(home)} if len(str(home)) <= LONGEST_HOME else {}),
-        superlink.TASK_POLL: "0.2",  # for the minutes of one run
         STATUS_FILE: str(home / "status.json"),
         "PATH": path_with_flower(),
     }
