@@ -150,10 +150,9 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
-            console.log.info("%s", describe(config, engine, nodes, federation.bn_ways), extra={"event": "started"})
-            for line in (computed, *beginning.told, starting.frozen_told(config, federation, initial)):
-                if line:
-                    console.log.info("  %s", line)
+            about = (computed, *beginning.told, starting.frozen_told(config, federation, initial))
+            lines = (describe(config, engine, nodes, federation.bn_ways), *(f"  {line}" for line in about if line))
+            console.log.info("%s", "\n".join(lines), extra={"event": "started"})
             if federation.start:
                 starts.write(folder.path / checkpoints.FOLDER, federation.start)
             if skipped:

@@ -85,6 +85,11 @@ class FedHEALStrategy(DomainStrategy):
         self.state = state
         return encode(merged)
 
+    @classmethod
+    def uses_rounds(cls, params: Params) -> str:
+        """Return that nothing does: their number only tells how large counts get."""
+        return ""
+
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the bytes of the state: with masks a count for each weight and node."""
         each = np.min_scalar_type(self.federation.rounds).itemsize

@@ -74,10 +74,10 @@ def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfi
     if privacy.name == "none":
         return
     if not _sends_weights_alone(method):
-        able = ", ".join(m.name for m in registry.listed() if _sends_weights_alone(m))
         raise ConfigError(
             f"privacy.name={privacy.name} puts noise on weights and on nothing else, which does not do for "
-            f"{method.name!r} (what travels besides them: {registry.travels(method)}); it fits {able}"
+            f"{method.name!r} (what travels besides them: {registry.travels(method)}); it fits methods whose nodes "
+            "send weights alone, see: fedshift methods --privacy"
         )
     if evaluate.client_models != "off":
         raise ConfigError(
