@@ -337,6 +337,7 @@ def test_the_work_that_the_warning_tells_is_counted() -> None:
     }
 
 
+@pytest.mark.long
 def test_methods_of_prototypes_and_maps_run_on_a_librarys_network(run_inline: InlineRun) -> None:
     """The colon of the name is in results, not in names of files."""
     for method, more in (("fedproto", ""), ("f2dc", ""), ("fedcode", ""), ("fedseproto", " model.head=mlp")):

@@ -182,6 +182,7 @@ def test_a_worker_that_dies_after_it_has_remembered_changes_no_bit(method: str, 
     assert sum(line["message"] == "node-1-2 has had its day" for line in lines) == TRIES - 1  # a worker's own line
 
 
+@pytest.mark.long
 def test_work_that_kills_every_worker_ends_the_run_in_a_line(deadly: Path, tmp_path: Path) -> None:
     (tmp_path / "node-1-1").write_text("99")
     with pytest.raises(FederationError) as caught:

@@ -328,6 +328,7 @@ def test_a_method_that_adapts_to_the_test_images(run_inline: InlineRun) -> None:
     assert {domain: found[domain]["accuracy"] for domain in DOMAINS} == run.results["final"]
 
 
+@pytest.mark.long
 def test_a_held_out_domain(run_inline: InlineRun) -> None:
     run = run_inline(method="fedcode", rounds=1, nodes=2, set=f"{QUICK} allocation.held_out=[street,sketch]")
     page = report(run.folder)
