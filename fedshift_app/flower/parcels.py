@@ -72,7 +72,7 @@ class Job:
         file = io.BytesIO()
         file.write(bytes([MESSAGE, self.fresh]))
         pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
-        pickler.persistent_id = shared.number  # type: ignore[method-assign, assignment]
+        pickler.persistent_id = shared.number  # type: ignore[method-assign]
         pickler.dump(self.message)
         return file.getvalue()
 
@@ -93,7 +93,7 @@ class Opener:
     def open(self, parcel: bytes) -> Job:
         """Read a message."""
         unpickler = pickle.Unpickler(io.BytesIO(memoryview(parcel)[2:]))
-        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign, assignment]
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
         return Job(unpickler.load(), bool(parcel[1]))
 
 

@@ -96,8 +96,8 @@ class _Work:
 
     def is_kept(self, place: int) -> bool:
         """Tell whether the node keeps on disk what it remembers."""
-        config = self.messages[place].content.config_records.get(CONFIG, {})
-        return KEPT_IN in config
+        records = self.messages[place].content.config_records
+        return CONFIG in records and KEPT_IN in records[CONFIG]
 
 
 class WorkersGrid(LocalGrid):
