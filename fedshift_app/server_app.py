@@ -22,6 +22,7 @@ from fedshift_app.flower.internals import (
     superlinks_above,
     watch_replies,
 )
+from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.node import holdings, setup, shelves, starts
 from fedshift_app.run import (
     beginnings,
@@ -157,7 +158,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             progress.folder, progress.strategy = folder, strategy
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status
-            if isinstance(grid, LocalGrid):
+            if isinstance(grid, WorkersGrid):
                 grid.heard = progress.status.answered
             else:
                 watch_replies(grid, progress.status.answered)

@@ -25,7 +25,8 @@ PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_wire")
 SHORT = "train.epochs=1 allocation.share=0.1"
 
 #: cifar.py alone reads pickles: files of the data set's authors, by an unpickler that refuses all but arrays.
-MAY_PICKLE = {"datasets/cifar.py"}
+#: parcels.py: what the processes of one inline run tell each other, over a pipe that they inherit and nobody else has.
+MAY_PICKLE = {"datasets/cifar.py", "fedshift_app/flower/parcels.py"}
 #: A program that a person names to `fedshift predict` is run by it: that is what it is for (docs/security.md).
 MAY_RUN = {"fedshift_app/out/programs.py": {"torch.jit.load", "torch.export.load"}}
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
