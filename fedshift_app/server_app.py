@@ -23,6 +23,7 @@ from fedshift_app.flower.internals import (
     watch_replies,
 )
 from fedshift_app.flower.quick import quicken_grid
+from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.node import holdings, setup, shelves, starts
 from fedshift_app.run import (
     arithmetic,
@@ -162,7 +163,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             progress.folder, progress.strategy = folder, strategy
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status
-            if isinstance(grid, LocalGrid):
+            if isinstance(grid, WorkersGrid):
                 grid.heard = progress.status.answered
             else:
                 watch_replies(grid, progress.status.answered)

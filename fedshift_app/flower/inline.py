@@ -4,7 +4,7 @@ For debuggers, profilers, tests, and a machine without Ray. No parallelism, no f
 processes: ``fedshift_app.flower.workers``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -22,13 +22,11 @@ class LocalGrid(Grid):
 
     Attributes:
         num_nodes: How many there are.
-        heard: Is told the ids of nodes that have answered, as their answers come.
     """
 
     def __init__(self, num_nodes: int) -> None:
         identify_process()
         self.num_nodes = num_nodes
-        self.heard: Callable[[list[int]], None] = lambda node_ids: None
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of all nodes."""
@@ -69,12 +67,7 @@ class InlineGrid(LocalGrid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Answer each message at once; ``timeout`` has no meaning here."""
-        replies = []
-        for message in messages:
-            node_id = message.metadata.dst_node_id
-            replies.append(self._app(message, self._contexts[node_id]))
-            self.heard([node_id])
-        return replies
+        return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
 
 
 def index_of(node_id: int) -> int:

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from multiprocessing import connection
 from typing import Any
 
@@ -96,16 +96,21 @@ class _Work:
 
     def is_kept(self, place: int) -> bool:
         """Tell whether the node keeps on disk what it remembers."""
-        config = self.messages[place].content.config_records.get(CONFIG)
-        return config is not None and KEPT_IN in config
+        records = self.messages[place].content.config_records
+        return CONFIG in records and KEPT_IN in records[CONFIG]
 
 
 class WorkersGrid(LocalGrid):
-    """A Grid whose nodes are played by worker processes; they are started with the first messages."""
+    """A Grid whose nodes are played by worker processes; they are started with the first messages.
+
+    Attributes:
+        heard: Is told the ids of nodes that have answered, as their answers come.
+    """
 
     def __init__(self, num_nodes: int, workers: int) -> None:
         """Make a grid with at most so many workers."""
         super().__init__(num_nodes)
+        self.heard: Callable[[list[int]], None] = lambda node_ids: None
         self._number = min(workers, num_nodes)
         self._workers: list[Worker] = []
         self._homes: dict[int, Worker] = {}  # by node: who has what it remembers
