@@ -20,7 +20,7 @@ from fedshift_app import client_app
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import InlineGrid
 from fedshift_app.node import setup
-from fedshift_app.run import starting
+from fedshift_app.run import arithmetic, starting
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import ARRAYS, CONFIG, SERVER_ROUND
 from fedshift_wire.records import decode
@@ -142,6 +142,8 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     strategy = starting.strategy_of(config, federation, lambda *_: None)
     grid = _TimedGrid(client_app.app, nodes)
     strategy.gather(grid)
+    settled, _ = arithmetic.settle(config, strategy.roster.fastest, None, here=True)
+    strategy.settle(settled.model_dump_json())
     found: dict[str, Costs] = {}
     threads = torch.get_num_threads()
     try:

@@ -15,6 +15,7 @@ from clients.training.fastest import Found
 from datasets import cache
 from fedshift_app import comparing
 from fedshift_app.config.resolving import resolve
+from fedshift_app.costs import measuring
 from fedshift_app.launch import runner
 from fedshift_app.node import arithmetic as of_nodes
 from fedshift_app.node import setup
@@ -105,6 +106,20 @@ def test_the_layout_is_that_of_the_nodes_model() -> None:
         config = resolve({"set": f"train.arithmetic={name}"})
         bench = setup._bench(config, config.model, torch.device("cpu"))
         assert bench.model.encoder[0].weight.is_contiguous(memory_format=layout)  # type: ignore[index]
+
+
+def test_costs_are_those_of_the_arithmetic_that_a_run_would_take(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(NCHW)
+    seen = set()
+    make = setup.make_client
+
+    def spy(config: Any, *where: Any) -> Any:
+        seen.add(config.train.arithmetic)
+        return make(config, *where)
+
+    monkeypatch.setattr(setup, "make_client", spy)
+    measuring.measure("fedavg", resolve({"rounds": 1, "set": SHORT}), 2)
+    assert seen == {NCHW}
 
 
 def test_a_run_of_an_earlier_version_goes_on_by_hardware(
