@@ -8,9 +8,8 @@ else: no federation, no augmentation, no evaluation. All go in turns, each in pr
 
 Time a client is the median of a round from the second on, training, averaging and evaluation, divided by 50. Start is
 the time until the first round begins, end that from the last round until the results are written, report that from then
-until the command has ended. Memory is the largest sum, over all processes of a run, of the proportional set size (PSS), which
-counts a page that several
-processes share once. The last line is one JSON object.
+until the command has ended. Memory is the largest sum, over all processes of a run, of the proportional set size (PSS),
+which counts a page that several processes share once. The last line is one JSON object.
 """
 
 import argparse
