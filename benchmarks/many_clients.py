@@ -1,6 +1,6 @@
 """Many small clients a round: the inline engine in one process and in several, Flower's simulation, bare PyTorch.
 
-    python benchmarks/clients.py [--rounds 6] [--turns 3] [--only inline1,inline2,simulation,torch]
+    python benchmarks/many_clients.py [--rounds 6] [--turns 3] [--only inline1,inline2,simulation,torch]
 
 1,000 nodes with 36 images each of `handwritten`, 50 of which train in a round: five local epochs of the two-layer CNN
 in batches of 32, float32. Bare PyTorch does the same steps on images of the same size, in two processes, and nothing
