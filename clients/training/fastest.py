@@ -21,7 +21,7 @@ from clients.training.settings import ModelConfig, TrainConfig
 from clients.training.workbench import optimizer_of
 from fedshift_wire.params import ARITHMETICS, Arithmetic
 
-SECONDS = 1.6  # for all steps of a measurement; with the network's own making it stays below two
+SECONDS = 1.6  # for all steps of a measurement; with the network's own making it is about two
 TURNS = 5  # steps of each arithmetic that count, where they fit
 #: How many times faster than the usual arithmetic another must be to be taken: less is within what other work on a
 #: machine does to such short measurements, and a choice that flickers would make runs differ for nothing.
@@ -91,7 +91,7 @@ def measure(work: Work, device: torch.device) -> Found:
         if device.type == "cpu":
             torch.set_num_threads(1)
         with torch.random.fork_rng(devices=cuda):  # networks of libraries draw from the global generator
-            # A thread's own seconds, on which other work of the machine tells little.
+            # On a CPU the thread's own seconds: what else the machine does neither decides nor shortens anything.
             clock = time.thread_time if device.type == "cpu" else time.perf_counter
             return choose(_Bench(work, device), candidates(device), clock)
     finally:
@@ -150,47 +150,42 @@ class _Bench:
         return run
 
 
-def choose(bench: Steps, names: tuple[Arithmetic, ...], clock: Clock, watch: Clock = time.perf_counter) -> Found:
+def choose(bench: Steps, names: tuple[Arithmetic, ...], clock: Clock) -> Found:
     """Measure with batches that there is time for.
 
     Args:
         bench: Makes the steps.
         names: What there is to choose from, the usual one first.
-        clock: Times a step.
-        watch: Tells the seconds that the whole has taken.
+        clock: Tells seconds.
     """
-    started, few = watch(), min(SMALLEST, bench.most)
+    few = min(SMALLEST, bench.most)
     first = bench.step(names[0], few)
-    first()  # makes what later steps use again
+    first()  # imports and makes what later steps use again, which takes seconds in a new process and is not counted
     begun = clock()
     first()
     step = max(clock() - begun, 1e-9)
-    if (watch() - started) * len(names) > SECONDS:
+    if 2 * step * len(names) > SECONDS:
         return Found(names[0], {}, few)
     room = SECONDS / (len(names) * (1 + TURNS))  # of each a step to warm up and those that count
     images = max(few, min(bench.most, math.floor(few * room / step)))
-    left = SECONDS - (watch() - started)
-    best = in_turns({name: bench.step(name, images) for name in names}, left, clock, watch)
+    best = in_turns({name: bench.step(name, images) for name in names}, SECONDS - 2 * step, clock)
     return Found(fastest(best, names[0]), {name: 1000 * value for name, value in best.items()}, images)
 
 
-def in_turns(
-    things: Mapping[Arithmetic, Callable[[], None]], seconds: float, clock: Clock, watch: Clock
-) -> dict[Arithmetic, float]:
+def in_turns(things: Mapping[Arithmetic, Callable[[], None]], seconds: float, clock: Clock) -> dict[Arithmetic, float]:
     """Return the shortest time of each thing, in seconds, run once without counting and then in turns.
 
     Args:
         things: At least one.
-        seconds: After these no further turn begins, but for the first.
-        clock: Times a thing.
-        watch: Tells the seconds that all have taken.
+        seconds: No turn begins that would end after these, but for the first.
+        clock: Tells seconds.
     """
-    started = watch()
+    started = clock()
     for run in things.values():
         run()
     best = dict.fromkeys(things, math.inf)
     for turn in range(TURNS):
-        if turn and watch() - started > seconds:
+        if turn and (clock() - started) * (turn + 2) / (turn + 1) > seconds:
             break
         for name, run in things.items():
             begun = clock()

@@ -38,7 +38,7 @@ class Machine:
 
 
 def chosen(machine: Machine, *names: Arithmetic) -> fastest.Found:
-    return fastest.choose(machine, names, machine.clock, machine.clock)
+    return fastest.choose(machine, names, machine.clock)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_time_is_bounded_whatever_the_network(second: float) -> None:
 def test_turns_go_round_and_stop_when_the_time_is_over() -> None:
     machine = Machine({LAST: 0.3, NCHW: 0.3}, most=2)
     things = {name: machine.step(name, 1) for name in (LAST, NCHW)}
-    assert fastest.in_turns(things, 0.5, machine.clock, machine.clock) == pytest.approx({LAST: 0.3, NCHW: 0.3})
+    assert fastest.in_turns(things, 0.5, machine.clock) == pytest.approx({LAST: 0.3, NCHW: 0.3})
     assert [name for name, _ in machine.done] == [LAST, NCHW] * 2  # to warm up, and the one turn that is always done
 
 
