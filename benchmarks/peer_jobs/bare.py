@@ -1,0 +1,36 @@
+"""The same local training in two processes of plain PyTorch, and nothing else."""
+
+import multiprocessing
+from multiprocessing.synchronize import Barrier
+
+import torch
+from common import Job, Told, arguments, network, pool, train
+
+PROCESSES = 2
+
+
+def work(share: int, job: Job, rounds: int, told: Told, begin: Barrier) -> None:
+    """Train every second client of each round."""
+    torch.set_num_threads(1)
+    model = network(job.network)
+    pool()
+    initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for server_round in range(rounds):
+        if begin.wait() == 0:
+            told.now()
+        for place in range(share, job.cohort, PROCESSES):
+            model.load_state_dict(initial)
+            train(model, *pool().of((server_round * job.cohort + place) % job.clients, job.images), job)
+    if begin.wait() == 0:
+        told.now()
+
+
+if __name__ == "__main__":
+    job, rounds, told = arguments()
+    context = multiprocessing.get_context("spawn")
+    begin = context.Barrier(PROCESSES)
+    workers = [context.Process(target=work, args=(n, job, rounds, told, begin)) for n in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
