@@ -22,6 +22,7 @@ from clients.adapt.base import Adaptation, Places
 from clients.images.augment import Pipeline
 from clients.losses import fedicon as terms
 from clients.models.networks import set_training
+from clients.training import optimizers
 from clients.training.batches import Batch
 from clients.training.settings import Crop, ImageConfig, Jitter, Padding, Probability
 from datasets.base import ImageSet
@@ -92,7 +93,7 @@ class ContrastAdaptation(Adaptation):
         model.requires_grad_(False)
         for weight in tuned:
             weight.requires_grad_(True)
-        optimizer = torch.optim.SGD(tuned, lr=p.lr, momentum=p.momentum, weight_decay=p.weight_decay)
+        optimizer = optimizers.sgd(tuned, lr=p.lr, momentum=p.momentum, weight_decay=p.weight_decay)
         pipeline = Pipeline(p.views(client.setup.images), client.setup.device)
         # In place of labels, which are not known here, each image carries its place.
         unlabelled = ImageSet(images, np.arange(len(images), dtype=np.int64))

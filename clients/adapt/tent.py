@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clients.training import statistics
+from clients.training import optimizers, statistics
 from fedshift_wire.errors import ConfigError
 
 #: The paper's setting for all but ImageNet: Adam, batches of 128, one step a batch.
@@ -55,7 +55,7 @@ class Tent:
         for weight in tuned:
             weight.requires_grad_(True)
         self._model, self._predict = model, predict
-        self._optimizer = torch.optim.Adam(tuned, lr=lr)
+        self._optimizer = optimizers.adam(tuned, lr=lr)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits (B, C) of two images or more, and take a step by them."""

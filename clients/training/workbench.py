@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from clients.images.augment import Pipeline
 from clients.models.networks import SplitModel
+from clients.training import optimizers
 from clients.training.arrays import view
 from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet
@@ -103,10 +104,10 @@ def optimizer_of(train: TrainConfig, weights: Iterable[nn.Parameter]) -> torch.o
     """Return the optimiser that a run asks for, at its rate before any schedule."""
     # foreach: all weights in a few calls; the same bits on a CPU (fused: not with frozen parts)
     if train.optimizer == "sgd":
-        return torch.optim.SGD(
+        return optimizers.sgd(
             weights, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay, foreach=True
         )
-    kind = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
+    kind = optimizers.adam if train.optimizer == "adam" else optimizers.adamw
     return kind(weights, lr=train.lr, weight_decay=train.weight_decay, foreach=True)
 
 

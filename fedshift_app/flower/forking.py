@@ -17,7 +17,6 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 PRELOADED = "fedshift_app.client_app"
-OPTIMISERS = "torch._dynamo"  # the first step of an optimiser imports it, which takes 1.7 s
 _APP = Path(__file__).resolve().parents[2]
 
 
@@ -28,7 +27,7 @@ def context() -> ForkServerContext:
 
 def begin() -> None:
     """Start the process that workers are forked from, unless it is there; it imports what they need meanwhile."""
-    context().set_forkserver_preload([PRELOADED, OPTIMISERS])
+    context().set_forkserver_preload([PRELOADED])
     with _surroundings():
         forkserver.ensure_running()
 

@@ -12,18 +12,19 @@ from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import InMemoryGrid
 
 from fedshift_wire.errors import FedShiftError
 
 log = logging.getLogger("fedshift")
 
 HTTP_GRID = "flwr.superlink.grid.http_grid"
+IN_MEMORY_GRID = "flwr.superlink.grid.inmemory_grid"  # it brings a database with it, which takes a second to import
 
 
 def is_simulation_grid(grid: Any) -> bool:
     """Tell whether this is the grid of Flower's simulation engine, whose nodes live in this process."""
-    return isinstance(grid, InMemoryGrid)
+    module = sys.modules.get(IN_MEMORY_GRID)
+    return module is not None and isinstance(grid, module.InMemoryGrid)
 
 
 def superlinks_above() -> list[int]:

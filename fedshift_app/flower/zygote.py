@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 #: The last is what the first step of an optimiser imports, which takes 1.7 s.
-LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch", "torchvision", "torch._dynamo")
+LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch", "torchvision")
 MOST_APPS = 2  # bundles that are kept imported; the one that was used longest ago is let go
 MOST_BYTES = 65536  # of a task
 THREADS = Path("/proc/self/task")

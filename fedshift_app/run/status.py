@@ -111,7 +111,7 @@ class StatusFile(Listener):
             return
         self._saved = now
         try:
-            durable.write_atomically(self._path, json.dumps(finite(self._content()), ensure_ascii=False) + "\n")
+            durable.write_atomically(self._path, json.dumps(self._content(), ensure_ascii=False) + "\n")
         except OSError as error:
             if not self._failed:
                 console.log.warning(
@@ -122,7 +122,7 @@ class StatusFile(Listener):
 
     def _content(self) -> dict[str, Any]:
         scored = next((result for result in reversed(self._folder.history) if result.accuracy), None)
-        return self._told | {
+        told = self._told | {
             "updated": utc(time.time()),
             "full_rounds": len(self._folder.history),
             "asked": len(self._asked),
@@ -134,13 +134,15 @@ class StatusFile(Listener):
             },
             "seconds": round(self._folder.seconds, 1),
             "seconds_left": None if self._left is None else round(self._left, 1),
-            "nodes": [
-                {
-                    "index": node.index, "domain": node.domain, "num_examples": node.num_examples,
-                    "connected": node.node_id in self._connected, "answered": self._asked.get(node.node_id),
-                } for node in self._nodes
-            ],
         }  # fmt: skip
+        nodes = [
+            {
+                "index": node.index, "domain": node.domain, "num_examples": node.num_examples,
+                "connected": node.node_id in self._connected, "answered": self._asked.get(node.node_id),
+            } for node in self._nodes
+        ]  # fmt: skip
+        whole: dict[str, Any] = finite(told) | {"nodes": nodes}
+        return whole
 
 
 def newest(output_dir: Path) -> Path:
