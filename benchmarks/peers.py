@@ -16,10 +16,10 @@ the repository, and not at all where there are none. 32x32 pixels, SGD with mome
 | `torch` | the steps alone in two processes: no federation |
 
 The last three compute in float32 as PyTorch does by default; ours as `train.precision` says (`--precision`; `auto` is
-what a user gets). All go in turns, each in processes of its own. Time a client is the median of a round from the second on, without
-evaluation, over the clients of a round. Start is from the command to round 1, end from the last round to the end of the
-process (ours without its report). Memory is the largest sum of the proportional set size (PSS) over all processes of
-a run. The last line is one JSON object.
+what a user gets). All go in turns, each in processes of its own. Time a client is the median of a round from the second
+on, without evaluation, over the clients of a round. Start is from the command to round 1, end from the last round to
+the end of the process (ours without its report). Memory is the largest sum of the proportional set size (PSS) over all
+processes of a run. The last line is one JSON object.
 """
 
 import argparse
@@ -139,7 +139,7 @@ def memory(mark: str) -> float:
 
 
 def watch(run: "subprocess.Popen[bytes]", mark: str, finished: Callable[[], int]) -> Iterator[tuple[int, float, float]]:
-    """Yield rounds as they end, when each did, and the largest memory until then, in MB; until the process has ended."""
+    """Yield rounds as they end, when each did, and the largest memory until then in MB, until the process has ended."""
     largest, sampled, done = 0.0, 0.0, 0
     while run.poll() is None:
         time.sleep(0.02)

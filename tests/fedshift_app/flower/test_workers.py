@@ -149,11 +149,15 @@ def same(one: Run, other: Run) -> bool:
 @pytest.mark.parametrize(
     "flat",
     [
-        pytest.param({"method": "fedicon", "set": f"{SHORT} method.classifier_rounds=1 {ONE_EPOCH}"}, id="adapted"),
+        pytest.param(
+            {"method": "fedicon", "set": f"{SHORT} method.classifier_rounds=1 {ONE_EPOCH}"},
+            id="adapted",
+            marks=pytest.mark.long,
+        ),
         pytest.param({"method": "fedproto"}, id="prototypes", marks=pytest.mark.long),
         pytest.param({"method": "i2pfl"}, id="i2pfl", marks=pytest.mark.long),
-        pytest.param({"set": f"{SHORT} federation.participation=0.5"}, id="fedavg", marks=pytest.mark.long),
-        pytest.param({"set": f"{SHORT} model.name=cnn_bn model.freeze=stem"}, id="frozen", marks=pytest.mark.long),
+        pytest.param({"set": f"{SHORT} federation.participation=0.5"}, id="fedavg"),
+        pytest.param({"set": f"{SHORT} model.name=cnn_bn model.freeze=encoder"}, id="frozen", marks=pytest.mark.long),
     ],
 )
 def test_the_number_of_workers_changes_no_bit(flat: dict[str, Any], tmp_path: Path) -> None:
@@ -235,7 +239,8 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     env = os.environ | {MARK: str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "fedshift_app.cli", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
@@ -250,7 +255,10 @@ def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
         os.killpg(started.pid, how)  # as a terminal does: to all of them
     else:
         started.kill()
-    started.wait(60)
+    try:
+        started.wait(60)
+    finally:
+        started.kill()
     deadline = time.monotonic() + 20
     while (left := marked(str(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.1)
