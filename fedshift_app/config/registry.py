@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, get_args
 
 from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
@@ -14,6 +15,15 @@ from fedshift_wire.params import Params
 from strategies.contributions import described
 
 NONE = "none"  # the name of no adaptation
+FIRST = "fedavg"  # of all lists
+GROUP_TITLES: dict[Group, str] = {
+    "papers": "the five papers",
+    "weights": "weights: how they are trained, weighed and merged",
+    "prototypes": "prototypes and distillation",
+    "personal": "personal models",
+    "test-time": "at test time",
+    "other": "others",
+}
 _GROUPS = get_args(Group)
 
 
@@ -22,7 +32,7 @@ class _Files(Mapping[str, Method]):
 
     def __iter__(self) -> Iterator[str]:
         read = [self[name] for name in _names()]
-        return iter([m.name for m in sorted(read, key=lambda m: (m.name != "fedavg", _GROUPS.index(m.group), m.name))])
+        return iter([m.name for m in sorted(read, key=lambda m: (m.name != FIRST, _GROUPS.index(m.group), m.name))])
 
     def __len__(self) -> int:
         return len(_names())
@@ -110,11 +120,15 @@ def listed() -> list[Method]:
 def markdown() -> str:
     """Return FedShift's own methods as a table for a README that lies beside ``docs``."""
     head = ("name", "method", "venue", "travels besides the weights", "stays on the node", "page")
-    rows = [
-        (f"`{m.name}`", m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
-        for m in listed()
-        if METHODS.origin(m.name) == OURS
-    ]
+    rows: list[Sequence[str]] = []
+    ours = [m for m in listed() if METHODS.origin(m.name) == OURS]
+    for group, found in groupby(ours, key=lambda m: None if m.name == FIRST else m.group):  # listed in groups
+        if group:
+            rows.append((f"**{GROUP_TITLES[group]}**", *[""] * (len(head) - 1)))
+        rows += [
+            (f"`{m.name}`", m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
+            for m in found
+        ]  # fmt: skip
     return table(head, rows)
 
 
