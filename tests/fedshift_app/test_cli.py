@@ -103,7 +103,7 @@ def write_digits(folder: Path, *domains: str, labels: int = 10) -> Path:
 
 @pytest.mark.parametrize(
     ("command", "expected"),
-    [("methods", list(registry.METHODS)), ("datasets", list(catalog.DATASETS)), ("experiments", names("experiments"))],
+    [("datasets", list(catalog.DATASETS)), ("experiments", names("experiments"))],
 )
 def test_lists_have_one_line_each(command: str, expected: list[str], fedshift: Command) -> None:
     ended = fedshift(command)
