@@ -11,7 +11,7 @@ import yaml
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import modules_by_name, section_of
-from fedshift_app.config.recipes import targets_of
+from fedshift_app.config.recipes import said_by, targets_of
 from fedshift_app.help import ranges
 from fedshift_app.help.tables import columns, facts
 from fedshift_wire.extensions import OURS
@@ -22,6 +22,7 @@ PAGES = "docs/methods"  # of the repository
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = ("key", "default", "allowed", "set in the tables of papers")
 NONE = "-"
+MOST_NAMED = 3  # experiments beside a value
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def described(name: str) -> str:
 def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
     of = registry.METHODS[method.name].of
     _, sections = _divided(method)
-    asks = ", ".join(_flow(key, value) for key, value in sections.items())
+    told = said_by(method)  # a recipe's parameters say these
+    asks = ", ".join(f"{key}={_yaml(value)}" for key, value in _dotted(sections).items() if key not in told)
     needs = ", ".join(f"{key}={_yaml(value)}" for key, value in method.needs.items())
     return [
         ("venue", method.venue),
@@ -150,7 +152,7 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[A
     if isinstance(target, str):
         return value, ranges.allowed(model, last)
     given = {meant: word for word, meant in target["values"].items()}
-    return given.get(value, value), ", ".join(map(str, target["values"]))
+    return given.get(value, value), ", ".join(map(_yaml, target["values"]))
 
 
 def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -167,7 +169,12 @@ def _papers(name: str, key: str) -> str:
     for experiment, said in _of_papers(name):
         if key in said:
             by_value.setdefault(_yaml(said[key]), []).append(experiment)
-    return "; ".join(f"{value} ({', '.join(names)})" for value, names in by_value.items())
+    return "; ".join(f"{value} ({_few(names)})" for value, names in by_value.items())
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _of_papers(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -194,8 +201,9 @@ def _yaml(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip())
 
 
-def _flow(key: str, value: Any) -> str:
-    """Return what a method's file says of a section in a line: dotted keys."""
-    if not isinstance(value, Mapping):
-        return f"{key}={_yaml(value)}"
-    return ", ".join(_flow(f"{key}.{name}", inner) for name, inner in value.items())
+def _dotted(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return what a method's file says of other sections by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= _dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
