@@ -1,8 +1,8 @@
 """Small dense networks that a server trains on what nodes send: NumPy, float64, stochastic gradient descent.
 
 A network is its arrays by name: ``linear1`` (H, D), ``scale1``, ``shift1`` (H,), ``linear2`` (H, H), ... and the last
-``linearK`` (O, H), with ``bias`` (O,) where it has one. Between two linear layers are BatchNorm, by the batch, and ReLU.
-A single linear layer is softmax regression.
+``linearK`` (O, H), with ``bias`` (O,) where it has one. Between two linear layers are BatchNorm, by the batch, and
+ReLU. A single linear layer is softmax regression.
 """
 
 from collections.abc import Mapping

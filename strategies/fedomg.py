@@ -7,7 +7,8 @@ skydvn/FedOMG, commit ac53731 (``system/flcore/servers/server_OMG.py``).
 Symbols: g_n = w_n - w^t change of node n, q its weight, g = sum_n q_n g_n FedAvg's change, Gamma weights of nodes on
 the simplex, g_Gamma = sum_n Gamma_n g_n, kappa radius, eta rate of the server.
 
-    Gamma = argmin <g_Gamma, g> + kappa |g| |g_Gamma|,  w^{t+1} = w^t + eta (g + kappa |g| / |g_Gamma| g_Gamma) / (1 + kappa^2)
+    Gamma = argmin <g_Gamma, g> + kappa |g| |g_Gamma|
+    w^{t+1} = w^t + eta (g + kappa |g| / |g_Gamma| g_Gamma) / (1 + kappa^2)
 
 The minimum is sought over logits of Gamma by ``steps`` of SGD, and the best of all is taken, as in the code.
 

@@ -79,7 +79,7 @@ class EATA:
             weight.requires_grad_(True)
         self._model, self._predict, self._params = model, predict, params
         self._fisher: Sequence[Tensor] = ()
-        if clean is not None and params.fisher_alpha > 0:
+        if clean is not None:
             self._fisher = fisher_values(model, self._norms, predict, clean)
         self._began = [weight.detach().clone() for weight in self._tuned]
         self._mean: Tensor | None = None  # m, (C,)
@@ -167,6 +167,6 @@ class EATAAdaptation(Stream):
             order = generator(client.setup.seed, "eata-fisher", client.setup.index).permutation(len(held))
             held = held.select(np.sort(order[:most]))
         clean = None
-        if len(held) >= LEAST:
+        if self.params.fisher_alpha > 0 and len(held) >= LEAST:
             clean = (x for x, _ in client.plain_batches(held, LEAST, self.params.batch_size))
         return EATA(client.model, own, self.params, clean)

@@ -113,7 +113,9 @@ class T3AAdaptation(Stream):
         """Refuse a classifier that does not end in a linear layer."""
         if not isinstance(model.classifier, nn.Linear):
             kind = type(model.classifier).__name__
-            raise ConfigError(f"adapt.name=t3a adjusts a linear classifier; that of the network {config.name} is {kind}")
+            raise ConfigError(
+                f"adapt.name=t3a adjusts a linear classifier; that of the network {config.name} is {kind}"
+            )
 
     def predictor(self, client: "DomainClient", own: Predictor) -> Predictor:
         """Return T3A on the client's encoder and classifier."""

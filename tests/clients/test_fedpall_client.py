@@ -79,7 +79,9 @@ def test_what_a_node_sends_is_mixed_and_masked() -> None:
     y = made.train_set.y
     assert np.array_equal(sent["labels"], y)
     bare = y == 2  # no prototype of it
-    np.testing.assert_allclose(sent["features"][bare][:, mask], (z * mask)[bare][:, mask] * _kept(sent, z)[mask], rtol=1e-5)
+    np.testing.assert_allclose(
+        sent["features"][bare][:, mask], (z * mask)[bare][:, mask] * _kept(sent, z)[mask], rtol=1e-5
+    )
     g = dict(zip([0, 1, 3], knowledge()["prototypes"], strict=True))
     row, kept = int(np.flatnonzero(y == 1)[0]), np.flatnonzero(_kept(sent, z))
     shares = (sent["features"][row] - g[1])[kept] / (z[row] - g[1])[kept]
@@ -125,7 +127,9 @@ def test_a_node_with_one_image() -> None:
     assert all(np.isfinite(array).all() for array in made.contribution().values())
 
 
-@pytest.mark.parametrize("wrong", [{"mix_from": 0.9, "mix_to": 0.8}, {"kept": 0}, {"most_features": 10_001}, {"tau": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"mix_from": 0.9, "mix_to": 0.8}, {"kept": 0}, {"most_features": 10_001}, {"tau": 0}]
+)
 def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         FedPallParams.model_validate(wrong)

@@ -110,9 +110,7 @@ def test_three_batches_against_the_equations(alpha: float) -> None:
             mean = new if mean is None else 0.9 * mean + 0.1 * new
             weights = [math.exp(params.margin - h) for h in unsure]
 
-            def loss(
-                point: Float, x: Tensor = x, weights: list[float] = weights, counts: list[bool] = counts
-            ) -> float:
+            def loss(point: Float, x: Tensor = x, weights: list[float] = weights, counts: list[bool] = counts) -> float:
                 own = entropies(slow_logits(model, x, *np.split(point, 2)))
                 held = alpha * float((fisher * (point - began) ** 2).sum())
                 return float(np.mean([w * h for w, h, c in zip(weights, own, counts, strict=True) if c])) + held

@@ -24,7 +24,9 @@ def entropy_by_hand(logits: NDArray[np.float64]) -> list[float]:
 def test_entropy() -> None:
     logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert batchnorm.entropy(logits).tolist() == pytest.approx(entropy_by_hand(logits.numpy()))
-    assert batchnorm.entropy(torch.zeros(1, 8)).item() == pytest.approx(np.log(8))  # nothing is known: the most there is
+    assert batchnorm.entropy(torch.zeros(1, 8)).item() == pytest.approx(
+        np.log(8)
+    )  # nothing is known: the most there is
 
 
 def model_and_images() -> tuple[nn.Module, Tensor]:
