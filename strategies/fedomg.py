@@ -91,7 +91,8 @@ def mixture(gram: Floats, q: Floats, params: FedOMGServerParams) -> Floats:
     b = a @ q  # inner products with FedAvg's change
     radius = kappa * np.sqrt(q @ b + SMALL)
     gamma = least(a, b, radius, params)
-    return (q + gamma * radius / (np.sqrt(gamma @ a @ gamma + SMALL) + SMALL)) / (1 + kappa**2)
+    along = radius / (np.sqrt(gamma @ a @ gamma + SMALL) + SMALL)
+    return np.asarray((q + gamma * along) / (1 + kappa**2))
 
 
 def least(a: Floats, b: Floats, radius: float, params: FedOMGServerParams) -> Floats:

@@ -125,7 +125,7 @@ class FedPallStrategy(DomainStrategy):
 
     def _prototypes(self, updates: list[Update]) -> Arrays:
         prototypes, counts = stack_prototypes([update.knowledge for update in updates])
-        past = {name: self.knowledge[name] for name in ("prototypes", "labels") if name in self.knowledge}
+        past: Arrays = {name: self.knowledge[name] for name in ("prototypes", "labels") if name in self.knowledge}
         return one_per_class(*mean_directions(prototypes, counts), past)
 
     def _train_classifier(self, x: Floats, y: NDArray[np.int64]) -> None:

@@ -111,8 +111,9 @@ class T3AAdaptation(Stream):
 
     def check_model(self, model: SplitModel, config: ModelConfig) -> None:
         """Refuse a classifier that does not end in a linear layer."""
-        if not isinstance(model.classifier, nn.Linear):
-            kind = type(model.classifier).__name__
+        classifier: nn.Module = model.classifier
+        if not isinstance(classifier, nn.Linear):
+            kind = type(classifier).__name__
             raise ConfigError(
                 f"adapt.name=t3a adjusts a linear classifier; that of the network {config.name} is {kind}"
             )
