@@ -172,20 +172,38 @@ class DomainClient(NodeTools):
         if adaptation is None or (self._trained_here and not adaptation.after_training):
             return self.scored(test)
         before, _ = self.score(test)
-        own = type(adaptation).predict is not Adaptation.predict
         correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
         counts: Counts | None = None
-        with self.kept_weights(), self.own_draws("dropout-adapt", self.server_round):
+        dropout = self.own_draws("dropout-adapt", self.server_round)
+        with self.kept_weights(), dropout, self._predicting_by(adaptation):
             for places in adaptation.adapt(self, test.x):
                 whole = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
                 part = test if whole else test.select(places)
-                found = self.scored(part, (lambda x: adaptation.predict(self, x)) if own else None)
+                found = self.scored(part)
                 correct, loss_sum = correct + found.correct, loss_sum + found.loss_sum
                 counts = found.counts if counts is None or found.counts is None else counts + found.counts
                 np.add.at(times, places, 1)
         if not (times == 1).all():
             raise RuntimeError(f"{type(adaptation).__name__} must have each test image scored once")
         return Scores(correct, loss_sum, {adaptation.before: before}, counts)
+
+    @contextmanager
+    def _predicting_by(self, adaptation: Adaptation) -> Iterator[None]:
+        """Let the adaptation classify, if it has a way of its own."""
+        if type(adaptation).predict is Adaptation.predict:
+            yield
+            return
+        own = vars(self)  # hides the method of the class, for this object only
+        own["predict"] = lambda x: adaptation.predict(self, x)
+        try:
+            yield
+        finally:
+            del own["predict"]
+
+    @property
+    def trained_here(self) -> bool:
+        """Whether the model is what local training left, not what the server sent."""
+        return self._trained_here
 
     @classmethod
     def kept_names(cls, model: SplitModel, config: ModelConfig, params: Params, modules: AllModules) -> frozenset[str]:

@@ -201,6 +201,9 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
         model = networks.with_group_norm(model, config.model.groups)
     if config.model.freeze != "none":
         freeze(model, config.model.freeze, plan.config.name)
+    adapts = adaptation(config)
+    if adapts is not None:
+        adapts.check_model(model, plan.config)
     return model
 
 

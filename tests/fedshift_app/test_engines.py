@@ -91,6 +91,9 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fdse", "rounds=2"], id="arrays-for-each-node"),
         pytest.param(["method=fedheal", "rounds=2"], id="server-state"),
         pytest.param(["method=fedsr", "rounds=2"], id="drawn-features"),
+        pytest.param(["method=fedpall", "rounds=3"], id="networks-of-the-server"),
+        pytest.param(["method=fedomg", "rounds=2"], id="gradients-matched"),
+        pytest.param(["method=eata", "rounds=2"], id="adapted-before-a-score"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),

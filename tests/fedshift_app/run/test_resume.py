@@ -44,6 +44,7 @@ PRIVATE = {
     "fedrep": "",
     "fdse": "",
     "fedsr": "",
+    "fedpall": "",
 }
 
 
