@@ -91,6 +91,8 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fdse", "rounds=2"], id="arrays-for-each-node"),
         pytest.param(["method=fedheal", "rounds=2"], id="server-state"),
         pytest.param(["method=fedsr", "rounds=2"], id="drawn-features"),
+        pytest.param(["method=fedplvm", "method.lambda_proto=1", "rounds=2"], id="ragged-prototypes"),
+        pytest.param(["method=fedrcl", "rounds=1"], id="levels-of-the-network"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),
