@@ -13,9 +13,9 @@ from strategies.prototypes import mean_prototypes, one_per_class, stack_prototyp
 
 
 class FedMLPStrategy(PrototypeStrategy):
-    """Averages weights as FedAvg does; P^k is the plain mean over the nodes that hold class k, and stays without one."""
+    """Averages weights as FedAvg does; P^k is the plain mean over the nodes that hold class k."""
 
     def merge_knowledge(self, updates: list[Update]) -> None:
-        """Average over the nodes of this round that hold a class."""
+        """Average over the nodes of this round that hold a class; one that none holds keeps its prototype."""
         p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
         self.knowledge = one_per_class(*mean_prototypes(p, counts > 0), self.knowledge)

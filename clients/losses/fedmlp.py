@@ -7,7 +7,9 @@ from clients.losses.common import unit
 
 
 def semantic_prototypes(prototypes: Tensor, present: Tensor, tau: float) -> Tensor:
-    r"""Mix the prototypes of all classes by how alike they are: :math:`S^k=\sum_j\mathrm{softmax}_j(\cos(P^k,P^j)/\tau)P^j`.
+    r"""Mix the prototypes of all classes by how alike they are.
+
+    .. math:: S^k=\sum_j\mathrm{softmax}_j(\cos(P^k,P^j)/\tau)P^j
 
     Args:
         prototypes: P, (C, D).

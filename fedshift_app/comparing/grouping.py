@@ -149,7 +149,9 @@ def _varied(runs: Sequence[Run], method: str) -> list[str]:
 def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
     settings = run.row_settings
     named = [key for key in keys if key in settings and not (key in known and settings[key] == known[key])]
-    return " ".join([registry.label(run.results.method), *(f"{parameter(key)}={shown(settings[key])}" for key in named)])
+    return " ".join(
+        [registry.label(run.results.method), *(f"{parameter(key)}={shown(settings[key])}" for key in named)]
+    )
 
 
 def _suspicious(run: Run, other: Run) -> bool:

@@ -49,8 +49,9 @@ class StatusFile(Listener):
         self._left: float | None = None
         self._told: dict[str, Any] = {
             "state": TRAINING, "since": utc(time.time()), "experiment": config.experiment,
-            "method": registry.label(config.method["name"]), "engine": folder.engine, "run_id": folder.run_id, "pid": os.getpid(),
-            "host": socket.gethostname(), "round": len(folder.history) + 1, "rounds": config.rounds, "error": None,
+            "method": registry.label(config.method["name"]), "engine": folder.engine, "run_id": folder.run_id,
+            "pid": os.getpid(), "host": socket.gethostname(), "round": len(folder.history) + 1,
+            "rounds": config.rounds, "error": None,
         }  # fmt: skip
         self._save()
 

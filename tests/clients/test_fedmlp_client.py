@@ -9,8 +9,20 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import (
-    ROUND, C, D, batch, begun, check_accepted, check_alike, fedavg, features_of, fit, flat_gradients,
-    global_prototypes, new_client, same,
+    ROUND,
+    C,
+    D,
+    batch,
+    begun,
+    check_accepted,
+    check_alike,
+    features_of,
+    fedavg,
+    fit,
+    flat_gradients,
+    global_prototypes,
+    new_client,
+    same,
 )  # fmt: skip
 
 from clients.fedmlp import FedMLPClient, FedMLPParams

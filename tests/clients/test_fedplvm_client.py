@@ -9,8 +9,20 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import (
-    ROUND, C, D, batch, begun, check_accepted, check_alike, fedavg, fit, flat_gradients, image_set, new_client,
-    normalised, same,
+    ROUND,
+    C,
+    D,
+    batch,
+    begun,
+    check_accepted,
+    check_alike,
+    fedavg,
+    fit,
+    flat_gradients,
+    image_set,
+    new_client,
+    normalised,
+    same,
 )  # fmt: skip
 
 from clients.fedplvm import FedPLVMClient, FedPLVMParams
@@ -56,21 +68,22 @@ def test_a_switch_takes_exactly_its_term_away(switch: str, term: str) -> None:
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_prototypes_are_the_means_of_the_clusters_of_each_class(precision: str) -> None:
     images = image_set(40)
-    made = client({}, clusters(), epochs=1, precision=precision, train_set=images)
+    made = client({"lambda_proto": 0.01}, clusters(), epochs=1, precision=precision, train_set=images)
     fit(made, ROUND)
     check_accepted(made, FedPLVMStrategy)
     got = made.contribution()
     assert got["counts"].sum() == 40
-    assert np.bincount(got["labels"], weights=got["counts"], minlength=C).tolist() == np.bincount(
-        images.y, minlength=C
-    ).tolist()
+    assert (
+        np.bincount(got["labels"], weights=got["counts"], minlength=C).tolist()
+        == np.bincount(images.y, minlength=C).tolist()
+    )
     if precision == "float32":
+        assert C - 1 < len(got["labels"]) < 40
         with torch.no_grad():
             z = made.model.encoder(normalised(images, made.setup.images)).numpy()
         for k in range(C - 1):
             own = z[images.y == k]
             wanted = [own[group].mean(axis=0) for group in finch_groups(own, early_exit=False)]
-            assert 1 < len(wanted) < len(own)
             np.testing.assert_allclose(got["prototypes"][got["labels"] == k], wanted, rtol=1e-3, atol=1e-5)
 
 
@@ -116,4 +129,3 @@ def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> No
 def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         FedPLVMParams(**params)
-

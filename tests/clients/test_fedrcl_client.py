@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from support import batch, begun, check_alike, fedavg, fit, flat_gradients, new_client, refusal_of, same
+from support import ROUND, batch, begun, check_alike, fedavg, fit, flat_gradients, new_client, refusal_of, same
 from torch.nn import functional as F
 
 from clients.fedrcl import FedRCLClient, FedRCLParams
@@ -70,9 +70,12 @@ def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
 
 
 def test_with_modules_the_levels_are_those_of_the_pass_with_them() -> None:
-    plain, carried = values(), values(modules=[F2DCModules(F2DCParams(insert_after=(1,)))])
-    assert set(carried) == {*plain, "dfd", "dfc"}
-    assert carried["scl"] != plain["scl"]
+    carried = client(modules=[F2DCModules(F2DCParams(insert_after=(1,)))])
+    carried._prepare_round(ROUND)
+    carried.model.train()
+    plain, found = values(), flat_gradients(carried, batch())
+    assert set(found) == {*plain, "dfd", "dfc"}
+    assert found["scl"][0] != plain["scl"]
 
 
 @pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0, 1)])
@@ -82,9 +85,11 @@ def test_small_batches(y: tuple[int, ...]) -> None:
 
 
 def test_a_network_without_levels_is_refused_before_anything_is_sent() -> None:
-    plan = Blueprint(ModelConfig(name="torchvision:squeezenet1_0"), 4, 32, 0)
+    plan = Blueprint(ModelConfig(name="torchvision:shufflenet_v2_x0_5"), 4, 32, 0)
     told = refusal_of(ConfigError, FedRCLClient.build_model, plan, FedRCLParams())
-    assert told.startswith("method=fedrcl with model.name=torchvision:squeezenet1_0: the network does not tell its")
+    assert told.startswith(
+        "method=fedrcl with model.name=torchvision:shufflenet_v2_x0_5: the network does not tell its"
+    )
     FedRCLClient.build_model(plan, FedRCLParams(**OFF))
 
 

@@ -46,7 +46,9 @@ def test_what_travels_beside_the_weights_in_bytes(run_inline: InlineRun) -> None
     }
     for method, (up, down) in beside.items():
         lines = zip(runs[method].rounds, runs["fedavg"].rounds, strict=True)
-        more = [(line["bytes_up"] - plain["bytes_up"], line["bytes_down"] - plain["bytes_down"]) for line, plain in lines]
+        more = [
+            (line["bytes_up"] - plain["bytes_up"], line["bytes_down"] - plain["bytes_down"]) for line, plain in lines
+        ]
         assert more == [(up[0], 0), (up[1], down)], method
 
 

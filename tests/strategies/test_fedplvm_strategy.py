@@ -50,7 +50,9 @@ def test_several_prototypes_of_several_nodes_are_clustered_by_class() -> None:
 
 def test_not_clustered_globally_every_prototype_is_sent_on() -> None:
     got = merged(strategy(cluster_globally=False), told(TWO_SIDES[:2], [0, 0]), told(TWO_SIDES[2:4], [0, 2]))
-    assert got == {0: sorted([[1, 0], [0, 1], [2, 0.3]]), 2: [[0.3, 2]]}
+    assert set(got) == {0, 2}
+    np.testing.assert_allclose(got[0], [[0, 1], [1, 0], [2, 0.3]], rtol=1e-6)
+    np.testing.assert_allclose(got[2], [[0.3, 2]], rtol=1e-6)
 
 
 def test_classes_come_and_go_with_all_their_clusters() -> None:
@@ -85,7 +87,7 @@ def test_what_a_node_claims_is_bounded() -> None:
 
 
 def slow_finch(points: list[np.ndarray]) -> list[set[int]]:
-    """FINCH's last partition, by its definition: join first neighbours, then those of the clusters' means, until one would be left."""
+    """FINCH's last partition by its definition: join first neighbours, then those of the clusters' means, and so on."""
 
     def joined(means: list[np.ndarray]) -> list[set[int]]:
         unit = [m / np.linalg.norm(m) for m in means]
