@@ -4,6 +4,8 @@
 ResNet-10 with 7 classes has 4,901,703 parameters.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -28,8 +30,8 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, width_in, H, W) to (B, width, H / stride, W / stride)."""
         h = torch.relu(self.bn1(self.conv1(x)))
-        h = self.relu(self.bn2(self.conv2(h)) + self.shortcut(x))
-        return h
+        out: Tensor = self.relu(self.bn2(self.conv2(h)) + self.shortcut(x))
+        return out
 
 
 class ResNetEncoder(nn.Module):
@@ -61,7 +63,7 @@ class ResNetEncoder(nn.Module):
 
     def feature_levels(self) -> tuple[nn.Module, ...]:
         """Return the activations at the end of the stem and of each stage."""
-        return self.stem[2], *(stage[-1].relu for stage in self.stages)
+        return self.stem[2], *(cast(BasicBlock, cast(nn.Sequential, stage)[-1]).relu for stage in self.stages)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (B, 3, H, W) to features (B, 512)."""
