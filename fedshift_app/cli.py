@@ -25,6 +25,7 @@ from fedshift_app.run.variables import COMMAND, COMMIT
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
+from fedshift_wire.methods import Method
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 
@@ -191,7 +192,13 @@ def list_methods(
     if markdown or privacy:
         typer.echo(registry.markdown() if markdown else registry.privacy_markdown())
         return
-    show(registry.METHODS, lambda m: f"{m.title} ({m.venue})" + (f"; {m.of} with settings" if m.of else ""))
+
+    def told(method: Method) -> str:
+        about = f"{method.title} ({method.venue})" + (f"; {method.of} with settings" if method.of else "")
+        why = registry.get(method.name).approximation
+        return f"{about}; an approximation: {why}" if why else about
+
+    show(registry.METHODS, told)
 
 
 @app.command("datasets")

@@ -1,15 +1,12 @@
 """Class prototypes of many nodes: stacking, averaging, clustering."""
 
-import warnings
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.clustering import finch_groups
 
 FloatArray = NDArray[np.float32]
-Partition = Literal["last", "first"]
 
 
 def stack_prototypes(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.int64]]:
@@ -30,23 +27,6 @@ def mean_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray
     number = holds.sum(axis=0)  # C
     total = np.where(holds[:, :, None], p, 0).sum(axis=0, dtype=np.float64)  # C x D
     return (total / np.maximum(number, 1)[:, None]).astype(np.float32), number > 0
-
-
-def finch_groups(points: FloatArray, partition: Partition = "last") -> list[NDArray[np.int64]]:
-    """Return the members of each cluster of points (N, D) by FINCH with cosine distance.
-
-    Args:
-        points: What to cluster.
-        partition: FINCH's last and coarsest partition, or its first and finest.
-    """
-    if len(points) < 3:  # FINCH puts one or two points into one cluster
-        return [np.arange(len(points))] if len(points) else []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a package is missing which only 10,000 points and more need
-        from finch import FINCH  # type: ignore[import-untyped]
-
-    labels = FINCH(points, distance="cosine", verbose=False)[0][:, -1 if partition == "last" else 0]
-    return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 
 def one_per_class(prototypes: FloatArray, held: NDArray[np.bool_], past: Arrays) -> Arrays:

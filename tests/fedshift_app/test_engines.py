@@ -94,6 +94,8 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fedpall", "rounds=3"], id="networks-of-the-server"),
         pytest.param(["method=fedomg", "rounds=2"], id="gradients-matched"),
         pytest.param(["method=eata", "rounds=2"], id="adapted-before-a-score"),
+        pytest.param(["method=fedplvm", "method.lambda_proto=1", "rounds=2"], id="ragged-prototypes"),
+        pytest.param(["method=fedrcl", "rounds=1"], id="levels-of-the-network"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),

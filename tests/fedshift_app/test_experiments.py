@@ -219,6 +219,7 @@ def test_baselines_have_the_values_of_the_fpl_familys_code(experiment: str) -> N
         assert (proto["prototype_mean"], proto["proto_source"]) == ("plain", "last_epoch")
     if experiment.startswith("i2pfl-"):
         assert method("fedproc")["tau"] == 1
+        assert [method("fedplvm")[key] for key in ("alpha", "tau", "lambda_proto")] == [0.75, 0.02, 1]
 
 
 def test_fedicon_and_fedcode_keep_the_papers_own_values() -> None:
