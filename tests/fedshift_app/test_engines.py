@@ -91,6 +91,9 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fdse", "rounds=2"], id="arrays-for-each-node"),
         pytest.param(["method=fedheal", "rounds=2"], id="server-state"),
         pytest.param(["method=fedsr", "rounds=2"], id="drawn-features"),
+        pytest.param(["method=fedtgp", "rounds=2", "method.share_weights=true"], id="prototypes-trained-on-the-server"),
+        pytest.param(["method=fedsa", "rounds=3", "method.share_weights=true"], id="anchors-and-a-nodes-own-gap"),
+        pytest.param(["method=fedgh", "rounds=2"], id="a-head-trained-on-the-server"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),
