@@ -83,8 +83,11 @@ class TrainedPrototypes:
         """Return what a step of plain SGD on some nodes' prototypes (B, D) of classes (B,) leaves."""
         hidden = self.hidden()
         _, slope = contrast(points, labels, self.made_of(hidden), delta)
-        slopes = vars(self.gradients(hidden, slope))
-        return TrainedPrototypes(**{name: part - rate * slopes[name] for name, part in vars(self).items()})
+        # Gradients are linear in the slope; the step is taken in their memory, as F's weights are large.
+        steps = vars(self.gradients(hidden, rate * slope))
+        return TrainedPrototypes(**{
+            name: np.subtract(part, steps[name], out=steps[name]) for name, part in vars(self).items()
+        })  # fmt: skip
 
 
 class FedTGPStrategy(PrototypeStrategy):
