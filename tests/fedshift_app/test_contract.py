@@ -299,7 +299,7 @@ class _Recorder:
 
 
 def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the gradient of each loss term with respect to the first trained weights, over all local epochs."""
+    """Return the gradient of each loss term with respect to all trained weights, in a row, over all local epochs."""
     client = _client_for(message, memory)
     record = message.content.config_records["config"]
     client._take([array.numpy() for array in message.content.array_records["arrays"].values()])
@@ -320,9 +320,12 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
             client.start_epoch(epoch)
             epoch += 1
             terms = client.terms_of(Batch(x, y, epoch, x.flip(3)))
-            first = next(p for p in client.model.parameters() if p.requires_grad)
+            trained = [parameter for parameter in client.model.parameters() if parameter.requires_grad]
             for name, term in terms.items():
-                found[name] = torch.autograd.grad(term, first, retain_graph=True)[0].numpy()
+                grads = torch.autograd.grad(  # a term may be of the head alone
+                    term, trained, retain_graph=True, allow_unused=True, materialize_grads=True
+                )
+                found[name] = torch.cat([grad.flatten() for grad in grads]).numpy()
     return found
 
 

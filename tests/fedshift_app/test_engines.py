@@ -96,6 +96,9 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=eata", "rounds=2"], id="adapted-before-a-score"),
         pytest.param(["method=fedplvm", "method.lambda_proto=1", "rounds=2"], id="ragged-prototypes"),
         pytest.param(["method=fedrcl", "rounds=1"], id="levels-of-the-network"),
+        pytest.param(["method=fedtgp", "rounds=2", "method.share_weights=true"], id="prototypes-trained-on-the-server"),
+        pytest.param(["method=fedsa", "rounds=3", "method.share_weights=true"], id="anchors-and-a-nodes-own-gap"),
+        pytest.param(["method=fedgh", "rounds=2"], id="a-head-trained-on-the-server"),
         pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),
