@@ -44,6 +44,8 @@ PRIVATE = {
     "fedrep": "",
     "fdse": "",
     "fedsr": "",
+    "fedmd": "method.public_epochs=1 method.first_epochs=1",
+    "fedthe": "",
 }
 
 
