@@ -223,6 +223,23 @@ def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inli
     assert told == f"public set, 2 % of each domain: 28 images, the same on all nodes (sha256 {sha[:12]})"
 
 
+def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) -> None:
+    text = (
+        "dataset.domains=[scan,street] dataset.public=0.02 allocation.share=0.05 train.epochs=1 model.name=cnn3 "
+        "model.per_node=[cnn3,cnn] method.public_epochs=1 method.first_epochs=1 method.public_images=10"
+    )
+    run = run_inline(method="fedmd", nodes=2, rounds=3, set=text)
+    scores, head = 7 * 10 * 4, 128  # 14 public images in two windows; what NumPy's format puts before an array
+    assert run.results["num_parameters"] == 0
+    assert [line["bytes_up"] for line in run.rounds] == [2 * (scores + head)] * 3
+    assert [line["bytes_down"] for line in run.rounds] == [0, *[2 * (scores + head + 16 + head)] * 2]
+    assert [set(line["losses"]) for line in run.rounds] == [{"loss", "loss/ce"}] + 2 * [
+        {"loss", "loss/ce", "loss/digest"}
+    ]
+    told = (run.folder / "log.jsonl").read_text()
+    assert "public set, 2 % of each domain: 14 images, the same on all nodes (sha256 " in told
+
+
 # --- the same on all nodes --------------------------------------------------------------------------------
 
 
