@@ -151,7 +151,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
-            about = (computed, *beginning.told, starting.frozen_told(config, federation, initial))
+            public = starting.public_told(config, nodes)
+            about = (computed, *beginning.told, starting.frozen_told(config, federation, initial), public)
             lines = (describe(config, engine, nodes, federation.bn_ways), *(f"  {line}" for line in about if line))
             console.log.info("%s", "\n".join(lines), extra={"event": "started"})
             if federation.start:

@@ -77,6 +77,7 @@ class NodeTools(NumPyClient):
         knowledge: The arrays that the server sent besides weights; set before each call of ``fit`` or ``evaluate``.
         told: The numbers and words that the server's method told this node; set likewise.
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
+        public_set: Gives the labelled images that all nodes have, to a method that uses them (``uses_public``).
         server_round: The round of the current call, from 1.
         steps: Optimiser steps of the last local training.
         statistics: BatchNorm's statistics that the server sent beside the weights, by state-dict name; set likewise.
@@ -97,6 +98,7 @@ class NodeTools(NumPyClient):
         self.knowledge: Arrays = {}
         self.told: Mapping[str, int | float | str] = {}
         self.memory: Arrays = {}
+        self.public_set: Callable[[], ImageSet] | None = None
         self.statistics: Arrays = {}
         self.server_round = 0
         self.steps = 0

@@ -26,7 +26,7 @@ from clients.training.workbench import Workbench, keep_freed_memory
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node.holdings import Place, dealt, own_images, test_images
+from fedshift_app.node.holdings import Place, dealt, own_images, public_set, test_images
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import largest
 from fedshift_wire.errors import ConfigError, FedShiftError
@@ -123,6 +123,8 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
         adaptation=adaptation(config),
         bench=bench,
     )
+    if client_class.uses_public:
+        client.public_set = lambda: public_set(config, where).images
     return client
 
 
@@ -170,6 +172,11 @@ def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
     client_class = registry.get(config.method["name"]).client_class()
     own = client_class.personal(model, config.model, config.node_params())
     return bool(own or modules(config).personal or adaptation(config) is not None)
+
+
+def uses_public(config: RunConfig) -> bool:
+    """Tell whether the method's nodes need the public set."""
+    return bool(registry.get(config.method["name"]).client_class().uses_public)
 
 
 def scores_images_alone(config: RunConfig) -> bool:

@@ -100,6 +100,10 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fedsa", "rounds=3", "method.share_weights=true"], id="anchors-and-a-nodes-own-gap"),
         pytest.param(["method=fedgh", "rounds=2"], id="a-head-trained-on-the-server"),
         pytest.param(
+            ["method=fedmd", "rounds=2", "method.public_epochs=1", "method.first_epochs=1"], id="a-public-set"
+        ),
+        pytest.param(["method=fedthe", "rounds=2"], id="two-heads-by-turns-of-the-test-set"),
+        pytest.param(
             ["model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "model.bn_keep=retaken"], id="batchnorm"
         ),
     ],

@@ -45,6 +45,8 @@ PRIVATE = {
     "fdse": "",
     "fedsr": "",
     "fedpall": "",
+    "fedmd": "method.public_epochs=1 method.first_epochs=1",
+    "fedthe": "",
 }
 
 
