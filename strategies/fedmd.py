@@ -53,9 +53,9 @@ class FedMDStrategy(DomainStrategy):
         """Average the scores, each node the same."""
         if not self.params.digest_epochs:
             return
-        total = sum(update.knowledge["scores"].astype(np.float64) for update in updates)
+        mean = np.stack([update.knowledge["scores"] for update in updates]).mean(axis=0, dtype=np.float64)  # S x C
         window = np.array(self._window(self.server_round + 1), dtype=np.int64)
-        self.knowledge = {"scores": (total / len(updates)).astype(np.float32), "window": window}
+        self.knowledge = {"scores": mean.astype(np.float32), "window": window}
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return the mean scores to who trains; no test needs them."""

@@ -43,5 +43,5 @@ class FedTHEStrategy(DomainStrategy):
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average the mean features of this round's nodes."""
         if self.params.personal_head:
-            total = sum(update.knowledge["feature"].astype(np.float64) for update in updates)
-            self.knowledge = {"feature": (total / len(updates)).astype(np.float32)}
+            mean = np.stack([update.knowledge["feature"] for update in updates]).mean(axis=0, dtype=np.float64)  # D
+            self.knowledge = {"feature": mean.astype(np.float32)}

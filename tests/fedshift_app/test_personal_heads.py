@@ -1,4 +1,4 @@
-"""FedPAC, FedALA, COPA and FedTHE in whole runs: what travels in bytes, a held-out domain, kills. Engines: test_engines.py."""
+"""Heads of nodes and domains, features that travel beside the weights: bytes, engines, resume."""
 
 from pathlib import Path
 
