@@ -265,7 +265,7 @@ def test_odd_federations_give_numbers(method: str, odd: str, run_inline: InlineR
         assert all(np.isfinite(array).all() for array in load_file(file).values())
 
 
-@pytest.mark.parametrize("model", ["cnn", "resnet10"])
+@pytest.mark.parametrize("model", ["cnn", pytest.param("resnet10", marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_node_with_one_image_trains(method: str, model: str) -> None:
     network = "" if model == "cnn" else f"model.name={model}"
