@@ -327,6 +327,7 @@ def preview(
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
     corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",
+    public: Annotated[str, typer.Option(help="A domain or a share: draw the public set that it makes.")] = "",
 ) -> None:
     """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
     from fedshift_app.launch import preparing
@@ -334,7 +335,7 @@ def preview(
     if split not in SPLITS:
         raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
-    sheet = preparing.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions)
+    sheet = preparing.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions, public)
     try:
         sheet.save(output)
     except (OSError, ValueError) as error:

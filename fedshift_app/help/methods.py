@@ -19,6 +19,7 @@ from fedshift_wire.methods import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
 from fedshift_wire.yaml_files import read_yaml
 
 PAGES = "docs/methods"  # of the repository
+EQUATIONS = "#equations"  # of a page
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = ("key", "default", "allowed", "set in the tables of papers")
 NONE = "-"
@@ -58,7 +59,9 @@ def _line(method: Method, width: int, indent: str) -> str:
     origin = registry.METHODS.origin(method.name)
     of = f"; {method.of} with settings" if method.of else ""
     package = "" if origin == OURS else f" [{origin}]"
-    return f"{indent + method.name:<{width}}  {method.title} ({method.venue}){of}{package}"
+    why = registry.get(method.name).approximation
+    approximation = f"; an approximation: {why}" if why else ""
+    return f"{indent + method.name:<{width}}  {method.title} ({method.venue}){of}{approximation}{package}"
 
 
 def described(name: str) -> str:
@@ -90,8 +93,9 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("venue", method.venue),
         ("group", registry.GROUP_TITLES[method.group]),
         ("from", "" if origin == OURS else origin),
-        ("equations", page(method.name) if origin == OURS else ""),
+        ("page", page(method.name) if origin == OURS else ""),
         ("is", f"{of} with settings" if of else ""),
+        ("is not", f"its paper's method, but an approximation: {method.approximation}" if method.approximation else ""),
         ("server", _class(method.strategy or FEDAVG_STRATEGY)),
         ("node", _class(method.client or FEDAVG_CLIENT)),
         ("travels", f"besides the weights: {registry.travels(method)}"),
@@ -103,10 +107,15 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
 
 
 def page(name: str) -> str:
-    """Return where the page with the equations of one of our methods is: the whole path where it is on this machine."""
+    """Return where the page of one of our methods is, and in it the equations: the whole path if it is on this machine.
+
+    Some have none of their own, such as FedAvg.
+    """
     told = f"{PAGES}/{name}.md"
     here = ROOT / told
-    return f"{here if here.is_file() else told}#equations"
+    if not here.is_file():
+        return told
+    return f"{here}{EQUATIONS}" if "\n## Equations\n" in here.read_text(encoding="utf-8") else str(here)
 
 
 def source(name: str) -> list[str]:
