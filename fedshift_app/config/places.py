@@ -89,7 +89,8 @@ def _walk(node: Node, above: Key, found: dict[Key, Place]) -> None:
             _walk(value, here, found)
     elif not isinstance(node, ScalarNode):
         for i, value in enumerate(node.value):
-            for name in (i, *_name(value)):
+            names: tuple[str | int, ...] = (i, *_name(value))
+            for name in names:
                 found[(*above, name)] = _place(value)
                 _walk(value, (*above, name), found)
 

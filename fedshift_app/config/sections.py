@@ -286,6 +286,8 @@ def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
     elif domain not in dataset.domains:
         raise ConfigError(
             f"dataset.public: {config.name} has no domain {as_found(domain)}; it has {', '.join(dataset.domains)}"
+            f"{meant(domain, dataset.domains)}",
+            keys=(("dataset", "public"),),
         )
 
 
@@ -471,7 +473,8 @@ def _check_whole_domains(config: RunConfig) -> None:
 
 def explained(error: ValidationError, *section: str) -> ConfigError:
     """Return what says in a line or two which key is wrong, what was found and what is allowed."""
-    problems = error.errors()
+    # First what is unknown: a word that is not quite that of a key is why the key is missing.
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     lines = [_problem(p, (*section, *p["loc"])) for p in problems[:2]]
     more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
     return ConfigError("\n".join(lines) + more, keys=tuple((*section, *p["loc"]) for p in problems[:2]))

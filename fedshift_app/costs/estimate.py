@@ -1,6 +1,6 @@
 """``fedshift run --dry-run``: what a run is, who holds what, and what it will take, from a few measured steps.
 
-No round is played: one node takes a few steps on its own images and scores one batch, and the rest is counted.
+No round is played: one node takes a few steps on its own images and scores these, and the rest is counted.
 """
 
 import resource
@@ -11,21 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 import yaml
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from clients.base import DomainClient
 from clients.training import machine
+from clients.training.phases import Phase
+from datasets.base import ImageSet
 from fedshift_app import client_app
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.costs.measuring import TimedGrid
 from fedshift_app.help.tables import columns, facts
 from fedshift_app.node import setup
 from fedshift_app.run import arithmetic, console, space, starting
-from fedshift_wire.names import ARRAYS, CONFIG, SERVER_ROUND
-from fedshift_wire.records import decode
+from fedshift_wire.names import ARRAYS, CONFIG, KNOWLEDGE, SERVER_ROUND
+from fedshift_wire.records import decode, encode
 from strategies.federation.roster import Node
 from strategies.federation.updates import num_bytes
 
@@ -41,7 +44,8 @@ class Measured:
     Attributes:
         step: Seconds of a step of training on a full batch.
         scored: Seconds for each test image.
-        epochs: Of a local round, all its phases together.
+        epochs: Of a local round over the node's own images, all its phases together.
+        others: Steps of a local round on other images, such as those of the public set.
         up: Bytes that a node sends after its first round.
         memory: The most bytes that this process held; of a GPU's memory where there is one.
     """
@@ -49,6 +53,7 @@ class Measured:
     step: float
     scored: float
     epochs: int
+    others: int
     up: int
     memory: int
 
@@ -81,7 +86,8 @@ class Estimate:
     def train_seconds(self) -> float:
         """Seconds of a round's training."""
         batch, share = self.config.train.batch_size, self.playing / len(self.nodes)
-        steps = sum(-(-node.num_examples // batch) for node in self.nodes) * self.measured.epochs
+        own = sum(-(-node.num_examples // batch) for node in self.nodes) * self.measured.epochs
+        steps = own + self.measured.others * len(self.nodes)
         return steps * self.measured.step * share / self.side_by_side
 
     @property
@@ -139,29 +145,58 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
 
 
 def _measure(client: DomainClient, message: Message) -> Measured:
-    """Let a client take a few steps and score a batch; it must not be used any more."""
+    """Let a client play its round with few images and epochs, and score these; it must not be used any more."""
     server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
-    setup.load(decode(message.content.array_records[ARRAYS]), client, "the server's", server_round - 1)
-    epochs = sum(phase.epochs for phase in client.phases(server_round))
+    parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
     batch = client.setup.train.batch_size
-    order = torch.randperm(len(client.train_set), generator=client.torch_rng("order", server_round))
-    client.train_set = client.train_set.select(order[: BATCHES * batch].numpy())
+    client.train_set = _few(client.train_set, batch, client.torch_rng("order", server_round))
     full = min(1.0, len(client.train_set) / batch)  # of a batch, where the node has fewer images than that
+    phases = _shortened(client, len(client.train_set))
     ended: list[float] = []
     hook = register_optimizer_step_post_hook(lambda *_: ended.append(time.perf_counter()))
     try:
-        client.train_ahead(epochs=EPOCHS)
+        weights, _, _ = client.fit(parameters, {SERVER_ROUND: server_round})
     finally:
         hook.remove()
-    state = client.model.state_dict()
-    sent = sum(state[name].numel() * state[name].element_size() for name in client.shared_names)
-    contributed = sum(array.nbytes for array in client.finish_round(server_round).values())
+    epochs = sum(phase.epochs for phase in phases if phase.images is None)
+    others = sum(
+        phase.epochs * -(-len(phase.images) // (phase.batch_size or batch))
+        for phase in phases
+        if phase.images is not None
+    )
+    shared = encode(dict(zip(client.shared_names, weights, strict=True)))
+    sent = num_bytes(RecordDict({ARRAYS: shared, KNOWLEDGE: encode(client.contribution())}))
     test = client.train_set  # as large as any: a test set may be of another node
     began = time.perf_counter()
     client.score_test(test)
     scored = (time.perf_counter() - began) / len(test)
     step = statistics.median(later - sooner for sooner, later in pairwise(ended)) / full
-    return Measured(step, scored, epochs, sent + contributed, _memory())
+    return Measured(step, scored, epochs, others, sent, _memory())
+
+
+def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:
+    """Return two batches of images, or more where it takes more to have all classes, whose prototypes a node sends."""
+    order = torch.randperm(len(images), generator=draws).numpy()
+    _, first = np.unique(images.y[order], return_index=True)
+    ordered = np.concatenate([order[first], np.delete(order, first)])
+    return images.select(ordered[: max(BATCHES * batch, len(first))])
+
+
+def _shortened(client: DomainClient, most: int) -> list[Phase]:
+    """Let a client's phases have few epochs, and so many images of their own at most.
+
+    Returns:
+        A list, in which the phases of its next local round will be as they would have been.
+    """
+    phases = client.phases
+    whole: list[Phase] = []
+
+    def cut(server_round: int) -> list[Phase]:
+        whole[:] = phases(server_round)
+        return [phase.cut(EPOCHS if phase.epochs else 0, most) for phase in whole]
+
+    vars(client)["phases"] = cut  # hides the method of the class, for this object only
+    return whole
 
 
 def _memory() -> int:
@@ -191,7 +226,7 @@ def told(found: Estimate) -> str:
         (
             "measured",
             f"{1e3 * measured.step:.3g} ms a step of {config.train.batch_size} images, {1e3 * measured.scored:.3g} ms "
-            f"a test image, on node 0's own images, with {config.train.arithmetic or config.train.precision}",
+            f"a test image, on one node's own images, with {config.train.arithmetic or config.train.precision}",
         ),
         (
             "bytes",

@@ -14,7 +14,7 @@ from clients.models.catalog import NETWORKS
 from clients.modules.catalog import MODULES
 from datasets import catalog
 from fedshift_app.config import dotted_keys, files, registry
-from fedshift_app.config.arguments import ENGINES, LAUNCH_KEYS
+from fedshift_app.config.arguments import ENGINES, LAUNCH_KEYS, WITHOUT_DOT
 from fedshift_app.config.resolving import FLAT_KEYS
 from fedshift_app.help.ranges import model_of
 from fedshift_wire.errors import FedShiftError
@@ -31,7 +31,8 @@ def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
     if sep:
         return [f"{key}={value}" for value in _listed(key, begun)]
     names = [] if before else files.names("experiments")
-    keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted_keys.known(), *_of_method(before))
+    dotted = (key for key in dotted_keys.known() if "." in key or key in WITHOUT_DOT)
+    keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted, *_of_method(before))
     return [one for one in (*names, *(f"{key}=" for key in keys)) if one.startswith(incomplete)]
 
 

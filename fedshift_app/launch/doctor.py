@@ -107,14 +107,16 @@ def _renew() -> list[dict[str, str]]:
 
 def _lines(told: Mapping[str, Any]) -> list[str]:
     here, built, folders, ports = told["machine"], told["torch"], told["folders"], told["ports"]
-    gpus = ", ".join(f"{one['name']} ({one['memory'] / 1e9:.0f} GB, compute capability {one['capability']})" for one in here["gpus"]) or "none"
+    gpus = [
+        f"{one['name']} ({one['memory'] / 1e9:.0f} GB, compute capability {one['capability']})" for one in here["gpus"]
+    ]
     rows = [
         ("machine", here["is"]),
         ("system", here["system"]),
         ("cores", f"{here['cores']}, of which {here['cores_granted']:g} may be used"),
         ("instructions", " ".join(here["flags"]) or "not told by the system"),
         ("memory", f"{here['memory'] / 1e9:.1f} GB, {here['memory_free'] / 1e9:.1f} GB free"),
-        ("GPUs", gpus),
+        ("GPUs", ", ".join(gpus) or "none"),
         (
             "torch",
             f"{built['version']}, {built['vectors']}, CUDA {built['cuda'] or 'none'}, {built['threads']} threads",

@@ -58,6 +58,7 @@ def path(tmp_path: Path) -> Path:
         ("tau: 0.1", "tau: 0", "modules.f2dc.tau: Input should be greater than 0", (9, 5)),
         ("{name: handwritten}", "{name: handwriten}", "unknown dataset 'handwriten'", (1, 11)),
         ("{name: handwritten}", "{name: handwritten, domains: [scan, stret]}", "did you mean street?", (1, 46)),
+        ("{name: handwritten}", "{name: handwritten, domains: [scan], public: stret}", "mean street?", (1, 47)),
         ("rounds: 2", "rounds: 2\nallocation: {counts: {scn: 2}}", "did you mean scan?", (14, 23)),
     ],
 )
@@ -70,8 +71,14 @@ def test_the_place_of_what_is_wrong(old: str, new: str, told: str, where: tuple[
 
 def test_each_of_two_mistakes_has_its_place(path: Path) -> None:
     first, second = refusal(path, "lr: 0.1", "lr: -1, momentm: 0").splitlines()
-    assert first.endswith("found -1 (line 4, column 36 of mine.yaml)")
-    assert second.endswith("did you mean momentum? (line 4, column 44 of mine.yaml)")
+    assert first.endswith("did you mean momentum? (line 4, column 44 of mine.yaml)")
+    assert second.endswith("found -1 (line 4, column 36 of mine.yaml)")
+
+
+def test_what_is_unknown_comes_before_what_is_missing_for_it(path: Path) -> None:
+    first, second = refusal(path, "epochs: 1, batch_size: 36", "epochz: 1, batchsize: 36").splitlines()
+    assert "unknown key train.epochz" in first and "did you mean epochs? (line 4, column 9" in first
+    assert "unknown key train.batchsize" in second and second.endswith("(line 4, column 20 of mine.yaml)")
 
 
 def test_a_parameter_of_a_recipe_is_found_where_it_is_said(path: Path) -> None:
