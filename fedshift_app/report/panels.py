@@ -15,12 +15,13 @@ from fedshift_app.report.drawing import (
     Drawing,
     canvas,
     class_colour,
+    class_key,
     domain_marker,
     finish,
     legend_above,
+    short,
     shown_rounds,
 )  # fmt: skip
-from fedshift_app.report.maps import short
 
 COLUMNS = 3  # of the rounds' panels
 NAMED_CLASSES = 20  # up to so many each has its name below its bar
@@ -40,6 +41,8 @@ def one_node(
         axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
     _class_legend(axes, seen, classes)
     _bare(axes)
+    if len(classes) > CLASSES:
+        class_key(figure, axes, classes)
     legend_above(figure, axes)
     title = f"Features of {who} by t-SNE: {len(seen.y)} test images of {', '.join(domains)}, coloured by class."
     caption = (
@@ -70,6 +73,8 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
     _class_legend(panels[0], seen, classes)
     if len(classes) <= CLASSES:
         legend_above(figure, panels[0])
+    else:
+        class_key(figure, panels, classes)
     told = ", ".join(map(str, placed))
     title = f"Features over the rounds {told} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
     caption = (

@@ -6,3 +6,5 @@ STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 COMMAND = "FEDSHIFT_COMMAND"
 #: The commit of the checkout that ``fedshift run`` belongs to, see ``folder.commit``.
 COMMIT = "FEDSHIFT_COMMIT"
+#: Set where ``fedshift run`` draws a table of the run in the terminal: the rounds' lines are not printed.
+LIVE = "FEDSHIFT_LIVE"

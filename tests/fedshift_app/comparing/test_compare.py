@@ -439,7 +439,7 @@ def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
     told = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
     assert f"- not the paper's, f2dc beside F2DC: {told}" in found.text()
     assert f"- not the paper's, f2dc beside F2DC: {told}" in found.markdown()
-    assert f"<li>not the paper&#x27;s, f2dc beside F2DC: {told}</li>" in found.html()
+    assert f"<li>not the paper&#39;s, f2dc beside F2DC: {told}</li>" in found.html()
     for text in (found.text(), found.markdown(), found.html()):
         assert "  less paper, 2 values differ" in text
     (line,) = csv.DictReader(io.StringIO(found.csv()))

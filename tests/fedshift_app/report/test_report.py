@@ -95,9 +95,9 @@ class Page(HTMLParser):
 
 def report(folder: Path, *arguments: str) -> Page:
     """Make the report of a run and check what holds for all of them."""
-    path = command.run(folder, list(arguments))
-    assert path == folder / "report.html"
-    page = Page(path)
+    made = command.run(folder, list(arguments))
+    assert made.page == folder / "report.html"
+    page = Page(made.page)
     json.loads((folder / "report.json").read_text())
     assert page.source.startswith("<!DOCTYPE html>")
     # It refers to nothing outside itself, and runs nothing.
