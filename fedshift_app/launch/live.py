@@ -31,7 +31,7 @@ from fedshift_wire.bounds import MOST_NAME, MOST_SHOWN, plain
 BLOCKS, LETTERS = "▁▂▃▄▅▆▇█", "_.-=+*#%"  # of a sparkline, and where the terminal has no such letters
 WIDEST, NARROWEST = 40, 8  # cells of a sparkline
 BESIDE = 42  # columns of the terminal that the rest of the table takes
-AROUND = 9  # lines of the terminal that are no domain's
+AROUND = 12  # lines of the terminal that are no domain's
 LOOK_SECONDS = 0.5
 
 
