@@ -116,6 +116,7 @@ def picture(
         f"  round {told.get('round')} of {told.get('rounds')}, {told.get('state')}: "
         f"{told.get('answered')} of {told.get('asked')} nodes have answered",
         "" if left is None else f"  left {duration(left)}",
+        no_wrap=False, overflow="fold",
     )  # fmt: skip
     scored = [line for line in rounds if line["accuracy"]]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -200,7 +201,7 @@ def screen() -> Iterator[Screen]:
     if not possible():
         yield Screen()
         return
-    console = Console()
+    console = Console(soft_wrap=True)  # lines that are printed stay whole: commands and paths are copied from them
     shown = Screen(console)
     live = Live(
         console=console, get_renderable=shown.draw, refresh_per_second=2, transient=True,

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,15 @@ def test_the_table_is_drawn_while_a_run_goes_on(tmp_path: Path, monkeypatch: pyt
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.delenv("FEDSHIFT_LOG", raising=False)
     (tmp_path / "status").write_text(json.dumps({"run_folder": str(tmp_path)}))
     (tmp_path / "status.json").write_text(json.dumps(TOLD))
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line(1, scan=12.5)) + "\n")
     with live.screen() as screen:
         screen.watch(tmp_path / "status")
-        print("above")  # what is printed meanwhile draws the table anew below it
-    assert "above" in out.getvalue() and "12.5" in out.getvalue().split("above")[1]
+        whole = "above " + "a/long path/" * 40
+        print(whole)  # what is printed meanwhile draws the table anew below it, and is not broken
+    assert whole in out.getvalue() and "12.5" in out.getvalue().split(whole)[1]
+    drawn = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", out.getvalue().split(whole)[1])
+    assert max(map(len, drawn.splitlines())) <= 60  # the table is: it would else not be erased whole
