@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 
@@ -46,10 +46,25 @@ class _Curve:
     spreads: list[float]
 
 
-def draw(numbers: Numbers) -> tuple[list[Drawing], list[str]]:
-    """Return the figures, and why some are not there."""
+@dataclass(frozen=True)
+class Drawn:
+    """The figures of a comparison.
+
+    Attributes:
+        overall: The difference to the baseline, and the curves.
+        columns: One of each column of the table.
+        lacking: Why some are not there.
+    """
+
+    overall: list[Drawing] = field(default_factory=list)
+    columns: list[Drawing] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
+
+
+def draw(numbers: Numbers) -> Drawn:
+    """Draw the figures, as far as there are any."""
     if len(numbers.rows) > MOST_ROWS:
-        return [], [f"More than {MOST_ROWS} rows: no figures."]
+        return Drawn(lacking=[f"More than {MOST_ROWS} rows: no figures."])
     notes = []
     with style():
         columns = [column for column in numbers.columns if column != STD]
@@ -60,7 +75,7 @@ def draw(numbers: Numbers) -> tuple[list[Drawing], list[str]]:
         if not curves and numbers.score in BY_ROUND:
             notes.append("No curves over the rounds: the files of these runs tell of none.")
         dots = [_dots(numbers, column, place) for place, column in enumerate(columns[:MOST_PANELS])]
-        return [*_differences(numbers), *curves, *dots], notes
+        return Drawn([*_differences(numbers), *curves], dots, notes)
 
 
 def _differences(numbers: Numbers) -> list[Drawing]:

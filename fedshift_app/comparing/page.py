@@ -12,7 +12,7 @@ from fedshift_app.comparing import figures, rendering
 from fedshift_app.comparing.runs import NODES, Run
 from fedshift_app.comparing.table import Numbers, Row, named
 from fedshift_app.report.command import REPORT_FILE
-from fedshift_app.report.theme import STYLE, widths
+from fedshift_app.report.theme import STYLE
 from fedshift_wire.bounds import MOST_NAME, plain
 
 OPEN = 30  # up to so many runs their list is open
@@ -31,6 +31,7 @@ tr.aside td { color: var(--muted) }
   .hint { display: block }
   th:first-child, td:first-child { white-space: pre-wrap; min-width: 7.5rem; max-width: 9rem; overflow-wrap: anywhere }
 }
+#each th:last-child, #each td:last-child { text-align: left }
 ul { padding-left: 1.2rem; color: var(--muted); font-size: .9rem; overflow-wrap: anywhere }
 """
 )
@@ -76,16 +77,16 @@ _TEMPLATE = """
 <h2 id="figures">Figures</h2>
 {% for why in lacking %}<p class="note">{{ why }}</p>
 {% endfor %}
-{% if drawn %}
+{% for group in groups %}
 <div class="figures">
-{% for figure, size in drawn %}
+{% for figure, size in group %}
 <figure class="{{ size }}">
 {{ figure.svg | safe }}
 <figcaption>{{ figure.caption }}</figcaption>
 </figure>
 {% endfor %}
 </div>
-{% endif %}
+{% endfor %}
 
 <h2 id="notes">What to know of the numbers</h2>
 <ul>
@@ -123,7 +124,11 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
         where: The file that it will be, from which the runs' reports are linked; None for no links.
     """
     head, lines = rendering.grid(numbers)
-    drawn, lacking = figures.draw(numbers)
+    drawn = figures.draw(numbers)
+    # Difference and curves are large; those of columns have one size, to be looked at beside each other.
+    large = drawn.overall if len(drawn.overall) > 1 else []
+    small = drawn.columns if large else drawn.overall + drawn.columns
+    groups = [group for group in ([(one, "half") for one in large], [(one, "third") for one in small]) if group]
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
     linked = sum(bool(run["href"]) for run in runs)
     reports = (
@@ -132,7 +137,7 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
     known = facts([run for row in numbers.rows for run in row.runs])
     content = {
         "title": numbers.title, "warnings": numbers.warnings, "facts": known,
-        "head": head, "lines": lines, "drawn": list(zip(drawn, widths(len(drawn)), strict=True)), "lacking": lacking,
+        "head": head, "lines": lines, "groups": groups, "lacking": drawn.lacking,
         "notes": numbers.notes, "runs": runs, "headline": numbers.headline, "most": OPEN, "reports": reports,
     }  # fmt: skip
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

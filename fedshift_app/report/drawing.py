@@ -204,9 +204,10 @@ def class_key(figure: Figure, axes: Axes | Sequence[Axes], classes: Sequence[str
 
 def _key(figure: Figure, axes: Axes | Sequence[Axes], colours: ScalarMappable, what: str) -> Colorbar:
     key = figure.colorbar(colours, ax=axes, orientation="horizontal", fraction=0.05, pad=0.03, aspect=45)
+    assert key.solids is not None  # a key of colours that fill
     key.solids.set_rasterized(True)  # else as many paths as there are colours
     key.solids.set_edgecolor("none")
-    key.outline.set_visible(False)  # type: ignore[operator]
+    key.outline.set_visible(False)
     key.ax.tick_params(length=2, labelsize=9)
     key.set_label(what, fontsize=9)
     return key

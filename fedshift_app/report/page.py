@@ -143,6 +143,7 @@ _TEMPLATE = """
 {{ tabled(table) }}
 </details>
 {% endfor %}
+{% if section.strips %}
 <div class="strips">
 {% for domain, strips in section.strips %}
 <div>
@@ -155,6 +156,7 @@ _TEMPLATE = """
 </div>
 {% endfor %}
 </div>
+{% endif %}
 {% endfor %}
 
 <h2 id="federation">Federation</h2>

@@ -23,7 +23,7 @@ from fedshift_app.report.drawing import (
     shown_rounds,
 )  # fmt: skip
 
-COLUMNS = 3  # of the rounds' panels
+COLUMNS = 3  # of the rounds' panels, at most
 NAMED_CLASSES = 20  # up to so many each has its name below its bar
 HEADS = ("image", "f~ fused", "f+ robust", "f- related", "f* corrected")
 
@@ -61,8 +61,9 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
         domain: Whose images they are.
         classes: Names of all classes.
     """
-    lines = -(-len(placed) // COLUMNS)
-    figure, panels = canvas(0.6 + 1.75 * lines, lines, COLUMNS)
+    columns = min(COLUMNS, len(placed))
+    lines = -(-len(placed) // columns)
+    figure, panels = canvas(0.6 + 5.25 / columns * lines, lines, columns)
     colours = [class_colour(int(k), len(classes)) for k in seen.y]
     for axes, (server_round, points) in zip(panels, placed.items(), strict=False):
         x, up = points.T

@@ -30,12 +30,13 @@ nav a { margin-right: .9rem; white-space: nowrap }
 .facts div { background: var(--card); border-radius: .5rem; padding: .6rem .8rem }
 .facts dt { color: var(--muted); font-size: .8rem }
 .facts dd { margin: 0; font-size: 1.35rem; font-weight: 600; overflow-wrap: anywhere }
-/* Where there is more to the side, there is a shadow: a cover of the page's colour scrolls away from above it. */
+/* Where there is more to the side, there is a shadow: a cover of the page's colour scrolls away from above it.
+   A pixel from the edge: no cover reaches a broken one. */
 .scroll { overflow-x: auto; margin: .6rem 0; background:
   linear-gradient(to right, var(--bg) 50%, transparent) left / 2.4rem 100% no-repeat local,
   linear-gradient(to left, var(--bg) 50%, transparent) right / 2.4rem 100% no-repeat local,
-  linear-gradient(to right, var(--grid), transparent) left / .8rem 100% no-repeat scroll,
-  linear-gradient(to left, var(--grid), transparent) right / .8rem 100% no-repeat scroll }
+  linear-gradient(to right, var(--grid), transparent) left 1px top 1px / .8rem calc(100% - 2px) no-repeat scroll,
+  linear-gradient(to left, var(--grid), transparent) right 1px top 1px / .8rem calc(100% - 2px) no-repeat scroll }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
 th { white-space: normal }
@@ -44,6 +45,7 @@ table.words th { text-align: left }
 table.words td { text-align: left; white-space: normal; overflow-wrap: anywhere }
 .figures { display: grid; grid-template-columns: repeat(6, 1fr); gap: 1.4rem }
 .figures > * { grid-column: span 6; min-width: 0 }
+.figures + .figures { margin-top: 1.4rem }
 figure { margin: .4rem 0 }
 figcaption, .note, .none { color: var(--muted); font-size: .85rem; overflow-wrap: anywhere }
 .warn { border-left: 4px solid var(--d1); padding-left: .7rem; overflow-wrap: anywhere }
@@ -54,9 +56,10 @@ summary { cursor: pointer; margin: .6rem 0 }
 @media (min-width: 46rem) {
   .figures > * { grid-column: span 3 }
   .figures > .whole { grid-column: span 6 }
+  .figures td, .figures th { padding: .25rem .4rem }
   figure.whole { display: grid; grid-template-columns: 1fr 1fr; gap: 1.4rem }
 }
-@media (min-width: 72rem) { .figures > .third { grid-column: span 2 } .third td, .third th { padding: .25rem .4rem } }
+@media (min-width: 72rem) { .figures > .third { grid-column: span 2 } }
 @media print { details:not([open]) { display: none } }
 """.replace("LIGHT", _LIGHT).replace("DARK", _DARK)
 

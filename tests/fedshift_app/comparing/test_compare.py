@@ -640,13 +640,14 @@ def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
         runs.append(make_run("i2pfl", 0, two(50 + i, 40), flat={"set": f"{SCAN_STREET} method.tau={i + 1}"}))
         with_rounds(runs[-1], [20.0, 30.0 + i, 0.0])
     found = compare(runs)
-    (curves,) = [figure for figure in figures.draw(found.numbers)[0] if "over the rounds" in figure.svg]
+    (curves,) = [figure for figure in figures.draw(found.numbers).overall if "over the rounds" in figure.svg]
     assert "i2pfl tau=10.0 39.00 in round 2" in curves.svg
     rows = found.numbers.rows * 7
-    assert figures.draw(replace(found.numbers, rows=rows)) == ([], ["More than 60 rows: no figures."])
+    assert figures.draw(replace(found.numbers, rows=rows)) == figures.Drawn([], [], ["More than 60 rows: no figures."])
     (runs[0] / "metrics.jsonl").unlink()
-    _, why = figures.draw(compare(runs[:1]).numbers)
-    assert why == ["No curves over the rounds: the files of these runs tell of none."]
+    assert figures.draw(compare(runs[:1]).numbers).lacking == [
+        "No curves over the rounds: the files of these runs tell of none."
+    ]
 
 
 def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> None:
