@@ -18,6 +18,7 @@ from fedshift_app.flower.internals import make_context, path_with_flower
 from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
+from fedshift_app.launch.live import Screen
 from fedshift_app.launch.processes import APP as APP
 from fedshift_app.run import status
 from fedshift_app.run.variables import STATUS_FILE, TELEMETRY
@@ -74,13 +75,16 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
     return Resources(cpus, min(gpus, 1.0), actors)
 
 
-def run_simulation(run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources]) -> Path:
+def run_simulation(
+    run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources], screen: Screen | None = None
+) -> Path:
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
     Args:
         run_config: Of the app.
         nodes: How many are simulated.
         settle: What takes its time before a run, done while the SuperLink starts; it tells what one client gets.
+        screen: What shows the run; None for lines.
 
     Returns:
         The run folder.
@@ -95,7 +99,7 @@ def run_simulation(run_config: dict[str, Any], nodes: int, settle: Callable[[], 
         each = settle()
         await_superlink(flower, link)
         connect(home, link)
-        return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)])
+        return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)], screen)
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ def register(flower: processes.Group, public_key: Path) -> None:
         raise FederationError(f"cannot register {public_key}:\n{ended.stdout}{ended.stderr}".rstrip())
 
 
-def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1) -> Path:
+def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None) -> Path:
     """Run the app in this process, or its nodes in so many worker processes, and return the run folder.
 
     Raises:
@@ -177,6 +181,8 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1) -> Path:
     with temporary_folder() as home:
         status_file = home / "status.json"
         os.environ[STATUS_FILE] = str(status_file)
+        if screen is not None:
+            screen.watch(status_file)
         try:
             with contextlib.ExitStack() as stack:
                 if number > 1:
@@ -196,7 +202,9 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1) -> Path:
         return Path(json.loads(status_file.read_text())["run_folder"])
 
 
-def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str]) -> Path:
+def submit(
+    flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None
+) -> Path:
     """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
 
     Raises:
@@ -207,14 +215,14 @@ def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], opti
     overrides = home / "run-config.toml"
     overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
     command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
+    screen = screen or Screen()
+    screen.watch(home / "status.json")
     try:
-        ended = subprocess.run(
-            [*command, *options], cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, check=False
-        )
+        returncode = screen.call([*command, *options], flower.folder, flower.env)
     except (KeyboardInterrupt, SystemExit):
         _tell_interrupted(home / "status.json")
         raise
-    return _outcome(home / "status.json", ended.returncode, flower)
+    return _outcome(home / "status.json", returncode, flower)
 
 
 def _tell_interrupted(status_file: Path) -> None:

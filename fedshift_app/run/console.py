@@ -9,6 +9,7 @@ from typing import Any
 from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.scores import mean, worst
+from fedshift_app.run.variables import LIVE
 from fedshift_wire.bounds import MOST_NAME, few, plain
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import AVERAGED, BN_SCORE
@@ -22,9 +23,14 @@ MOST_BEFORE_FIGURES = 60  # characters of the columns of accuracies beside which
 
 
 class _Stdout(logging.Handler):
-    """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs."""
+    """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs.
+
+    The line of a round is left out where a table shows it (``fedshift_app.launch.live``).
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        if os.environ.get(LIVE) and getattr(record, "event", "") == "round":
+            return
         print(self.format(record), flush=True)
 
 

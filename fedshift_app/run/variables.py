@@ -8,3 +8,5 @@ COMMAND = "FEDSHIFT_COMMAND"
 COMMIT = "FEDSHIFT_COMMIT"
 #: Flower's: it reports usage to its makers unless this is 0. FedShift's commands set it to 0 where nobody has set it.
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"
+#: Set where ``fedshift run`` draws a table of the run in the terminal: the rounds' lines are not printed.
+LIVE = "FEDSHIFT_LIVE"

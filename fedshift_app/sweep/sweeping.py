@@ -329,9 +329,11 @@ class Sweep:
         # What else the grid varies was asked for; anything that it does not is still refused.
         more = any(key != "seed" and key.split(".")[0] != "method" for key in self.asked.varied)
         found = comparing.compare(runs, paper=paper, allow_different=more)
-        for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html())):
+        page = self.folder / "compare.html"
+        for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html(page))):
             write_atomically(self.folder / f"compare.{ending}", text)
         typer.echo(found.text())
+        typer.echo(f"comparison: {page}")
 
 
 def _jobs(points: Sequence[Point]) -> int:
