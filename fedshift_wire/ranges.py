@@ -1,5 +1,6 @@
-"""What a search may choose a key's value from: ``[LOW, HIGH]``, ``[LOW, HIGH, log]``, ``[LOW, HIGH, whole]`` or
-``{values: [A, B, ...]}``.
+"""What a search may choose a key's value from.
+
+``[LOW, HIGH]``, ``[LOW, HIGH, log]``, ``[LOW, HIGH, whole]`` or ``{values: [A, B, ...]}``.
 """
 
 import math
@@ -66,9 +67,13 @@ def read(told: Any, key: str) -> Range:
     """
     wrong = ConfigError(f"{key}: {as_found(told)} is no range; allowed are {_FORMS}")
     if isinstance(told, Mapping):
-        values = told.get("values")
-        plain = isinstance(values, list | tuple) and all(isinstance(one, bool | int | float | str) for one in values)
-        if set(told) != {"values"} or not plain or not 2 <= len(values) <= MOST_VALUES:
+        values: Any = told.get("values")
+        listed = set(told) == {"values"} and isinstance(values, list | tuple)
+        if (
+            not listed
+            or not all(isinstance(one, bool | int | float | str) for one in values)
+            or not 2 <= len(values) <= MOST_VALUES
+        ):
             raise wrong
         if len({(type(one), one) for one in values}) != len(values):
             raise ConfigError(f"{key}: a value comes twice in {as_found(told)}")

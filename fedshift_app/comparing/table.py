@@ -332,7 +332,9 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> 
     else:
         found.append(f"no difference to {BASELINE}: there is no other method beside it, or no run of it")
     if any(row.tuned and row.difference is not None and (b := _baseline(row, rows)) and b.tuned for row in rows):
-        found.append(f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search")
+        found.append(
+            f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
+        )
     found += [
         f"{_named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
     ]  # fmt: skip

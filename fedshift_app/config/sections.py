@@ -158,7 +158,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     seed: Seed = 0
     profile: bool = False  # tell where the time of each round went
     tracking: Trackers = ()  # show the rounds elsewhere as well, beside metrics.jsonl
-    #: Of a run whose values a search chose (``fedshift tune``): the dotted keys, each with the value that it had before.
+    #: Of a run whose values a search chose (``fedshift tune``): their dotted keys, each with the value that it had.
     tuned: Section = FrozenDict({})
 
     @field_validator("experiment")
@@ -352,7 +352,8 @@ def _check_without_test(config: RunConfig) -> None:
     """
     if not config.allocation.validation_fraction:
         raise ConfigError(
-            "evaluate.test=false scores validation parts alone: it needs allocation.validation_fraction above 0, found 0"
+            "evaluate.test=false scores validation parts alone: it needs allocation.validation_fraction above 0, "
+            "found 0"
         )
     if config.evaluate.client_models != "off":
         raise ConfigError(

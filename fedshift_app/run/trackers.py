@@ -1,7 +1,8 @@
 """MLflow and Weights & Biases: the rounds of a run in a store that holds many of them.
 
-By default both write to the disk of the ServerApp alone: MLflow into ``mlruns`` beside the run folder, W&B into ``wandb``
-within it, offline. Their own environment variables name another place: ``MLFLOW_TRACKING_URI``, ``WANDB_MODE=online``.
+By default both write to the disk of the ServerApp alone: MLflow into ``mlruns`` beside the run folder, W&B into
+``wandb`` within it, offline. Their own environment variables name another place: ``MLFLOW_TRACKING_URI``,
+``WANDB_MODE=online``.
 """
 
 import os
@@ -114,13 +115,14 @@ class WeightsAndBiases(Guarded):
             os.environ.setdefault(key, value)
         import wandb
 
+        self._library: Any = wandb
         mode = os.environ.get("WANDB_MODE") or "offline"
         if mode == "offline":
             shutil.rmtree(folder / "wandb", ignore_errors=True)
         self._results = folder / RESULTS_FILE
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT, group=str(told.get("experiment") or ""),
-            name=folder.name, id=self._run_id or None, dir=str(folder), config=dict(settings(told)), mode=mode,  # type: ignore[arg-type]
+            name=folder.name, id=self._run_id or None, dir=str(folder), config=dict(settings(told)), mode=mode,
             resume="allow" if mode == "online" else None, reinit="create_new",
             settings=wandb.Settings(
                 console="off", silent=True, disable_git=True, disable_code=True, x_disable_stats=True,
@@ -135,3 +137,4 @@ class WeightsAndBiases(Guarded):
 
     def _end(self) -> None:
         self._run.finish(exit_code=0 if self._results.is_file() else 1)
+        self._library.teardown()  # its process writes the last rounds after ``finish`` has returned

@@ -32,9 +32,10 @@ def _listed(told: Any) -> Any:
     if told is None:
         return ()
     names = told.strip("[] ").split(",") if isinstance(told, str) else told
-    if isinstance(names, list | tuple):
-        return tuple(name for one in names if (name := one.strip() if isinstance(one, str) else one) not in ("none", ""))
-    return told
+    if not isinstance(names, list | tuple):
+        return told
+    words = [one.strip() if isinstance(one, str) else one for one in names]
+    return tuple(word for word in words if word not in ("none", ""))
 
 
 def _different(names: tuple[TrackerName, ...]) -> tuple[TrackerName, ...]:
