@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedshift_app.comparing.runs import BASELINE, NODES, Run, own_settings, usual_settings
+from fedshift_app.config import registry
 
 #: What the row of a run is called whose values a search chose.
 TUNED = "tuned"
@@ -166,8 +167,9 @@ def _varied(runs: Sequence[Run], family: tuple[str, bool]) -> list[str]:
 def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
     settings = run.row_settings
     named = [key for key in keys if key in settings and not (key in known and settings[key] == known[key])]
+    method = registry.label(run.results.method)
     tuned = [TUNED] if run.tuned else []
-    return " ".join([run.results.method, *tuned, *(f"{parameter(key)}={shown(settings[key])}" for key in named)])
+    return " ".join([method, *tuned, *(f"{parameter(key)}={shown(settings[key])}" for key in named)])
 
 
 def _suspicious(run: Run, other: Run) -> bool:

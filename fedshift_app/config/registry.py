@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, get_args
 
 from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
@@ -14,6 +15,15 @@ from fedshift_wire.params import Params
 from strategies.contributions import described
 
 NONE = "none"  # the name of no adaptation
+FIRST = "fedavg"  # of all lists
+GROUP_TITLES: dict[Group, str] = {
+    "papers": "the five papers",
+    "weights": "weights: how they are trained, weighed and merged",
+    "prototypes": "prototypes and distillation",
+    "personal": "personal models",
+    "test-time": "at test time",
+    "other": "others",
+}
 _GROUPS = get_args(Group)
 
 
@@ -22,7 +32,7 @@ class _Files(Mapping[str, Method]):
 
     def __iter__(self) -> Iterator[str]:
         read = [self[name] for name in _names()]
-        return iter([m.name for m in sorted(read, key=lambda m: (m.name != "fedavg", _GROUPS.index(m.group), m.name))])
+        return iter([m.name for m in sorted(read, key=lambda m: (m.name != FIRST, _GROUPS.index(m.group), m.name))])
 
     def __len__(self) -> int:
         return len(_names())
@@ -60,6 +70,17 @@ def get(name: str) -> Method:
     if base.of:
         raise ConfigError(f"method {name!r} is a recipe of {method.of!r}, which is a recipe itself")
     return method.made_of(base)
+
+
+def label(name: str) -> str:
+    """Return a method's name as tables, pages and logs show it; one that is not here (an old file's) as it is."""
+    return get(name).label if name in METHODS else name
+
+
+def approximation_told(name: str) -> str:
+    """Return in one line why a method is an approximation; empty where it is its paper's."""
+    why = get(name).approximation
+    return f"{name} is an approximation of its paper's method: {why}" if why else ""
 
 
 def modules_params(name: str, given: Mapping[str, Any]) -> Params:
@@ -110,22 +131,30 @@ def listed() -> list[Method]:
 def markdown() -> str:
     """Return FedShift's own methods as a table for a README that lies beside ``docs``."""
     head = ("name", "method", "venue", "travels besides the weights", "stays on the node", "page")
-    rows = [
-        (f"`{m.name}`", m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
-        for m in listed()
-        if METHODS.origin(m.name) == OURS
-    ]
+    rows: list[Sequence[str]] = []
+    ours = [m for m in listed() if METHODS.origin(m.name) == OURS]
+    for group, found in groupby(ours, key=lambda m: None if m.name == FIRST else m.group):  # listed in groups
+        if group:
+            rows.append((f"**{GROUP_TITLES[group]}**", *[""] * (len(head) - 1)))
+        rows += [
+            (_marked(m), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
+            for m in found
+        ]  # fmt: skip
     return table(head, rows)
 
 
 def privacy_markdown() -> str:
     """Return what nodes of each of FedShift's own methods contribute besides weights, as docs/security.md has it."""
     rows = [
-        (f"`{m.name}`", f"numbers: {m.numbers}" if m.numbers else described(m.strategy_class().contributes), m.private)
+        (_marked(m), f"numbers: {m.numbers}" if m.numbers else described(m.strategy_class().contributes), m.private)
         for m in listed()
         if METHODS.origin(m.name) == OURS
     ]
     return table(("method", "a node sends besides weights", "stays on the node"), rows)
+
+
+def _marked(method: Method) -> str:
+    return f"`{method.name}`{method.label.removeprefix(method.name)}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
