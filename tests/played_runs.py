@@ -25,6 +25,7 @@ if act == "refuse" and "resume" in told:
 folder = pathlib.Path(told.get("resume") or f"{told['output-dir']}/run-{told['seed']}-{time.time_ns()}")
 folder.mkdir(exist_ok=True)
 (folder / "config.yaml").write_text((home / f"config-{told['seed']}.yaml").read_text())
+(folder / "status.json").write_text(json.dumps({"state": "training", "engine": "inline", "round": 1, "rounds": 2}))
 print("round 1/2")
 if act == "fail":
     sys.exit("Traceback ...\\nerror: no node is left\\nand more")
@@ -32,7 +33,7 @@ if act == "sleep":
     time.sleep(60)
 if act == "die":
     os.kill(os.getpid(), 9)
-results = {"avg": 50.0 + int(told["seed"]), "seconds": 1.5}
+results = {"avg": 50.0 + int(told["seed"]), "seconds": 1.5, "lost": ["node 3"] if act == "lose" else []}
 (folder / "results.json").write_text(json.dumps(results))
 sys.exit(3 if act == "late" else 0)
 """

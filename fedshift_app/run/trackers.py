@@ -5,13 +5,17 @@ By default both write to the disk of the ServerApp alone: MLflow into ``mlruns``
 ``WANDB_MODE=online``.
 """
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from fedshift_app.run.tracking import Guarded, scalars, settings
 from fedshift_wire.bounds import shortened
@@ -20,6 +24,7 @@ from strategies.federation.rounds import RoundResult
 STORE = "mlruns"  # beside the run folders: one page for all of them
 PROJECT = "fedshift"
 RUN_TAG = "fedshift.run_id"
+PLACE = "MLFLOW_TRACKING_URI"  # in the environment: where the store is instead
 LONGEST = 500  # characters of a parameter, as older MLflow servers have it
 AT_ONCE = 100  # parameters of one request
 NOT_TAKEN = re.compile(r"[^\w.\- /]")  # in the name of a metric
@@ -53,12 +58,13 @@ class MLflow(Guarded):
         from mlflow.tracking import MlflowClient
 
         self._metric, self._results = Metric, folder / RESULTS_FILE
-        place = os.environ.get("MLFLOW_TRACKING_URI") or (folder.parent.resolve() / STORE).as_uri()
-        self._client = MlflowClient(tracking_uri=place)
-        experiment = self._experiment(str(told.get("experiment") or PROJECT))
-        for old in self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{self._run_id}'"):
-            self._client.delete_run(old.info.run_id)
-        made = self._client.create_run(experiment, run_name=folder.name, tags={RUN_TAG: self._run_id})
+        place = os.environ.get(PLACE) or store_in(folder.parent)
+        with _one_at_a_time(place):
+            self._client = MlflowClient(tracking_uri=place)
+            experiment = self._experiment(str(told.get("experiment") or PROJECT))
+            for old in self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{self._run_id}'"):
+                self._client.delete_run(old.info.run_id)
+            made = self._client.create_run(experiment, run_name=folder.name, tags={RUN_TAG: self._run_id})
         self._run = made.info.run_id
         params = [Param(key, shortened(str(value), LONGEST)) for key, value in settings(told)]
         for start in range(0, len(params), AT_ONCE):
@@ -87,6 +93,27 @@ class MLflow(Guarded):
 
     def _end(self) -> None:
         self._client.set_terminated(self._run, "FINISHED" if self._results.is_file() else "KILLED")
+
+
+def store_in(folder: Path) -> str:
+    """Return what MLflow calls the store that runs of a folder share."""
+    return (folder.resolve() / STORE).as_uri()
+
+
+@contextlib.contextmanager
+def _one_at_a_time(place: str) -> Iterator[None]:
+    """Let one run at a time begin in a store of files: MLflow looks whether an experiment is there, then makes it.
+
+    A server sees to that itself.
+    """
+    found = urlsplit(place)
+    if found.scheme != "file":
+        yield
+        return
+    store = Path(url2pathname(found.path))
+    with store.with_name(f".{store.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _named(tag: str) -> str:

@@ -4,7 +4,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,15 @@ class Child:
 
 
 def start(
-    command: Sequence[str], arguments: Sequence[str], log: Path, *, sweep: str, key: str, attempt: int, alone: bool
+    command: Sequence[str],
+    arguments: Sequence[str],
+    log: Path,
+    *,
+    sweep: str,
+    key: str,
+    attempt: int,
+    alone: bool,
+    env: Mapping[str, str] | None = None,
 ) -> Child:
     """Start a run.
 
@@ -67,21 +75,22 @@ def start(
         key: Names the run in it.
         attempt: How often it was started, with this time.
         alone: It may take all cores; otherwise its threads are one.
+        env: What its environment says where the user's does not.
     """
     mark = f"{sweep}:{key}"
-    env = os.environ | {
+    marked = {**(env or {}), **os.environ} | {
         MARK: sweep,
         RUN_MARK: mark,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
     }
     if not alone:
-        env["OMP_NUM_THREADS"] = "1"
+        marked["OMP_NUM_THREADS"] = "1"
     with log.open("ab") as file:
         begin = file.tell()
         file.write(f"--- attempt {attempt}: {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
         file.flush()
         process = subprocess.Popen(
-            [*command, *arguments], env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            [*command, *arguments], env=marked, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
         )  # fmt: skip
     return Child(process, mark, log, begin, time.monotonic())

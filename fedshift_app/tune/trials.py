@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.run import checkpoints, choosing, resuming
+from fedshift_app.run import checkpoints, choosing, resuming, trackers
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.scores import mean
 from fedshift_app.sweep import children, sweeping
@@ -92,6 +92,7 @@ class Going:
         self.child = children.start(
             sweeping.run_command(), arguments, self.log, sweep=str(self._sweep), key=self.place.name,
             attempt=self.attempts, alone=alone,
+            env={trackers.PLACE: trackers.store_in(self._sweep)},  # one store for all trials, and the runs compared
         )  # fmt: skip
 
     def look(self) -> bool:

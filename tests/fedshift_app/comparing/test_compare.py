@@ -693,7 +693,7 @@ def test_rows_that_a_search_chose_stand_beside_those_as_they_are(make_run: MakeR
     assert "to fedavg tuned, which had the same search" in notes
     other = tuned("fedprox", "train.lr=0.02 method.mu=0.1", "train.lr: 0.01, method.mu: 0.01")
     labels = [row.label for row in compare([*runs, make_run("fedprox", 0, two(1, 2), flat=other)]).numbers.rows]
-    assert labels[-2:] == ["fedprox tuned mu=0.1 train.lr=0.02", "fedprox tuned mu=0.5 train.lr=0.03"]
+    assert labels[-2:] == ["fedprox tuned train.lr=0.02 mu=0.1", "fedprox tuned train.lr=0.03 mu=0.5"]
     by_hand = make_run("fedprox", 0, two(1, 2), flat={"set": f"{SCAN_STREET} train.lr=0.03"})
     with pytest.raises(ConfigError, match=r"differ in more than method and seed.*train\.lr is"):
         compare([*runs, by_hand])

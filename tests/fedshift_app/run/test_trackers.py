@@ -3,6 +3,9 @@
 import json
 import math
 import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,27 @@ def test_mlflows_store_shows_each_round_once_also_of_a_resumed_run(
     assert "loss/bad" not in run.data.metrics
 
 
+def test_runs_that_begin_at_once_share_one_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    look = MlflowClient.get_experiment_by_name
+
+    def slowly(self: MlflowClient, name: str) -> Any:
+        found = look(self, name)
+        time.sleep(0.05)  # what others do between looking and making shows
+        return found
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        for one in pool.map(lambda i: begin("mlflow", tmp_path / f"run{i}", [], f"id{i}"), range(4)):
+            one.close()
+    monkeypatch.undo()
+    client = MlflowClient(tracking_uri=trackers.store_in(tmp_path))
+    (mine,) = [one for one in client.search_experiments() if one.name == "mine"]
+    assert len(client.search_runs([mine.experiment_id])) == 4
+
+
 def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     told: list[str] = []
@@ -83,8 +107,21 @@ def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, monkeypa
     assert told[0].startswith("tracking: no more rounds for MLflow: ")
 
 
+def records(file: Path) -> list[Any]:
+    """Return what a small file of W&B holds: 7 bytes that name its format, then checksum, length, kind and message."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found, data = [], file.read_bytes()[7:]
+    while data:
+        _, length, kind = struct.unpack("<IHB", data[:7])
+        assert kind == 1  # a whole one: the file is smaller than a block
+        found.append(Record.FromString(data[7 : 7 + length]))
+        data = data[7 + length :]
+    return found
+
+
 def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its own library reads its file back: configuration and rounds; a resumed run's file is the only one."""
+    """Read back as its own messages: configuration and rounds; a resumed run's file is the only one."""
     pytest.importorskip("wandb")
     first = begin("wandb", tmp_path / "run", [])
     first.add(result(1, 40.0))
@@ -94,10 +131,18 @@ def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest
     again.close()
     assert caplog.records == []
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-run1.wandb")
-    data = file.read_bytes()
-    for word in (b"accuracy/scan", b"train.lr", b"loss/ce"):
-        assert word in data
-    assert data.count(b"accuracy/scan") == 2  # a line of history for each round
+    held = records(file)
+    (begun,) = [one.run for one in held if one.HasField("run")]
+    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    assert (config["train.lr"], begun.display_name, begun.project) == (0.1, "run", "fedshift")
+    lines = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
+        for one in held
+        if one.HasField("history")
+    ]
+    assert [(line["_step"], line["accuracy/scan"], line["loss/ce"]) for line in lines] == [
+        (1, 40.0, 0.25), (2, 50.0, 0.25)
+    ]  # fmt: skip
 
 
 class _Wandb:

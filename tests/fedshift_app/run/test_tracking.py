@@ -130,9 +130,7 @@ def test_not_installed_is_told_before_anything_starts(monkeypatch: pytest.Monkey
     config = resolve({}).model_copy(update={"tracking": ("tensorboard",)})
     assert from_json(config.model_dump_json()).tracking == ("tensorboard",)
     for name in ("mlflow", "wandb"):
-        with pytest.raises(
-            ConfigError, match=rf'tracking={name}: .* is not installed; run: pip .*\[{name}\]"'
-        ):
+        with pytest.raises(ConfigError, match=rf'tracking={name}: .* is not installed; run: pip .*\[{name}\]"'):
             resolve({"tracking": f"{name},tensorboard"})
 
 

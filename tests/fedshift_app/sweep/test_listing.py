@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from played_runs import Compared, Played
+from typer.testing import CliRunner
 
+from fedshift_app import cli
 from fedshift_app.run import exit_codes
 from fedshift_app.run.durable import Lock
 from fedshift_app.sweep import grid, listing
@@ -54,14 +56,15 @@ def test_eight_at_once_do_each_run_once_and_the_sweeps_own_command_compares(
     assert len(played.started) == 8 and len(compared.calls[0][0]) == 8
 
 
-def test_a_run_that_was_killed_is_gone_on_with_and_a_failed_one_has_exit_code_1(
+def test_a_run_that_was_killed_is_gone_on_with_and_the_exit_code_says_how_it_ended(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = printed(played, capsys, "seed=0,1", "retries=0")
     assert all(" retries=0 --in " in command for command in commands)
     played.prepare("seed=0,1")
     played.fate(0, "die")
-    assert [one(command) for command in (commands[0], commands[0], commands[1])] == [1, 0, 0]
+    played.fate(1, "lose")
+    assert [one(command) for command in (commands[0], commands[0], commands[1])] == [1, 0, exit_codes.DEGRADED]
     assert played.started == ["0 new", "0 resumed", "1 new"]
 
 
@@ -113,3 +116,14 @@ def test_one_run_is_one(played: Played) -> None:
     with pytest.raises(ConfigError, match="found 2 runs"):
         listing.one(["handwritten", "seed=0,1"], str(played.home / "x"), lambda *_: None)
     assert not (played.home / "x").exists()
+
+
+def test_the_command_prints_the_runs_that_the_sweep_has_and_takes_no_options_that_contradict(tmp_path: Path) -> None:
+    asked = ["sweep", "handwritten", "seed=0,1", "nodes=4", f"output-dir={tmp_path}"]
+    done = CliRunner().invoke(cli.app, [*asked, "--list"])
+    assert done.exit_code == 0
+    assert [line.split()[3] for line in done.output.splitlines()] == ["seed=0", "seed=1"]
+    assert not list(tmp_path.iterdir())  # nothing is begun
+    for wrong in (["--list", "--in", "x"], ["--slurm", "x"], ["--list", "--paper", "i2pfl.table1"]):
+        found = CliRunner().invoke(cli.app, [*asked, *wrong]).exception
+        assert isinstance(found, ConfigError) and "--list goes alone or with --slurm FILE" in str(found)

@@ -3,13 +3,11 @@
 import csv
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support import InlineRun, refusal_of
 
 from datasets import catalog
@@ -177,7 +175,7 @@ def test_a_run_without_test_images_must_have_something_to_score(text: str, told:
 
 #: Does as a run does. Its validation is best near train.lr=0.05, its accuracy on test images where that is worst.
 SCRIPT = """
-import json, os, pathlib, sys, yaml
+import json, os, pathlib, sys
 home = pathlib.Path(__file__).parent
 told = dict(a.partition("=")[::2] for a in sys.argv[1:])
 trial = told.get("evaluate.test") == "false"
@@ -187,9 +185,9 @@ with (home / "started").open("a") as file:
     file.write(name + (" resumed" if "resume" in told else "") + "\\n")
 folder = pathlib.Path(told.get("resume") or f"{told['output-dir']}/run-{os.getpid()}")
 folder.mkdir(exist_ok=True)
-sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
 (folder / "config.yaml").write_text((home / "told.json").read_text())
 (folder / "checkpoint").mkdir(exist_ok=True)
+(folder / "store").write_text(os.environ["MLFLOW_TRACKING_URI"])
 if (home / "break").exists() and told["method"] == "fedprox":
     sys.exit("error: no node is left")
 if (home / "kill").exists() and len((home / "started").read_text().splitlines()) == 3:
@@ -236,6 +234,7 @@ def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
     pytest.importorskip("optuna")
     made = Searches(tmp_path)
     monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(tmp_path / "play.py")])
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def finals(self: sweeping.Sweep, paper: str) -> None:
         made.compared.append([record.point.label for record in self.records])
@@ -269,6 +268,8 @@ def test_every_method_has_the_same_budget_and_the_best_by_validation_is_chosen(
     place = summary.parent
     assert all((place / row["run"] / "metrics.jsonl").is_file() for row in rows)
     assert not list(place.glob("trials/*/*/checkpoint"))  # weights of trials are not kept
+    stores = {file.read_text() for file in place.glob("trials/*/*/store")}
+    assert stores == {(place / "mlruns").as_uri()}  # not one for each trial
     assert "fedprox [7/7] trial 6: " in capsys.readouterr().out
     count = len(searches.started)
     searches.tune("method=fedavg,fedprox", "budget=7", "seed=0,1")
@@ -313,4 +314,3 @@ def test_a_method_that_is_best_as_it_is_has_one_row(searches: Searches, capsys: 
     searches.tune("method=fedavg", "budget=1")
     assert searches.compared == [["fedavg"]]
     assert "fedavg: none of its 1 trials was better on validation images than its own values" in capsys.readouterr().out
-    assert os.environ.get("FEDSHIFT_SWEEP") is None and yaml.safe_load("a: 1") == {"a": 1}
