@@ -118,6 +118,11 @@ def sweep(
         typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE,VALUE ...]", help="Keys of `fedshift run`, and those below."),
     ] = None,
     paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+    listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
+    slurm: Annotated[
+        Path | None, typer.Option(help="With --list: write them as the array of one Slurm job.", parser=path)
+    ] = None,
+    into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
 ) -> None:
     """Run a grid, one run after another, and compare; the same command again goes on where it was interrupted.
 
@@ -126,9 +131,37 @@ def sweep(
     with engine=inline).
     """
     from fedshift_app.launch.checking import check_data
-    from fedshift_app.sweep import sweeping
+    from fedshift_app.sweep import listing, sweeping
 
-    sweeping.sweep(arguments or [], paper, check_data)
+    if (listed and into) or (slurm is not None and not listed) or (paper and (listed or into)):
+        raise ConfigError("sweep: --list goes alone or with --slurm FILE, --in FOLDER and --paper TABLE go alone")
+    if listed:
+        listing.show(arguments or [], slurm, check_data)
+    elif into:
+        listing.one(arguments or [], into, check_data)
+    else:
+        sweeping.sweep(arguments or [], paper, check_data)
+
+
+@app.command()
+def tune(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]", help="Keys of `fedshift run`."),
+    ] = None,
+    paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+) -> None:
+    """Search each method's values with the same budget, by validation images only, and compare them tuned and as is.
+
+    budget=N trials of each method; seed=0,1,2 for the comparison, the first one for the search; search.KEY=[LOW,HIGH],
+    [LOW,HIGH,log], [LOW,HIGH,whole], {values: [A,B]} or off, where the method's own range is not wanted; pruning=false:
+    no trial ends early; jobs=N methods side by side. The same command again goes on where it was interrupted. Needs
+    fedshift[tune].
+    """
+    from fedshift_app.launch.checking import check_data
+    from fedshift_app.tune import tuning
+
+    tuning.tune(arguments or [], paper, check_data)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "eval
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number, how
 #: nodes compute with precision=auto should decide none (``surroundings``).
 ASIDE = (*FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic")
+#: What a search replaced, by the key that it chose a value for.
+TUNED = "tuned."
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
 NODES = "nodes"
 #: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
@@ -103,12 +105,14 @@ class Run:
         results: What it came to.
         config: Its settings by dotted key, and its number of nodes.
         surroundings: What should not matter: engine, versions, state of the source.
+        tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
     """
 
     place: Path
     results: Results
     config: Mapping[str, Any]
     surroundings: Mapping[str, str]
+    tuned: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -118,7 +122,14 @@ class Run:
     @property
     def row_settings(self) -> dict[str, Any]:
         """Return the settings that make a row of its own."""
-        return {key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS)}
+        return {
+            key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS) or key in self.tuned
+        }  # fmt: skip
+
+    @property
+    def before_search(self) -> "Run":
+        """Return it as it would be with the values that a search replaced: those it chose make no group."""
+        return replace(self, config={**self.config, **self.tuned}, tuned={}) if self.tuned else self
 
     @property
     def group_settings(self) -> dict[str, Any]:
@@ -249,6 +260,7 @@ def _read(place: Path) -> Run:
     except ConfigError as error:
         raise ConfigError(f"{place}: its configuration is not one of this version: {error}") from None
     config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
+    tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[WAYS] = config[WAYS][0]  # the further ways change no number of the first
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
@@ -256,7 +268,8 @@ def _read(place: Path) -> Run:
             f"{config['method.name']!r}, {config['seed']}"
         )
     around = {key: told.get(key) for key in ("engine", "arithmetic", "git")} | dict(told.get("versions") or {})
-    return Run(place, results, config, {key: str(value) for key, value in around.items() if value is not None})
+    surroundings = {key: str(value) for key, value in around.items() if value is not None}
+    return Run(place, results, config, surroundings, tuned)
 
 
 def _json(file: Path) -> Any:

@@ -79,6 +79,11 @@ class Row:
         return self.runs[0].results.method
 
     @property
+    def tuned(self) -> bool:
+        """Whether a search chose its values."""
+        return bool(self.runs[0].tuned)
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds of its runs."""
         return tuple(self.by_seed)
@@ -236,7 +241,9 @@ def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str
 
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    return next((other for other in rows if other.is_baseline and other.group == row.group), None)
+    """Return the row that another is compared with: of rows whose values a search chose, such a one where there is."""
+    found = [other for other in rows if other.is_baseline and other.group == row.group]
+    return min(found, key=lambda other: other.tuned != row.tuned, default=None)
 
 
 def _with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
@@ -328,6 +335,13 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> 
         )
     else:
         found.append(f"no difference to {BASELINE}: there is no other method beside it, or no run of it")
+    if any(row.tuned and row.difference is not None and (b := _baseline(row, rows)) and b.tuned for row in rows):
+        found.append(
+            f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
+        )
+    found += [
+        f"{_named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
+    ]  # fmt: skip
     for row in rows:
         base = _baseline(row, rows)
         if row.difference is not None and base is not None and set(row.seeds) != set(base.seeds):

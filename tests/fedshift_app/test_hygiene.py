@@ -117,7 +117,7 @@ def test_a_node_computes_without_flower() -> None:
 
 def test_what_the_bundle_leaves_out_is_not_needed_in_it() -> None:
     """Server and node use no room of ``fedshift_app`` that only the command needs."""
-    out = ("launch", "sweep", "comparing", "report", "costs", "out")
+    out = ("launch", "sweep", "tune", "comparing", "report", "costs", "out")
     for path in (ROOT / "fedshift_app").rglob("*.py"):
         room = path.relative_to(ROOT / "fedshift_app").parts[0]
         if room in out or room == "cli.py":

@@ -743,3 +743,33 @@ def test_runs_of_an_experiment_that_refuses_fedavg_compare(make_run: MakeRun) ->
         for method in ("local", "fedproto", "fedseproto") for seed in range(2)
     ]  # fmt: skip
     assert [row.label for row in compare(runs).numbers.rows] == ["fedseproto", "fedproto", "local"]
+
+
+def test_rows_that_a_search_chose_stand_beside_those_as_they_are(make_run: MakeRun) -> None:
+    """One group though the learning rate differs; each kind is compared with FedAvg of its kind."""
+
+    def tuned(method: str, text: str, was: str) -> dict[str, str]:
+        return {"set": f"{SCAN_STREET} {text} 'tuned={{{was}}}'"}
+
+    flat = {"set": SCAN_STREET}
+    prox = tuned("fedprox", "train.lr=0.03 method.mu=0.5", "train.lr: 0.01, method.mu: 0.01")
+    runs = [
+        make_run("fedprox", 0, two(62, 44), flat=flat), make_run("fedprox", 0, two(66, 50), flat=prox),
+        make_run("fedavg", 0, two(60, 40), flat=flat),
+        make_run("fedavg", 0, two(64, 46), flat=tuned("fedavg", "train.lr=0.05", "train.lr: 0.01")),
+    ]  # fmt: skip
+    found = compare(runs)
+    assert [(row.label, row.group) for row in found.numbers.rows] == [
+        (label, "") for label in ("fedavg", "fedavg tuned", "fedprox", "fedprox tuned")
+    ]
+    differences = [row.difference and row.difference.difference.mean for row in found.numbers.rows]
+    assert differences == [None, None, 3, 3]  # 53 less 50, and 58 less 55
+    notes = " ".join(found.numbers.notes)
+    assert "fedprox tuned, chosen on validation images: mu=0.5 (0.01), train.lr=0.03 (0.01)" in notes
+    assert "to fedavg tuned, which had the same search" in notes
+    other = tuned("fedprox", "train.lr=0.02 method.mu=0.1", "train.lr: 0.01, method.mu: 0.01")
+    labels = [row.label for row in compare([*runs, make_run("fedprox", 0, two(1, 2), flat=other)]).numbers.rows]
+    assert labels[-2:] == ["fedprox tuned train.lr=0.02 mu=0.1", "fedprox tuned train.lr=0.03 mu=0.5"]
+    by_hand = make_run("fedprox", 0, two(1, 2), flat={"set": f"{SCAN_STREET} train.lr=0.03"})
+    with pytest.raises(ConfigError, match=r"differ in more than method and seed.*train\.lr is"):
+        compare([*runs, by_hand])
