@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedshift_app.config import privacy
-from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import NAME, LocalGrid
 from fedshift_app.flower.internals import (
@@ -34,6 +33,7 @@ from fedshift_app.run import (
     durable,
     exit_codes,
     logs,
+    plain,
     profiling,
     resuming,
     space,
@@ -115,6 +115,9 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     if past is not None:
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)
+    if is_simulation_grid(grid) and not os.environ.get(STATUS_FILE):  # `fedshift run` has counted itself
+        told = plain.look(config, run_config, grid, past and past.num_nodes)
+        console.log.info("%s", told, extra={"event": "nodes"})
     keep_out_malformed_replies()
     quicken_grid(grid)
     going_on = past is not None and past.checkpoint is not None
@@ -319,8 +322,7 @@ class Progress:
 
 def _command(run_config: Any) -> str:
     """Return what was typed; of a plain ``flwr run`` only the run-config is known."""
-    changed = {k: v for k, v in run_config.items() if v != configuration.FLAT_KEYS.get(k)}
-    told = " ".join(f"{key}={json.dumps(value)}" for key, value in changed.items())
+    told = plain.run_config_told(run_config)
     return os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", told])
 
 

@@ -16,17 +16,16 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context, path_with_flower
 from fedshift_app.flower.workers import WorkersGrid
-from fedshift_app.launch import processes, superlink
+from fedshift_app.launch import processes, stream, superlink
 from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.processes import APP as APP
-from fedshift_app.run import status
+from fedshift_app.run import plain, status
 from fedshift_app.run.variables import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
 TASK_POLL_SECONDS = "0.1"  # as often SuperExec asks for work; by itself once a second
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
-DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,7 @@ def num_nodes(config: RunConfig, asked: int | None) -> int:
     Raises:
         ConfigError: If ``asked`` does not fit its allocation.
     """
-    needed = config.allocation.num_nodes()
-    domains = config.allocation.training_domains(config.dataset.domains)
-    number = asked or needed or DEFAULT_NODES_PER_DOMAIN * len(domains)
+    number = asked or plain.usual_nodes(config)
     config.allocation.deal(config.dataset.domains, number, config.seed)
     return number
 
@@ -207,13 +204,11 @@ def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], opti
     overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
     command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
     try:
-        ended = subprocess.run(
-            [*command, *options], cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, check=False
-        )
+        returncode = stream.call([*command, *options], flower.folder, flower.env, sys.stdout, sys.stderr)
     except (KeyboardInterrupt, SystemExit):
         _tell_interrupted(home / "status.json")
         raise
-    return _outcome(home / "status.json", ended.returncode, flower)
+    return _outcome(home / "status.json", returncode, flower)
 
 
 def _tell_interrupted(status_file: Path) -> None:

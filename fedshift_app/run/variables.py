@@ -6,3 +6,5 @@ STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 COMMAND = "FEDSHIFT_COMMAND"
 #: The commit of the checkout that ``fedshift run`` belongs to, see ``folder.commit``.
 COMMIT = "FEDSHIFT_COMMIT"
+#: CPU threads of a simulated node, as ``fedshift run cpus-per-client=N`` says; by itself one, whatever Ray gives.
+THREADS = "FEDSHIFT_THREADS"
