@@ -116,7 +116,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)
     if is_simulation_grid(grid) and not os.environ.get(STATUS_FILE):  # `fedshift run` has counted itself
-        told = plain.look(config, run_config, grid, past and past.num_nodes)
+        told = plain.look(config, run_config, grid, None if past is None else past.num_nodes)
         console.log.info("%s", told, extra={"event": "nodes"})
     keep_out_malformed_replies()
     quicken_grid(grid)

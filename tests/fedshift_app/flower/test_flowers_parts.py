@@ -23,7 +23,7 @@ SINCE = {
     ("flwr.client", "NumPyClient"): ALWAYS,  # kept for old apps, in flwr.compat; each method's client is one
     ("flwr.app.message", "make_message"): "1.30",
     ("flwr.cli.config_utils", "load_and_validate"): ALWAYS,
-    ("flwr.cli.utils", "AppPathDepthError"): ALWAYS,
+    ("flwr.cli.utils", "AppPathDepthError"): "1.34",
     ("flwr.cli.utils", "collect_files"): ALWAYS,
     ("flwr.cli.utils", "filter_paths_for_publish"): ALWAYS,
     ("flwr.cli.utils", "validate_project_name"): ALWAYS,
