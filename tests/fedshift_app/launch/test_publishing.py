@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from fedshift_app import cli
 from fedshift_app.launch import doctor, publishing
 
-README = "pip install -e .\nflwr run . --federation-config num-supernodes=8\nA deployment: data-dir per node. [a](LICENSE)\n"
+README = (
+    "pip install -e .\nflwr run . --federation-config num-supernodes=8\nA deployment: data-dir per node. [a](LICENSE)\n"
+)
 
 
 @pytest.fixture
@@ -57,7 +59,10 @@ def test_a_small_app_is_taken(app: Path) -> None:
         (change("pyproject.toml", "license = { file =", "license = { text ="), "license file, not inline text"),
         (change("pyproject.toml", 'license = { file = "LICENSE" }', 'license = "Apache-2.0"'), 'file = "LICENSE"'),
         (change("pyproject.toml", "fab-format-version = 1\n", ""), "fab-format-version is not set, the Hub takes 1"),
-        (change("pyproject.toml", 'flwr-version-target = "1.41.0"\n', ""), "Missing [tool.flwr.app].flwr-version-target"),
+        (
+            change("pyproject.toml", 'flwr-version-target = "1.41.0"\n', ""),
+            "Missing [tool.flwr.app].flwr-version-target",
+        ),
         (change("pyproject.toml", 'target = "1.41.0"', 'target = "1.40.0"'), "greater than or equal to the declared"),
         (change("pyproject.toml", 'name = "fedshift"', 'name = "fed_shift"'), 'project.name "fed_shift" is invalid'),
         (change("README.md", "num-supernodes=8", ""), "does not say how many virtual SuperNodes"),
@@ -89,7 +94,7 @@ def test_a_file_that_lies_too_deep(app: Path) -> None:
 def test_a_folder_whose_name_the_hub_does_not_take(app: Path) -> None:
     renamed = app.rename(app.with_name("small_app"))
     (told,) = what(renamed)
-    assert told.startswith("the folder's name \"small_app\" is invalid")
+    assert told.startswith('the folder\'s name "small_app" is invalid')
 
 
 def test_the_command(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,10 @@ class Terminal(io.StringIO):
     [
         (f"{YELLOW}WARNING {RESET}:   Since flwr 1.32, default simulated SuperNodes changed from 10 to 2.\n", None),
         (f"{GREEN}INFO {RESET}:      To change federation size, use the following command:\n", None),
-        (f"{GREEN}INFO {RESET}:      \tflwr federation simulation-config @none/x <superlink> --num-supernodes <N>\n", None),
+        (
+            f"{GREEN}INFO {RESET}:      \tflwr federation simulation-config @none/x <superlink> --num-supernodes <N>\n",
+            None,
+        ),
         (f"{GREEN}INFO {RESET}:      Starting Flower Simulation\n", "INFO :      Starting Flower Simulation\n"),
         ("round 1/2  scan 10.0\n", "round 1/2  scan 10.0\n"),
         ("\x1b]0;title\x07\x1b[2K\x1b[1;32mbold\x1b[m", "bold"),
