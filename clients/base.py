@@ -10,7 +10,6 @@ travels), ``received`` (after the weights came), ``phases`` (local training in p
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,6 +84,8 @@ class DomainClient(NodeTools):
     equal_features: ClassVar[bool] = True
     #: Whether the score of a test image depends on no other image, so that nodes may share out a test set.
     scores_images_alone: ClassVar[bool] = True
+    #: Whether it needs the public set (``dataset.public``), which is then ``self.public_set()``.
+    uses_public: ClassVar[bool] = False
     #: Whether a node's memory holds a copy of the shared weights, which decides the room that it takes on the disk.
     remembers_shared: ClassVar[bool] = False
 
@@ -172,20 +173,38 @@ class DomainClient(NodeTools):
         if adaptation is None or (self._trained_here and not adaptation.after_training):
             return self.scored(test)
         before, _ = self.score(test)
-        own = type(adaptation).predict is not Adaptation.predict
         correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
         counts: Counts | None = None
-        with self.kept_weights(), self.own_draws("dropout-adapt", self.server_round):
+        dropout = self.own_draws("dropout-adapt", self.server_round)
+        with self.kept_weights(), dropout, self._predicting_by(adaptation):
             for places in adaptation.adapt(self, test.x):
                 whole = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
                 part = test if whole else test.select(places)
-                found = self.scored(part, (lambda x: adaptation.predict(self, x)) if own else None)
+                found = self.scored(part)
                 correct, loss_sum = correct + found.correct, loss_sum + found.loss_sum
                 counts = found.counts if counts is None or found.counts is None else counts + found.counts
                 np.add.at(times, places, 1)
         if not (times == 1).all():
             raise RuntimeError(f"{type(adaptation).__name__} must have each test image scored once")
         return Scores(correct, loss_sum, {adaptation.before: before}, counts)
+
+    @contextmanager
+    def _predicting_by(self, adaptation: Adaptation) -> Iterator[None]:
+        """Let the adaptation classify, if it has a way of its own."""
+        if type(adaptation).predict is Adaptation.predict:
+            yield
+            return
+        own = vars(self)  # hides the method of the class, for this object only
+        own["predict"] = lambda x: adaptation.predict(self, x)
+        try:
+            yield
+        finally:
+            del own["predict"]
+
+    @property
+    def trained_here(self) -> bool:
+        """Whether the model is what local training left, not what the server sent."""
+        return self._trained_here
 
     @classmethod
     def kept_names(cls, model: SplitModel, config: ModelConfig, params: Params, modules: AllModules) -> frozenset[str]:
@@ -359,16 +378,17 @@ class DomainClient(NodeTools):
         loss = self._phase.loss or self.loss
         return loss(batch) | self._modules.terms(self.model, batch)
 
-    def train_ahead(self, epochs: int | None = None) -> None:
+    def train_ahead(self, epochs: int | None = None, most: int | None = None) -> None:
         """Train as the node's next local round will, for whoever wants to score the outcome; nothing is sent.
 
         Args:
             epochs: Of each phase, in place of its own.
+            most: Of a phase with images of its own, how many of them at most.
         """
         coming = self.server_round + 1
         phases = self._prepare_round(coming)
         with self.own_draws("dropout", coming):
-            self._train(coming, [phase if epochs is None else replace(phase, epochs=epochs) for phase in phases])
+            self._train(coming, [phase.cut(epochs, most) for phase in phases])
 
     def _prepare_round(self, server_round: int) -> Sequence[Phase]:
         self._modules.start_round(self.model, lambda purpose: self.torch_rng(purpose, server_round))
@@ -389,7 +409,7 @@ class DomainClient(NodeTools):
         views = self.torch_rng("augment", server_round), self.torch_rng("augment-second", server_round)
         totals: dict[str, Tensor] = {}
         seen: dict[str, int] = {}
-        first = 0
+        first = samples = 0
         for self._phase in phases:
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(learned[name] and self._phase.learns(name))
@@ -398,9 +418,11 @@ class DomainClient(NodeTools):
             for group in optimizer.param_groups:
                 group["lr"] = rate * (cfg.lr if self._phase.lr is None else self._phase.lr)
             view_count = self.setup.images.views if self._phase.views is None else self._phase.views
+            images = self.train_set if self._phase.images is None else self._phase.images
+            size = cfg.batch_size if self._phase.batch_size is None else self._phase.batch_size
             for epoch in range(first, first + self._phase.epochs):
                 self.start_epoch(epoch)
-                for batch in self.augmented_batches(self.train_set, cfg.batch_size, view_count, order, *views, epoch):
+                for batch in self.augmented_batches(images, size, view_count, order, *views, epoch):
                     self.watch.lap(stopwatch.DATA)
                     terms = self.terms_of(batch)
                     optimizer.zero_grad(set_to_none=True)
@@ -415,9 +437,9 @@ class DomainClient(NodeTools):
                         seen[name] = seen.get(name, 0) + len(batch.y)
                     self.watch.lap(stopwatch.TRAINING)
             first += self._phase.epochs
+            samples += self._phase.epochs * len(images)
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(learned[name])
         sums = {name: float(total) for name, total in totals.items()}
-        epochs = sum(phase.epochs for phase in phases)
-        loss = sum(total / (epochs * len(self.train_set)) for total in sums.values())
+        loss = sum(total / samples for total in sums.values())
         return {LOSS: loss} | {LOSS_TERM + name: total / seen[name] for name, total in sums.items()}

@@ -12,17 +12,16 @@ several).
 """
 
 import copy
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from clients import losses
 from clients.base import DomainClient
 from clients.losses import moon as terms_of_moon
-from clients.models.networks import Blueprint, SplitModel, initialised
+from clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
 from clients.training import precision
 from clients.training.arrays import view
 from clients.training.batches import Batch
@@ -43,7 +42,7 @@ class MoonParams(Params):
     projection: Literal["none", "mlp"] = "none"  # contrast features, or what a two-layer MLP makes of them
 
 
-class ProjectedClassifier(nn.Linear):
+class ProjectedClassifier(DeepHead):
     """A linear classifier on the output of a projection head: D - D - ReLU - ``PROJECTED`` - C."""
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
@@ -52,9 +51,9 @@ class ProjectedClassifier(nn.Linear):
             nn.Linear(feature_dim, feature_dim), nn.ReLU(), nn.Linear(feature_dim, PROJECTED)
         )
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features (B, D) to logits (B, C)."""
-        return F.linear(self.projection(features), self.weight, self.bias)
+    def before(self, features: Tensor) -> Tensor:
+        """Map features (B, D) to their projection (B, ``PROJECTED``)."""
+        return cast(Tensor, self.projection(features))
 
 
 class MoonClient(DomainClient):

@@ -29,6 +29,9 @@ from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
 from fedshift_wire.extensions import Registry
 
+#: What a real node's copy of the public set is called in its folder, in place of a domain.
+PUBLIC = "public"
+
 _D = digits
 _DIGIT5 = f"{_D.TITLE}; MNIST-M among them"
 _CIFAR_TESTS = frozenset({"cifar10.1"})
@@ -132,6 +135,21 @@ def load_own(
         raise DataError(f"{shown(source.data_dir)}: {domain} has no {split} images")
     found = broken.left_out(found, form) if source.skip_broken else found
     return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), source, found)
+
+
+@functools.cache
+def load_public(name: str, source: Source, size: int | None = None, form: Form = PLAIN) -> ImageSet:
+    """Return a real node's copy of the public set: ``public_train.npz`` or ``public/train/<class>/*`` in its folder.
+
+    Raises:
+        DataError: If it is missing or broken, or the cache cannot be written.
+    """
+    dataset = get(name)
+    assert source.data_dir is not None
+    classes = source.classes if dataset.own is not None else dataset.classes
+    found = trees.find_plain(source.data_dir, PUBLIC, "train", classes)
+    found = broken.left_out(found, form) if source.skip_broken else found
+    return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, found)
 
 
 def has_own(name: str, domain: str, split: Split, source: Source) -> bool:

@@ -243,9 +243,42 @@ class Parts:
     test: Indices
 
 
+def public_part(domain: str, labels: Indices, share: float, seed: int) -> Indices:
+    """Return which images of a domain belong to the public set (``dataset.public``), and so to no node.
+
+    They are the end of the order in which nodes draw from the front, so that a node holds the same images with a public
+    set as without one, where there are enough.
+
+    Args:
+        domain: Its name.
+        labels: Labels of the images that its nodes divide, shape (N,).
+        share: The part of them that is public, above 0 and below 1.
+        seed: The run's seed.
+
+    Returns:
+        Indices (n,), int64, ascending.
+
+    Raises:
+        DataError: If that is no image, or all of them.
+    """
+    size = round(share * len(labels))
+    if not 0 < size < len(labels):
+        raise DataError(
+            f"dataset.public={share:g}: of the {len(labels)} images of {domain!r} that is {size}; at least one must be "
+            "public, and one left for a node"
+        )
+    return np.sort(_order(domain, len(labels), seed)[len(labels) - size :])
+
+
+def _order(domain: str, number: int, seed: int) -> Indices:
+    """Return the order in which the nodes of a domain draw from it."""
+    return generator(seed, f"share-{domain}").permutation(number)
+
+
 def node_parts(
-    allocation: Allocation, dealt: tuple[str, ...], index: int, labels: Indices, num_classes: int, seed: int
-) -> Parts:
+    allocation: Allocation, dealt: tuple[str, ...], index: int, labels: Indices, num_classes: int, seed: int,
+    public: float = 0.0,
+) -> Parts:  # fmt: skip
     """Return which of its domain's images a node holds.
 
     The images of a domain are shuffled once, by ``seed``, and cut: no two nodes hold the same image,
@@ -259,21 +292,23 @@ def node_parts(
             where :attr:`Allocation.pool` says so, of its training and then its test split.
         num_classes: Number of classes of the data set.
         seed: The run's seed.
+        public: Which share of them is public (:func:`public_part`); 0 for none.
 
     Raises:
         DataError: If the domain has too few images.
     """
     domain = dealt[index]
-    holdings = _holdings(allocation, domain, dealt.count(domain), labels, num_classes, seed)
+    holdings = _holdings(allocation, domain, dealt.count(domain), labels, num_classes, seed, public)
     return _parts_of(allocation, domain, holdings, dealt[:index].count(domain), index, labels, seed)
 
 
 def domain_parts(
-    allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int
-) -> dict[int, Parts]:
+    allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int,
+    public: float = 0.0,
+) -> dict[int, Parts]:  # fmt: skip
     """Return what each node of a domain holds, by its index; arguments and errors as for :func:`node_parts`."""
     nodes = [index for index, held in enumerate(dealt) if held == domain]
-    holdings = _holdings(allocation, domain, len(nodes), labels, num_classes, seed)
+    holdings = _holdings(allocation, domain, len(nodes), labels, num_classes, seed, public)
     return {
         index: _parts_of(allocation, domain, holdings, place, index, labels, seed) for place, index in enumerate(nodes)
     }
@@ -318,18 +353,22 @@ def mixed_test(dealt: tuple[str, ...], index: int, domain: str, mix: Indices, la
 
 
 def _holdings(
-    allocation: Allocation, domain: str, nodes: int, labels: Indices, num_classes: int, seed: int
+    allocation: Allocation, domain: str, nodes: int, labels: Indices, num_classes: int, seed: int, public: float
 ) -> list[Indices]:
     """Return what each node of a domain holds."""
     share = allocation.share_of(domain)
+    aside = public_part(domain, labels, public, seed) if public else labels[:0]
+    if public and share is not None:
+        _check_left(allocation, domain, nodes, share, public)
     if share is not None and allocation.with_replacement:
         draws = [generator(seed, f"own-share-{domain}", part).permutation(len(labels)) for part in range(nodes)]
+        draws = [order[~np.isin(order, aside)] for order in draws] if public else draws
         size = allocation.size_of(share, len(labels))
         if not allocation.class_coverage:
             return [order[:size] for order in draws]
         return [dividing.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in draws]
-    order = generator(seed, f"share-{domain}").permutation(len(labels))
-    sizes = _sizes(allocation, domain, nodes, len(labels))
+    order = _order(domain, len(labels), seed)[: len(labels) - len(aside)]
+    sizes = _sizes(allocation, domain, nodes, len(labels), len(order))
     chosen, spare = order[: sum(sizes)], order[sum(sizes) :]
     if allocation.label_skew is None:
         parts = np.split(chosen, np.cumsum(sizes)[:-1])
@@ -339,22 +378,32 @@ def _holdings(
     return dividing.cover_classes(parts, spare, labels, num_classes, domain) if allocation.class_coverage else parts
 
 
-def _sizes(allocation: Allocation, domain: str, nodes: int, num_examples: int) -> list[int]:
-    """Return how many of a domain's images each of its nodes gets, all of them different."""
+def _check_left(allocation: Allocation, domain: str, nodes: int, share: float, public: float) -> None:
+    """Refuse nodes that ask for more than a public set leaves; a last node that takes the rest takes what is there."""
+    times = 1 if allocation.with_replacement or allocation.share_per == "domain" else nodes
+    if not allocation.last_takes_rest and share * times + public > 1 + 1e-9:
+        raise DataError(
+            f"{times} times {100 * share:g} % of {domain!r} (allocation.share) and {100 * public:g} % for all "
+            "(dataset.public) are more than there is; allowed is 100 % together"
+        )
+
+
+def _sizes(allocation: Allocation, domain: str, nodes: int, num_examples: int, left: int) -> list[int]:
+    """Return how many of a domain's images each of its nodes gets, all different; ``left`` are not public."""
     share = allocation.share_of(domain)
     if share is None or allocation.share_per == "domain":
-        together = num_examples if share is None else allocation.size_of(share, num_examples)
+        together = left if share is None else min(allocation.size_of(share, num_examples), left)
         each, more = divmod(together, nodes)
         return [each + 1] * more + [each] * (nodes - more)
     size = allocation.size_of(share, num_examples)
     if allocation.last_takes_rest:
-        return [max(0, min(size, num_examples - place * size)) for place in range(nodes)]
+        return [max(0, min(size, left - place * size)) for place in range(nodes)]
     if share * nodes > 1 + 1e-9:
         raise DataError(
             f"{nodes} nodes of {domain!r} ask for {size} training images each, {size * nodes} together; "
             f"it has {num_examples}; allowed is less, allocation.with_replacement or allocation.last_takes_rest"
         )
-    return [min(size, num_examples // nodes)] * nodes  # rounding up must not ask for more than all
+    return [min(size, left // nodes)] * nodes  # rounding up must not ask for more than all
 
 
 def _cut(

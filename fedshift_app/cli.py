@@ -25,6 +25,7 @@ from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
+from fedshift_wire.methods import Method
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
 
@@ -199,7 +200,13 @@ def list_methods(
     if markdown or privacy:
         typer.echo(registry.markdown() if markdown else registry.privacy_markdown())
         return
-    show(registry.METHODS, lambda m: f"{m.title} ({m.venue})" + (f"; {m.of} with settings" if m.of else ""))
+
+    def told(method: Method) -> str:
+        about = f"{method.title} ({method.venue})" + (f"; {method.of} with settings" if method.of else "")
+        why = registry.get(method.name).approximation
+        return f"{about}; an approximation: {why}" if why else about
+
+    show(registry.METHODS, told)
 
 
 @app.command("datasets")
@@ -381,6 +388,7 @@ def preview(
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
     corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",
+    public: Annotated[str, typer.Option(help="A domain or a share: draw the public set that it makes.")] = "",
 ) -> None:
     """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
     from fedshift_app.launch import preparing
@@ -388,7 +396,7 @@ def preview(
     if split not in SPLITS:
         raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
-    sheet = preparing.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions)
+    sheet = preparing.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions, public)
     try:
         sheet.save(output)
     except (OSError, ValueError) as error:

@@ -40,10 +40,12 @@ from fedshift_wire.names import (
     NODE_INDEX,
     NUM_EXAMPLES,
     NUM_PARTITIONS,
+    NUM_PUBLIC,
     NUM_TEST,
     NUM_VALIDATION,
     PARTITION_ID,
     PROCESS,
+    PUBLIC,
     RAISED,
     RUN,
     SECONDS,
@@ -167,6 +169,7 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     own = holdings.own_images(config, where)
     counts = np.bincount(own.train.y, minlength=classes)
     best = arithmetic.fastest_here(config, setup.own_network(config, where))
+    public = holdings.public_set(config, where) if setup.uses_public(config) else None
     metrics = MetricRecord({
         CLASS_COUNTS: counts.tolist(),
         NUM_TEST: holdings.num_test(config, where),
@@ -175,9 +178,11 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
         NUM_PARTITIONS: where.num_partitions,
         **({} if best is None else {FASTEST: ARITHMETICS.index(best)}),
         **({NUM_VALIDATION: len(own.validation)} if own.validation is not None else {}),
+        **({NUM_PUBLIC: len(public.images)} if public is not None else {}),
         **{UNHELD_TEST + domain: number for domain, number in holdings.unheld_tests(config, where).items()},
     })  # fmt: skip
-    return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain}), METRICS: metrics})
+    words = {DOMAIN: where.domain} | ({PUBLIC: public.sha256} if public is not None else {})
+    return RecordDict({CONFIG: ConfigRecord(dict(words)), METRICS: metrics})
 
 
 def _read_config(msg: Message) -> RunConfig:

@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedshift_app.config import privacy
+from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import NAME, LocalGrid
 from fedshift_app.flower.internals import (
@@ -154,7 +154,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
-            about = (computed, *beginning.told, starting.frozen_told(config, federation, initial))
+            public = starting.public_told(config, nodes)
+            about = (computed, *beginning.told, starting.frozen_told(config, federation, initial), public)
             lines = (describe(config, engine, nodes, federation.bn_ways), *(f"  {line}" for line in about if line))
             console.log.info("%s", "\n".join(lines), extra={"event": "started"})
             if federation.start:
@@ -338,11 +339,13 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[s
     for n in nodes:
         held[n.domain].append(n)
     lines = [
-        f"{config.experiment}: {config.method['name']} on {config.dataset.name}, {config.model.name}, "
+        f"{config.experiment}: {registry.label(config.method['name'])} on {config.dataset.name}, {config.model.name}, "
         f"bn={config.model.bn}, {len(nodes)} nodes, {config.rounds} rounds of {config.train.epochs} local epochs, "
         f"seed {config.seed}, engine {engine}",
         *(f"  {domain}: {_held_by(who)}" for domain, who in held.items()),
     ]
+    if approximation := registry.approximation_told(config.method["name"]):
+        lines.append(f"  {approximation}")
     if config.evaluate.fraction < 1:
         lines.append(
             f"  before the last {LAST_ROUNDS} rounds accuracy is that on {100 * config.evaluate.fraction:g} % of the "

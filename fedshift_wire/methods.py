@@ -53,6 +53,8 @@ class Method(BaseModel):
         other_terms: Names of those that it has with other settings only.
         scores: Names of other ways in which its nodes score test images (``Scores.others``); likewise.
         short: Settings that a run of two rounds needs, for tests.
+        approximation: Why it is an approximation of its paper's method only; empty where it is that. Whatever names the
+            method in a table, on a page or in a log then says so.
         defaults: Parameters by name, and sections (``images``, ``train``, ...).
     """
 
@@ -76,14 +78,21 @@ class Method(BaseModel):
     other_terms: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
     short: str = ""
+    approximation: str = ""
     defaults: Section = FrozenDict({})
 
     def made_of(self, base: "Method") -> "Method":
         """Return a recipe with the classes and the defaults of the method that it is made of."""
         return self.model_copy(update={
             "strategy": self.strategy or base.strategy, "client": self.client or base.client,
+            "approximation": self.approximation or base.approximation,
             "defaults": FrozenDict(base.defaults | self.defaults),
         })  # fmt: skip
+
+    @property
+    def label(self) -> str:
+        """Its name as tables, pages and logs show it."""
+        return f"{self.name} (approximation)" if self.approximation else self.name
 
     def strategy_class(self) -> Any:
         """Import and return the Strategy (a subclass of ``DomainStrategy``)."""

@@ -52,6 +52,8 @@ VALIDATION = "validation"  # True, only where nodes keep a validation part: scor
 
 # --- answer to a query ---
 DOMAIN = "domain"  # config: the node's domain
+PUBLIC = "public"  # config: SHA-256 of the node's copy of the public set; absent where the run's method uses none
+NUM_PUBLIC = "num-public"  # metrics: images in it
 PARTITION_ID = "partition-id"  # metrics: -1 where the node was given none
 NUM_PARTITIONS = "num-partitions"  # metrics: -1 where the node was given none
 NUM_TEST = "num-test"  # metrics: test images of the node's own domain

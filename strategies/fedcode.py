@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.clustering import Partition, finch_groups
 from fedshift_wire.params import Params
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import Declaration, Shape
@@ -27,8 +28,6 @@ from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update
 from strategies.prototypes import (
     FloatArray,
-    Partition,
-    finch_groups,
     mean_prototypes,
     one_per_class,
     stack_prototypes,

@@ -1,20 +1,62 @@
 """Class prototypes of many nodes: stacking, averaging, clustering."""
 
-import warnings
-from typing import Literal
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.clustering import finch_groups
+from fedshift_wire.errors import FederationError
 
 FloatArray = NDArray[np.float32]
-Partition = Literal["last", "first"]
 
 
 def stack_prototypes(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.int64]]:
     """Stack ``prototypes`` to (M, C, D) and ``counts`` to (M, C), in the order given."""
     return np.stack([c["prototypes"] for c in contributions]), np.stack([c["counts"] for c in contributions])
+
+
+def uploaded(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return the prototypes that nodes hold one after another, node by node, each with its class.
+
+    Args:
+        p: Local prototypes, (M, C, D), float32.
+        counts: Images behind each, (M, C).
+
+    Returns:
+        Prototypes (U, D) and the class of each, (U,).
+    """
+    node, label = np.nonzero(counts)
+    return p[node, label], label.astype(np.int64)
+
+
+def minibatches(rng: np.random.Generator, number: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the places of ``number`` things in random order, ``size`` at a time; the last ones may be fewer."""
+    order = rng.permutation(number)
+    for start in range(0, number, size):
+        yield order[start : start + size]
+
+
+def as_kept(trained: Arrays, server_round: int, rate: float) -> Arrays:
+    """Return what the server has trained as it is kept and sent, float32.
+
+    Args:
+        trained: By name, float64.
+        server_round: The round, for the message.
+        rate: ``method.server_lr``, likewise.
+
+    Raises:
+        FederationError: If a number is not finite.
+    """
+    with np.errstate(over="ignore"):
+        kept = {name: array.astype(np.float32) for name, array in trained.items()}
+    if not all(np.isfinite(array).all() for array in kept.values()):
+        raise FederationError(
+            f"round {server_round}: what the server trains has come to numbers that are not finite: "
+            f"method.server_lr={rate:g} is too large"
+        )
+    return kept
 
 
 def mean_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.bool_]]:
@@ -30,23 +72,6 @@ def mean_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray
     number = holds.sum(axis=0)  # C
     total = np.where(holds[:, :, None], p, 0).sum(axis=0, dtype=np.float64)  # C x D
     return (total / np.maximum(number, 1)[:, None]).astype(np.float32), number > 0
-
-
-def finch_groups(points: FloatArray, partition: Partition = "last") -> list[NDArray[np.int64]]:
-    """Return the members of each cluster of points (N, D) by FINCH with cosine distance.
-
-    Args:
-        points: What to cluster.
-        partition: FINCH's last and coarsest partition, or its first and finest.
-    """
-    if len(points) < 3:  # FINCH puts one or two points into one cluster
-        return [np.arange(len(points))] if len(points) else []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a package is missing which only 10,000 points and more need
-        from finch import FINCH  # type: ignore[import-untyped]
-
-    labels = FINCH(points, distance="cosine", verbose=False)[0][:, -1 if partition == "last" else 0]
-    return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 
 def one_per_class(prototypes: FloatArray, held: NDArray[np.bool_], past: Arrays) -> Arrays:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.training.settings import ImageConfig
+from clients.training.settings import ImageConfig, ModelConfig
 from fedshift_wire.params import Params
 
 if TYPE_CHECKING:
     from clients.base import DomainClient
+    from clients.models.networks import SplitModel
 
 Places = NDArray[np.int64]
 
@@ -44,6 +45,14 @@ class Adaptation:
     def check(self, images: ImageConfig) -> None:
         """Raise ``ConfigError`` if it cannot run so; called before anything starts."""
 
+    def check_model(self, model: "SplitModel", config: ModelConfig) -> None:
+        """Raise ``ConfigError`` if it cannot adapt this model; called before anything starts.
+
+        Args:
+            model: As a node has it, with modules and frozen parts.
+            config: What is said of it; its ``name`` is the node's own network.
+        """
+
     def received(self, client: "DomainClient") -> None:
         """Be told that the client has been given other weights: what was worked out from those before is void."""
 
@@ -60,5 +69,8 @@ class Adaptation:
         raise NotImplementedError
 
     def predict(self, client: "DomainClient", x: Tensor) -> Tensor:
-        """Return the logits (B, C) by which images (B, 3, H, W) are classified; by default the client's own."""
+        """Return the logits (B, C) by which images (B, 3, H, W) are classified; by default the client's own.
+
+        It is asked in the order of the images that :meth:`adapt` yielded.
+        """
         return client.predict(x)

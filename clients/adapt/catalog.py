@@ -33,6 +33,16 @@ ADAPTATIONS: Registry[AdaptationEntry] = Registry(
                 "fedicon", "FedICON: contrast of two views of the test images",
                 "clients.adapt.fedicon:ContrastAdaptation",
             ),
+            AdaptationEntry(
+                "tent", "Tent: BatchNorm down the entropy of each batch", "clients.adapt.tent:TentAdaptation"
+            ),
+            AdaptationEntry(
+                "eata", "EATA: as Tent, by sure and new samples, without forgetting",
+                "clients.adapt.eata:EATAAdaptation",
+            ),
+            AdaptationEntry(
+                "t3a", "T3A: a classifier of the features of the test images", "clients.adapt.t3a:T3AAdaptation"
+            ),
         )
     },
 )  # fmt: skip

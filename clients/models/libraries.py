@@ -42,6 +42,10 @@ class LibraryEncoder(nn.Module):
         """Return its stages; None where there is no feature map, or none that can be got at."""
         return None
 
+    def feature_levels(self) -> tuple[nn.Module, ...] | None:
+        """Return the activations whose inputs are its feature levels; None where they are not known."""
+        return None
+
     def outline(self, size: int) -> nn.Module:
         """Return the same network for images of a size, without weights where the library can do that."""
         raise NotImplementedError

@@ -77,16 +77,33 @@ class SplitModel(nn.Module):
         return cast(tuple[Tensor, Tensor], super().__call__(x))
 
 
-class MLPHead(nn.Linear):
+class DeepHead(nn.Linear):
+    """A classifier with something before its linear layer."""
+
+    def before(self, features: Tensor) -> Tensor:
+        """Map features (B, D) to what the linear layer is given (B, E)."""
+        raise NotImplementedError
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features (B, D) to logits (B, C)."""
+        return F.linear(self.before(features), self.weight, self.bias)
+
+
+def before_last(classifier: nn.Module, features: Tensor) -> Tensor:
+    """Return what a classifier's linear layer is given for features (B, D): these, unless something is before it."""
+    return classifier.before(features) if isinstance(classifier, DeepHead) else features
+
+
+class MLPHead(DeepHead):
     """A hidden layer of the features' width with ReLU, then the linear classifier: D - D - C."""
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__(feature_dim, num_classes)
         self.hidden = nn.Linear(feature_dim, feature_dim)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features (B, D) to logits (B, C)."""
-        return F.linear(torch.relu(self.hidden(features)), self.weight, self.bias)
+    def before(self, features: Tensor) -> Tensor:
+        """Map features (B, D) to those of the hidden layer (B, D)."""
+        return torch.relu(self.hidden(features))
 
 
 def build(name: str, num_classes: int, seed: int, size: int = 32, head: str = "linear") -> SplitModel:

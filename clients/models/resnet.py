@@ -4,6 +4,8 @@
 ResNet-10 with 7 classes has 4,901,703 parameters.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -23,12 +25,13 @@ class BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or width_in != width:
             self.shortcut = nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        self.relu = nn.ReLU()  # the last
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, width_in, H, W) to (B, width, H / stride, W / stride)."""
         h = torch.relu(self.bn1(self.conv1(x)))
-        h = self.bn2(self.conv2(h)) + self.shortcut(x)
-        return torch.relu(h)
+        out: Tensor = self.relu(self.bn2(self.conv2(h)) + self.shortcut(x))
+        return out
 
 
 class ResNetEncoder(nn.Module):
@@ -57,6 +60,10 @@ class ResNetEncoder(nn.Module):
         """Return the four stages of the paper, the first with the stem."""
         first, *others = self.stages
         return stages_of([nn.Sequential(self.stem, first), *others], pooled)
+
+    def feature_levels(self) -> tuple[nn.Module, ...]:
+        """Return the activations at the end of the stem and of each stage."""
+        return self.stem[2], *(cast(BasicBlock, cast(nn.Sequential, stage)[-1]).relu for stage in self.stages)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (B, 3, H, W) to features (B, 512)."""

@@ -85,6 +85,13 @@ class TorchvisionEncoder(LibraryEncoder):
         blocks = tuple(nn.Sequential(*row[start:end]) for start, end in zip((0, *ends), ends, strict=False))
         return Stages(blocks, widths, self.rest)
 
+    def feature_levels(self) -> tuple[nn.Module, ...] | None:
+        """Return, of a ResNet, the activations at the end of the stem and of each stage; None of any other network."""
+        body: Any = self.body
+        if not isinstance(body, models.ResNet):
+            return None
+        return body.relu, *(stage[-1].relu for stage in (body.layer1, body.layer2, body.layer3, body.layer4))
+
     def rest(self, h: Tensor) -> Tensor:
         """Map the last map (B, C, H, W) to features (B, D), as the network itself does."""
         body: Any = self.body

@@ -1,11 +1,12 @@
 """Local training in parts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from clients.training.batches import Batch
+from datasets.base import ImageSet
 
 Loss = Callable[[Batch], dict[str, Tensor]]
 
@@ -23,6 +24,8 @@ class Phase:
         views: Augmented views of an image: 1 or 2, 0 for the image as it is; None for ``images.views``.
         loss: In place of the method's ``loss``.
         fresh: The optimiser starts without the momentum of the phase before.
+        images: In place of the node's own training images, such as those of the public set; the loss gets their labels.
+        batch_size: In place of ``train.batch_size``.
     """
 
     epochs: int
@@ -32,6 +35,15 @@ class Phase:
     views: int | None = None
     loss: Loss | None = None
     fresh: bool = False
+    images: ImageSet | None = None
+    batch_size: int | None = None
+
+    def cut(self, epochs: int | None, most: int | None) -> "Phase":
+        """Return the phase with other epochs, and with so many images of its own at most; None leaves them."""
+        images = self.images
+        if images is not None and most is not None and most < len(images):
+            images = ImageSet(images.x[:most], images.y[:most])
+        return replace(self, epochs=self.epochs if epochs is None else epochs, images=images)
 
     def learns(self, name: str) -> bool:
         """Tell whether the parameter of this name learns."""

@@ -7,7 +7,7 @@ Source of the question: Wang et al., "Why Batch Normalization Damage Federated L
 https://arxiv.org/abs/2301.02982; of the ways to answer it, the configuration (``evaluate.bn``).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -41,9 +41,14 @@ def layers(model: nn.Module) -> dict[str, _BatchNorm]:
 
 
 @contextmanager
-def by_batch(model: nn.Module) -> Iterator[None]:
-    """Let BatchNorm normalise each batch by its own mean and variance; running statistics stay as they are."""
-    norms = list(layers(model).values())
+def by_batch(model: nn.Module, some: Sequence[_BatchNorm] | None = None) -> Iterator[None]:
+    """Let BatchNorm normalise each batch by its own mean and variance; running statistics stay as they are.
+
+    Args:
+        model: Whose layers.
+        some: Those layers that are meant; None for all that have running statistics.
+    """
+    norms = list(layers(model).values()) if some is None else some
     before = [(norm.training, norm.track_running_stats) for norm in norms]
     for norm in norms:
         norm.training, norm.track_running_stats = True, False

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from fedshift_wire.arrays import Arrays
 from fedshift_wire.counts import Counts
 from fedshift_wire.seeding import generator, torch_seed
 
+T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
 
 
@@ -76,6 +77,7 @@ class NodeTools(NumPyClient):
         knowledge: The arrays that the server sent besides weights; set before each call of ``fit`` or ``evaluate``.
         told: The numbers and words that the server's method told this node; set likewise.
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
+        public_set: Gives the labelled images that all nodes have, to a method that uses them (``uses_public``).
         server_round: The round of the current call, from 1.
         steps: Optimiser steps of the last local training.
         statistics: BatchNorm's statistics that the server sent beside the weights, by state-dict name; set likewise.
@@ -96,6 +98,7 @@ class NodeTools(NumPyClient):
         self.knowledge: Arrays = {}
         self.told: Mapping[str, int | float | str] = {}
         self.memory: Arrays = {}
+        self.public_set: Callable[[], ImageSet] | None = None
         self.statistics: Arrays = {}
         self.server_round = 0
         self.steps = 0
@@ -198,7 +201,7 @@ class NodeTools(NumPyClient):
             predict: Gives the logits; by default :meth:`predict`.
         """
         self.model.eval()
-        predict = self._scored_by(predict or self.predict)
+        predict = self.as_scored(predict or self.predict)
         correct = torch.zeros((), dtype=torch.int64, device=self.setup.device)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.setup.device)
         with torch.inference_mode():
@@ -220,14 +223,14 @@ class NodeTools(NumPyClient):
             self._counting = None
         return Scores(correct, loss_sum, counts=None if counting is None else counting.counts())
 
-    def _scored_by(self, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return how images are classified while scores go by the statistics of each batch, else ``predict`` itself."""
+    def as_scored(self, run: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
+        """Return how the model runs while scores go by the statistics of each batch, else ``run`` itself."""
         if not self._by_batch:
-            return predict
+            return run
 
-        def with_its_own(x: Tensor) -> Tensor:
+        def with_its_own(x: Tensor) -> T:
             with statistics.by_batch(self.model):
-                return predict(x)
+                return run(x)
 
         return with_its_own
 
@@ -262,21 +265,25 @@ class NodeTools(NumPyClient):
             for parameter, learns in zip(self.model.parameters(), learn, strict=True):
                 parameter.requires_grad_(learns)
 
-    def plain_batches(self, images: ImageSet, least: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    def plain_batches(
+        self, images: ImageSet, least: int = 1, size: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented.
 
         Args:
             images: The images.
             least: How many images a batch has at least, if there are so many: the last one takes from that before.
+            size: How many it has; None for ``images.eval_batch``.
         """
-        size = self.setup.images.eval_batch
+        size = size or self.setup.images.eval_batch
         pixels, labels = self._bench.images.get(images)
         starts = list(range(0, len(images), size))
         if len(starts) > 1:
             starts[-1] = min(starts[-1], len(images) - least)
         for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
             x = pixels[start:stop].to(self.setup.device)
-            yield self._bench.pipeline.plain(x, self._buffer), labels[start:stop]
+            room = self._buffer if len(x) <= len(self._buffer) else None
+            yield self._bench.pipeline.plain(x, room), labels[start:stop]
 
     def augmented_batches(
         self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,

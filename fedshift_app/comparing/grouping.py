@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedshift_app.comparing.runs import BASELINE, NODES, Run, own_settings, usual_settings
+from fedshift_app.config import registry
 
 #: So many runs are named for a value; of others the number is told.
 _NAMED = 2
@@ -148,7 +149,9 @@ def _varied(runs: Sequence[Run], method: str) -> list[str]:
 def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
     settings = run.row_settings
     named = [key for key in keys if key in settings and not (key in known and settings[key] == known[key])]
-    return " ".join([run.results.method, *(f"{parameter(key)}={shown(settings[key])}" for key in named)])
+    return " ".join(
+        [registry.label(run.results.method), *(f"{parameter(key)}={shown(settings[key])}" for key in named)]
+    )
 
 
 def _suspicious(run: Run, other: Run) -> bool:

@@ -158,6 +158,8 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
         + ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in values.items())
         for method, values in unnamed.items()
     ]
+    approximations = map(registry.approximation_told, dict.fromkeys(row.method for row in rows))
+    notes += [told for told in approximations if told]
     notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
               grouping.own(runs).items()]  # fmt: skip
     if differences:

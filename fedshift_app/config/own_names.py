@@ -53,4 +53,5 @@ def filled(section: Mapping[str, Any]) -> dict[str, Any]:
             "the server of real nodes, state dataset.domains=[...] and dataset.classes=[...]"
         )
     names = known.own(config.source(), config.domains)
-    return dict(section) | {"domains": names.domains, "classes": names.classes}
+    domains = tuple(domain for domain in names.domains if domain != config.public_domain)
+    return dict(section) | {"domains": domains, "classes": names.classes}

@@ -72,6 +72,17 @@ def get(name: str) -> Method:
     return method.made_of(base)
 
 
+def label(name: str) -> str:
+    """Return a method's name as tables, pages and logs show it; one that is not here (an old file's) as it is."""
+    return get(name).label if name in METHODS else name
+
+
+def approximation_told(name: str) -> str:
+    """Return in one line why a method is an approximation; empty where it is its paper's."""
+    why = get(name).approximation
+    return f"{name} is an approximation of its paper's method: {why}" if why else ""
+
+
 def modules_params(name: str, given: Mapping[str, Any]) -> Params:
     """Return the checked parameters of one entry of the section ``modules``.
 
@@ -126,7 +137,7 @@ def markdown() -> str:
         if group:
             rows.append((f"**{GROUP_TITLES[group]}**", *[""] * (len(head) - 1)))
         rows += [
-            (f"`{m.name}`", m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
+            (_marked(m), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
             for m in found
         ]  # fmt: skip
     return table(head, rows)
@@ -135,11 +146,15 @@ def markdown() -> str:
 def privacy_markdown() -> str:
     """Return what nodes of each of FedShift's own methods contribute besides weights, as docs/security.md has it."""
     rows = [
-        (f"`{m.name}`", f"numbers: {m.numbers}" if m.numbers else described(m.strategy_class().contributes), m.private)
+        (_marked(m), f"numbers: {m.numbers}" if m.numbers else described(m.strategy_class().contributes), m.private)
         for m in listed()
         if METHODS.origin(m.name) == OURS
     ]
     return table(("method", "a node sends besides weights", "stays on the node"), rows)
+
+
+def _marked(method: Method) -> str:
+    return f"`{method.name}`{method.label.removeprefix(method.name)}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

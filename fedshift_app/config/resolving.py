@@ -54,7 +54,10 @@ DEFAULT_EXPERIMENT = "handwritten"
 SUGGESTED = (DEFAULT_EXPERIMENT, "digits-small")  # to who asks for one that is like none
 
 #: What a file may say of a method besides its parameters.
-ASKED_BY_METHODS = ("images", "train", "model", "modules", "adapt", "aggregation", "server", "evaluate", "rounds")
+ASKED_BY_METHODS = (
+    "dataset", "images", "train", "model", "modules", "adapt", "aggregation", "server", "evaluate", "rounds"
+)  # fmt: skip
+OF_DATASET = "public"  # the one key of the section ``dataset`` among them
 #: The sections that make a recipe: what another method's recipe left in them is not this method's.
 OF_RECIPES = ("modules", "adapt", "aggregation")
 
@@ -223,6 +226,11 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
         )
     check_method(config.privacy, method, config.evaluate)
     recipes.check_needs(config, method)
+    if client_class.uses_public and config.dataset.public is None:
+        raise ConfigError(
+            f"dataset.public: the method {method.name!r} needs a public set: a domain of the data set that is not "
+            "among dataset.domains, or a share of all, such as dataset.public=0.1"
+        )
     method.strategy_class().check_run(server, config.rounds)
     client_class.check_run(node, config.model, config.train, config.images)
     return FrozenDict({"name": method.name} | server.model_dump() | node.model_dump())
@@ -371,6 +379,8 @@ def _without_sections(of_method: Mapping[str, Any]) -> tuple[dict[str, Any], dic
         key: value if key == "rounds" else modules_by_name(value) if key == "modules" else section_of(rest, key)
         for key, value in rest.items()
     }
+    if strange := sections.get("dataset", {}).keys() - {OF_DATASET}:
+        raise ConfigError(f"dataset.{as_found(sorted(strange)[0])} of a method: allowed is dataset.{OF_DATASET} alone")
     return params, sections
 
 

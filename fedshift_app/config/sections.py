@@ -52,6 +52,28 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     #: Of folders: the part of each class that is test, where images do not say themselves; null: 0.2.
     test_share: float | None = Field(None, gt=0, lt=1)
     skip_broken: bool = False  # go on without images that cannot be read, and name them
+    #: Labelled images that all nodes have and nobody trains, validates or is tested on as its own: a domain of the data
+    #: set that is not among ``domains``, or a share of the images that nodes divide of each domain they hold. A real
+    #: node brings its copy.
+    public: str | float | None = None
+
+    @field_validator("public", mode="before")
+    @classmethod
+    def _domain_or_share(cls, public: Any) -> Any:
+        share = isinstance(public, int | float) and not isinstance(public, bool)
+        if not (0 < public < 1 if share else public is None or (isinstance(public, str) and public)):
+            raise ValueError(f"expected a domain, or a share above 0 and below 1, found {as_found(public)}")
+        return public
+
+    @property
+    def public_share(self) -> float:
+        """The share of the images of each domain that is public; 0 where none is."""
+        return self.public if isinstance(self.public, float) else 0.0
+
+    @property
+    def public_domain(self) -> str:
+        """The domain that is public; empty where none is."""
+        return self.public if isinstance(self.public, str) else ""
 
     @field_validator("window")
     @classmethod
@@ -223,6 +245,39 @@ def check_dataset(config: DatasetConfig) -> None:
         raise ConfigError(
             f"dataset.domains: expected different domains, found {shortened(', '.join(config.domains)) or 'none'}"
         )
+    if config.public is not None:
+        _check_public(config, dataset)
+
+
+def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
+    """Refuse a public domain that there is not, or that nodes hold or are tested on.
+
+    Raises:
+        ConfigError: With what is allowed.
+    """
+    if catalog.PUBLIC in config.domains:
+        raise ConfigError(
+            f"dataset.public: a domain of the run is called {catalog.PUBLIC!r}, which is what a node's copy of the "
+            "public set is called; rename the domain"
+        )
+    domain = config.public_domain
+    if not domain:
+        return
+    if domain in config.domains:
+        others = ",".join(other for other in config.domains if other != domain)
+        raise ConfigError(
+            f"dataset.public={shortened(domain)}: nodes hold this domain, or are tested on it; take it out with "
+            f"dataset.domains=[{shortened(others)}], or make a share public, such as dataset.public=0.1"
+        )
+    if dataset.own is not None:
+        try:
+            folders.check_domain(domain)
+        except ValueError as problem:
+            raise ConfigError(f"dataset.public: {problem}") from None
+    elif domain not in dataset.domains:
+        raise ConfigError(
+            f"dataset.public: {config.name} has no domain {as_found(domain)}; it has {', '.join(dataset.domains)}"
+        )
 
 
 def check_own(config: DatasetConfig) -> None:
@@ -306,6 +361,7 @@ def check_together(config: RunConfig) -> None:
         )
     if config.allocation.test_on == "domain":
         _check_whole_domains(config)
+    _check_public_share(config)
     if config.shift.label_mix == "own" and config.evaluate.personal_on == "all_domains":
         raise ConfigError(
             "evaluate.personal_on=all_domains scores every node on the same test sets; shift.label_mix=own draws each "
@@ -313,6 +369,15 @@ def check_together(config: RunConfig) -> None:
         )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_public_share(config: RunConfig) -> None:
+    """Refuse a share for a public set of which no image is left that is no test image."""
+    if config.dataset.public_share and config.allocation.test_on == "domain":
+        raise ConfigError(
+            f"dataset.public={config.dataset.public_share:g} needs allocation.test_on=split, found domain: there all "
+            "images of a domain are its test; allowed is a domain of the data set that is not among dataset.domains"
+        )
 
 
 def _check_choosing(config: RunConfig) -> None:

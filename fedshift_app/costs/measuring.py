@@ -197,7 +197,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     with FlopCounterMode(display=False) as counter:
         hook = register_optimizer_step_post_hook(lambda *_: after.append(counter.get_total_flops()))
         try:
-            client.train_ahead(epochs=2)
+            client.train_ahead(epochs=2, most=len(client.train_set))
         finally:
             hook.remove()
     phases = client.phases(server_round)

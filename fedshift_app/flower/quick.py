@@ -1,4 +1,4 @@
-"""Short waits in the place of Flower's fixed ones: ``fedshift supernode``, and the ServerApp's look for replies.
+"""Short waits in the place of Flower 1.41's fixed ones: ``fedshift supernode``, and the ServerApp's look for replies.
 
 Flower's SuperNode sleeps three seconds when there is no message, its SuperExec asks for work once a second, and its
 grid looks for replies every three seconds. Where another version is found, or one that sleeps elsewhere, nothing is
@@ -27,7 +27,7 @@ from fedshift_app.flower.waits import Backoff, OtherPopen, OtherSleep
 log = logging.getLogger("fedshift")
 
 PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"  # in the ServerApp's environment: Flower's own waits (benchmarks/deploy.py)
-KNOWN = ("1.41.", "1.42.")  # patches of these versions; `pyproject.toml` asks for no other
+KNOWN = "1.41."  # patches of this version; `pyproject.toml` asks for no other
 NODE = "flwr.supernode.start_client_internal"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
 #: What each function must hold for its waits to be ours: the calls that are replaced, as they are written.
@@ -51,7 +51,7 @@ def unknown(module: str) -> str:
     from flwr.supercore.version import package_version
 
     if not package_version.startswith(KNOWN):
-        return f"Flower is {package_version}, known are {' and '.join(f'{version}x' for version in KNOWN)}"
+        return f"Flower is {package_version}, {KNOWN}x is known"
     found = import_module(module)
     if getattr(found, "time", None) is not time:
         return f"{module} does not sleep by the module time"

@@ -79,6 +79,7 @@ def as_json(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
             "within_a_split": found.inside, "complete": found.complete,
             "pairs": [[list(copy.first), list(copy.second)] for copy in found.copies[:MOST_TOLD]],
         },
+        **({"public": {"is": cfg.public, "images": public_counts(cfg, found)}} if cfg.public is not None else {}),
         "cache": str(cache.cache_dir()),
     }  # fmt: skip
     return json.dumps(told, indent=1)
@@ -91,6 +92,7 @@ def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
     lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(found.classes)} classes; images become {size}x{size}", ""]
     lines += [line for block in blocks for line in (*block, "")]
     lines += [_domain(cfg, domain, found, beside) for domain in cfg.domains]
+    lines += [_public(cfg, public_counts(cfg, found))] if cfg.public is not None else []
     empty = [
         f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in found.empty()
     ]
@@ -110,6 +112,27 @@ def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
     if not found.complete:
         lines.append("too many images are alike to compare them all: there may be more such pairs")
     return "\n".join([*lines, f"cache: {shown(cache.cache_dir(), _PATH)}"])
+
+
+def public_counts(cfg: DatasetConfig, found: Checkup) -> dict[str, int]:
+    """Return how many images of each domain are public: of a domain those of its first split, of a share of training.
+
+    Where nodes divide test images too (``allocation.test_fraction``), a share is one of these as well.
+    """
+    first = {part.domain: sum(part.counts) for part in reversed(found.parts)}  # of a domain the training split, if any
+    if cfg.public_domain:
+        return {cfg.public_domain: first[cfg.public_domain]}
+    return {domain: round(cfg.public_share * first[domain]) for domain in cfg.domains}
+
+
+def _public(cfg: DatasetConfig, counts: dict[str, int]) -> str:
+    """Return the line of the public set."""
+    if cfg.public_domain:
+        return (
+            f"public: {shown(cfg.public_domain, MOST_NAME)}, {sum(counts.values())} images; no node holds this domain"
+        )
+    each = ", ".join(f"{shown(domain, MOST_NAME)} {number}" for domain, number in counts.items())
+    return f"public: {100 * cfg.public_share:g} % of each domain's training images, which no node holds: {each}"
 
 
 def _image(cfg: DatasetConfig, image: tuple[str, Split, str]) -> str:

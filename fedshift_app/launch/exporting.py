@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets import files, private_files
+from datasets import catalog, files, private_files
 from datasets.base import ImageSet
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import runner
-from fedshift_app.node.holdings import Place, own_images, test_images, uncorrupted
+from fedshift_app.node.holdings import Place, own_images, public_images, test_images, uncorrupted
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
@@ -20,7 +20,7 @@ _QUOTES = "'\"\\"
 
 @dataclass(frozen=True)
 class NodeFolder:
-    """A node's folder: ``<domain>_train.npz`` and ``<domain>_test.npz``."""
+    """A node's folder: ``<domain>_train.npz``, ``<domain>_test.npz`` and, where there is one, its public set."""
 
     path: Path
     domain: str
@@ -56,6 +56,10 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     whole = config.allocation.model_copy(update={"validation_fraction": 0.0})
     config = config.model_copy(update={"allocation": whole})  # once: holdings are cached by allocation
     folders = [NodeFolder(output / f"node-{i}-{domain}", domain, i) for i, domain in enumerate(dealt)]
+    cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
+    public = None
+    if cfg.public is not None:
+        public = public_images(cfg, config.allocation, cfg.source(), held, config.seed)
     # All or nothing: a folder that exists is complete.
     part = output.with_name(f".{output.name}.part")
     private_files.make_folder(part)
@@ -64,6 +68,8 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
             train, test = _images(config, dealt, folder.index)
             files.write_npz(part / folder.path.name / f"{folder.domain}_train.npz", train)
             files.write_npz(part / folder.path.name / f"{folder.domain}_test.npz", test)
+            if public is not None:
+                files.write_npz(part / folder.path.name / f"{catalog.PUBLIC}_train.npz", public)
         part.rename(output)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -17,9 +17,11 @@ from datasets.corruption_sheet import corruption_sheet
 from datasets.corruptions import CORRUPTIONS
 from datasets.decode import Progress as Report
 from datasets.preview import contact_sheet
+from datasets.splits import Allocation
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_app.launch import data_check
+from fedshift_app.node import holdings
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
@@ -40,7 +42,7 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
         ConfigError: If a key is unknown.
         DataError: If a domain is missing or none of its images can be read, or the cache cannot be written.
     """
-    cfg = _dataset_config(name, arguments)
+    cfg = _with_public(_dataset_config(name, arguments))
     known = cfg.known()
     size = cfg.size or known.size
 
@@ -80,6 +82,11 @@ def _dataset_config(name: str, arguments: list[str]) -> DatasetConfig:
     return configuration.resolve_dataset(name, data_dir, dotted)
 
 
+def _with_public(cfg: DatasetConfig) -> DatasetConfig:
+    """Return the section with its public domain as one more to look at."""
+    return cfg.model_copy(update={"domains": (*cfg.domains, cfg.public_domain)}) if cfg.public_domain else cfg
+
+
 @contextmanager
 def _bar(text: str) -> Iterator[partial[Report]]:
     """Show a progress bar on standard error while images are decoded; nothing where it is no terminal."""
@@ -94,7 +101,9 @@ def _report(progress: Progress, total: int) -> Report:
     return lambda finished: progress.advance(task, finished)
 
 
-def preview(name: str, data_dir: str, domains: str, split: Split, per_class: int, severities: str) -> Image.Image:
+def preview(
+    name: str, data_dir: str, domains: str, split: Split, per_class: int, severities: str, public: str = ""
+) -> Image.Image:
     """Draw a contact sheet of a data set.
 
     Args:
@@ -104,6 +113,7 @@ def preview(name: str, data_dir: str, domains: str, split: Split, per_class: int
         split: Which split.
         per_class: Samples per class and domain.
         severities: With commas: draw the 15 corruptions instead; empty for none.
+        public: As ``dataset.public``: draw that set alone, of a share what a run of seed 0 makes public of each domain.
 
     Raises:
         ConfigError: If a name or a severity is none.
@@ -111,6 +121,13 @@ def preview(name: str, data_dir: str, domains: str, split: Split, per_class: int
     """
     cfg = configuration.resolve_dataset(name, data_dir, [])
     chosen = _chosen_domains(name, cfg.known().domains, domains)
+    if public:
+        others = [domain for domain in chosen if domain != public]
+        asked = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
+        cfg = configuration.resolve_dataset(name, data_dir, asked)
+        of = cfg.domains if cfg.public_share else (cfg.public_domain,)
+        sets = {f"public, {one}": holdings.public_images(cfg, Allocation(), cfg.source(), (one,), 0) for one in of}
+        return _sheet(cfg.known().classes, sets, per_class, severities)
     sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), None, cfg.form()) for domain in chosen}
     return _sheet(cfg.known().classes, sets, per_class, severities)
 

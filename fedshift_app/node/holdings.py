@@ -1,6 +1,7 @@
 """Which images a node sees: its own (to train on, to choose a round by, to be tested on), and domains' test sets."""
 
 import functools
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,9 +9,10 @@ import numpy as np
 from datasets import catalog, corruptions
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.dividing import Indices
-from datasets.splits import Allocation, Parts, domain_parts, mixed_test, node_parts
+from datasets.splits import Allocation, Parts, domain_parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.seeding import generator
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,77 @@ class Own:
     train: ImageSet
     validation: ImageSet | None
     test: ImageSet | None
+
+
+@dataclass(frozen=True)
+class Public:
+    """The public set.
+
+    Attributes:
+        images: In an order that is drawn from the run's seed.
+        sha256: Of its images and labels, in the order in which they lie in a node's copy.
+    """
+
+    images: ImageSet
+    sha256: str
+
+
+def public_set(config: RunConfig, where: Place) -> Public:
+    """Return the images that all nodes have (``dataset.public``): of a real node its own copy.
+
+    Raises:
+        DataError: If they are missing or broken, or there are none.
+    """
+    cfg, held = config.dataset, dealt(config, where.num_partitions) if where.shared else ()
+    return _public(cfg, config.allocation, where.source, where.shared, tuple(dict.fromkeys(held)), config.seed)
+
+
+@functools.lru_cache(maxsize=2)
+def _public(
+    dataset: DatasetConfig, allocation: Allocation, source: Source, shared: bool, held: tuple[str, ...], seed: int
+) -> Public:
+    images = public_images(dataset, allocation, source, held, seed) if shared else _copied(dataset, source)
+    digest = hashlib.sha256(repr((images.x.shape, images.y.shape)).encode())
+    digest.update(np.ascontiguousarray(images.x).data)
+    digest.update(np.ascontiguousarray(images.y, dtype=np.int64).data)
+    order = generator(seed, "public-order").permutation(len(images))
+    return Public(images.select(order), digest.hexdigest())
+
+
+def _copied(dataset: DatasetConfig, source: Source) -> ImageSet:
+    return catalog.load_public(dataset.kind, source, dataset.size, dataset.form())
+
+
+def public_images(
+    dataset: DatasetConfig, allocation: Allocation, source: Source, held: tuple[str, ...], seed: int
+) -> ImageSet:
+    """Return the images of a simulation's public set, domain after domain, as a real node's copy has them.
+
+    Args:
+        dataset: Its ``public`` says which.
+        allocation: Which images of a domain its nodes divide.
+        source: Where the images are.
+        held: The domains that nodes hold; of the others all test images stay unseen, and nothing is public.
+        seed: The run's seed.
+
+    Raises:
+        DataError: If they are missing or broken, or a share is no image.
+    """
+    if dataset.public_domain:
+        split = dataset.known().splits(dataset.public_domain)[0]  # of a domain that is a test set only: that
+        return _read(dataset, dataset.public_domain, split, source, shared=True)
+    parts = []
+    for domain in held:
+        whole = _pool(dataset, allocation, source, domain)
+        parts.append(whole.select(public_part(domain, whole.y, dataset.public_share, seed)))
+    return ImageSet(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+
+
+def _pool(dataset: DatasetConfig, allocation: Allocation, source: Source, domain: str) -> ImageSet:
+    """Return what the nodes of a domain divide: its training, then maybe its test split."""
+    if len(allocation.pool) > 1:
+        return _both_splits(dataset, source, domain)
+    return _read(dataset, domain, "train", source, shared=True)
 
 
 def own_images(config: RunConfig, where: Place) -> Own:
@@ -140,11 +213,19 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
     """
     cfg = config.dataset
     found: dict[str, dict[str, str]] = {}
-    for domain in cfg.domains:
-        for split in config.allocation.reads(domain):
-            mark = catalog.content(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
-            if mark is not None:
-                found.setdefault(domain, {})[split] = mark
+    for domain, split in read_parts(config):
+        mark = catalog.content(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
+        if mark is not None:
+            found.setdefault(domain, {})[split] = mark
+    return found
+
+
+def read_parts(config: RunConfig) -> list[tuple[str, Split]]:
+    """Return the domains and splits that a simulation reads, that of a public domain last."""
+    cfg = config.dataset
+    found = [(domain, split) for domain in cfg.domains for split in config.allocation.reads(domain)]
+    if cfg.public_domain:
+        found.append((cfg.public_domain, cfg.known().splits(cfg.public_domain)[0]))
     return found
 
 
@@ -157,8 +238,7 @@ def skipped(config: RunConfig) -> list[dict[str, str]]:
     cfg = config.dataset
     return [
         {"domain": domain, "split": split, "file": one.name, "reason": one.reason}
-        for domain in cfg.domains
-        for split in config.allocation.reads(domain)
+        for domain, split in read_parts(config)
         for one in catalog.skipped(cfg.kind, domain, split, cfg.source(), cfg.form())
     ]
 
@@ -178,7 +258,7 @@ def _domain_parts(
     labels = [_read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
     held = _dealt(allocation, dataset.domains, num_nodes, seed)
     classes = len(dataset.known().classes)
-    return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed)
+    return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed, dataset.public_share)
 
 
 @functools.lru_cache(maxsize=32)

@@ -26,7 +26,7 @@ from clients.training.workbench import Workbench, keep_freed_memory
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node.holdings import Place, dealt, own_images, test_images
+from fedshift_app.node.holdings import Place, dealt, own_images, public_set, test_images
 from fedshift_app.run.variables import THREADS
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import largest
@@ -124,6 +124,8 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
         adaptation=adaptation(config),
         bench=bench,
     )
+    if client_class.uses_public:
+        client.public_set = lambda: public_set(config, where).images
     return client
 
 
@@ -173,6 +175,11 @@ def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
     return bool(own or modules(config).personal or adaptation(config) is not None)
 
 
+def uses_public(config: RunConfig) -> bool:
+    """Tell whether the method's nodes need the public set."""
+    return bool(registry.get(config.method["name"]).client_class().uses_public)
+
+
 def scores_images_alone(config: RunConfig) -> bool:
     """Tell whether the score of a test image depends on no other image."""
     adapts = adaptation(config)
@@ -202,6 +209,9 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
         model = networks.with_group_norm(model, config.model.groups)
     if config.model.freeze != "none":
         freeze(model, config.model.freeze, plan.config.name)
+    adapts = adaptation(config)
+    if adapts is not None:
+        adapts.check_model(model, plan.config)
     return model
 
 

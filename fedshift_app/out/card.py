@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from fedshift_app.config import registry
 from fedshift_app.out.forms import Form
 from fedshift_wire.bounds import plain
 
@@ -47,7 +48,11 @@ def card(model: "SavedModel") -> str:
 
 
 def _title(model: "SavedModel") -> str:
-    return plain(f"{model.network} by {model.method.get('name', '')} on {model.origin.dataset}")
+    return plain(f"{model.network} by {_method(model)} on {model.origin.dataset}")
+
+
+def _method(model: "SavedModel") -> str:
+    return registry.label(str(model.method.get("name", "")))
 
 
 def _front(model: "SavedModel") -> dict[str, Any]:
@@ -84,7 +89,7 @@ def _what(model: "SavedModel") -> str:
     }[model.parts]
     told = (
         f"An image classifier with {len(model.classes)} classes, trained by FedShift's federated method "
-        f"`{model.method.get('name', '')}`: images stayed at their sites. {whose}"
+        f"`{_method(model)}`: images stayed at their sites. {whose}"
     )
     if model.before:
         told += f" Before a score the run does more to a model, which this one has not had: {model.before}."
@@ -106,7 +111,7 @@ def _facts(model: "SavedModel") -> str:
         "images": f"{model.size} x {model.size} pixels, RGB; other shapes: {model.resize}",
         "mean, std": f"{list(model.mean)}, {list(model.std)}",
         "network": f"{model.network}, {model.parameters} numbers, BatchNorm {model.batchnorm}",
-        "method": _settings(model.method),
+        "method": _settings(model.method | {"name": _method(model)}),
         **({"modules": "; ".join(map(_settings, model.modules))} if model.modules else {}),
         "file": f"{model.file}, {model.bytes} bytes",
         "SHA-256": model.sha256,

@@ -84,10 +84,15 @@ def predict(
     ],
     csv: Annotated[str, typer.Option(metavar="FILE", help="A CSV file to write, in place of the lines.")] = "",
     adapt: Annotated[
-        str, typer.Option(metavar="tent", help="tent: adapt BatchNorm's scale and shift to the images as they come.")
+        str,
+        typer.Option(metavar="NAME", help="tent, eata (BatchNorm) or t3a (classifier): adapt to images as they come."),
+    ] = "",
+    clean: Annotated[
+        str, typer.Option(metavar="DIR", help="Images like those of training, by which eata forgets less.")
     ] = "",
     batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST_BATCH, help="Images at a time; default: 64, with tent 128.")
+        int | None,
+        typer.Option(min=1, max=MOST_BATCH, help="Images at a time; default: 64, with tent 128, with t3a 32."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -102,7 +107,8 @@ def predict(
     from fedshift_app.run import console
 
     console.set_up()
-    found = predicting.predict(folder, given, batch=batch, adapt=adapt)
+    like = [user_path(clean, "--clean")] if clean else []
+    found = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like)
     if as_json:
         typer.echo(json.dumps(predicting.as_object(found)))
     elif told := predicting.text(found, rows=table is None):

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.adapt import tent
-from fedshift_app.out import images, opening, saved
+from fedshift_app.out import adapting, images, opening, saved
 from fedshift_app.out.images import Batch, Picture
 from fedshift_app.out.saved import SavedModel
-from fedshift_wire.bounds import as_found, shown
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError, DataError
 
 BATCH = 64  # images, unless a person says otherwise
-TENT = "tent"
 MOST_SHOWN_CLASSES = 20  # of a confusion matrix on the terminal
 _WHOLE = 4096  # characters of a path that is a result
 
@@ -98,29 +96,34 @@ class Predicted:
         return Metrics(confusion)
 
 
-def predict(folder: Path, given: Sequence[Path], *, batch: int | None = None, adapt: str = "") -> Predicted:
+def predict(
+    folder: Path, given: Sequence[Path], *, batch: int | None = None, adapt: str = "", clean: Sequence[Path] = ()
+) -> Predicted:
     """Predict images with a saved model.
 
     Args:
         folder: The saved model.
         given: Image files, and folders of them.
         batch: Images at a time; None for 64, or with ``adapt`` that method's own.
-        adapt: ``tent``, or empty.
+        adapt: ``tent``, ``eata``, ``t3a``, or empty.
+        clean: Files and folders of images like those of training, for EATA.
 
     Raises:
         FedShiftError: If the model cannot be used, nothing is there, or no image can be read.
     """
-    if adapt not in ("", TENT):
-        raise ConfigError(f"--adapt: {as_found(adapt)} is unknown; there is {TENT}")
+    adapting.check(adapt, clean=bool(clean))
     model, file = saved.read(folder)
     taken, told = images.found(given, model.classes)
-    run = _adapting(model, file) if adapt else opening.program_of(model, file)
-    number = batch or (tent.BATCH if adapt else BATCH)
-    if adapt:
-        told.append(f"tent: Adam, lr {tent.LR:g}, batches of {number}; results depend on the order of the images")
     found = Predicted(model, told=told)
+    number = batch or adapting.BATCHES.get(adapt, BATCH)
+    if adapt:
+        told.append(adapting.told(adapt, number, clean=bool(clean)))
+        held = _clean_batches(model, clean, number, found.broken) if clean else None
+        run = adapting.program(model, file, adapt, number, held)
+    else:
+        run = opening.program_of(model, file)
     parts: list[Floats] = []
-    for one in images.batches(taken, model.size, model.images(), number, 2 if adapt else 1, found.broken):
+    for one in images.batches(taken, model.size, model.images(), number, adapting.least(adapt), found.broken):
         parts.append(_probabilities(one, run, model))
         found.pictures += one.pictures
     if not parts:
@@ -129,27 +132,22 @@ def predict(folder: Path, given: Sequence[Path], *, batch: int | None = None, ad
     return found
 
 
-def _adapting(model: SavedModel, file: Path) -> Callable[[Tensor], Tensor]:
-    if model.form != "safetensors":
-        raise ConfigError(f"--adapt {TENT}: a program ({model.form}) cannot be adapted; save the model as safetensors")
-    if model.parts == "shared" or model.batchnorm == "freeze":
-        why = "is not whole" if model.parts == "shared" else "was trained without BatchNorm's statistics (bn=freeze)"
-        raise ConfigError(f"--adapt {TENT}: this model {why}")
-    built = opening.scorer_of(model, file)
-    adapted = tent.Tent(built.model, built)
-    device = built.get_buffer("mean").device
+def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken: list[str]) -> Iterator[Tensor]:
+    """Yield images (B, 3, size, size), 0 to 1, of files and folders."""
+    taken, _ = images.found(given, model.classes)
+    for one in images.batches(taken, model.size, model.images(), number, adapting.LEAST, broken):
+        if len(one.pictures) >= adapting.LEAST:
+            yield _tensor(one)
 
-    def run(x: Tensor) -> Tensor:
-        if len(x) < 2:
-            raise ConfigError(f"--adapt {TENT} needs batches of 2 images at least: BatchNorm has no variance over one")
-        return adapted(x.to(device)).cpu()
 
-    return run
+def _tensor(batch: Batch) -> Tensor:
+    """Return images (B, 3, size, size), float32, 0 to 1."""
+    return torch.from_numpy(np.stack(batch.pixels)).permute(0, 3, 1, 2).float().div_(255.0).contiguous()
 
 
 def _probabilities(batch: Batch, run: Callable[[Tensor], Tensor], model: SavedModel) -> Floats:
     """Return probabilities (B, C) of a batch."""
-    x = torch.from_numpy(np.stack(batch.pixels)).permute(0, 3, 1, 2).float().div_(255.0).contiguous()
+    x = _tensor(batch)
     scores = run(x)
     if scores.shape != (len(x), len(model.classes)):
         raise ConfigError(

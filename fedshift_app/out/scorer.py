@@ -75,7 +75,14 @@ class Scorer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return scores (B, C) of images (B, 3, H, W), float32, 0 to 1."""
-        return self._client.predict((images - self.get_buffer("mean")) / self.get_buffer("std"))
+        return self._client.predict(self._normalised(images))
+
+    def passed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features (B, D) and the classifier's logits (B, C) of images (B, 3, H, W), float32, 0 to 1."""
+        return self._client.forward(self._normalised(images))
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        return (images - self.get_buffer("mean")) / self.get_buffer("std")
 
     def _tensor(self, name: str) -> Tensor | None:
         place = self._places.get(name)

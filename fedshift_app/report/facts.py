@@ -50,7 +50,7 @@ def _head(record: Record) -> dict[str, Any]:
         ]
     facts.append(("time", f"{sum(line['seconds'] for line in record.lines):.0f} s"))
     return {
-        "title": f"{config.method['name']} on {config.dataset.name}",
+        "title": f"{registry.label(config.method['name'])} on {config.dataset.name}",
         "state": f"{config.experiment}, seed {config.seed}, engine {record.engine}. {state}",
         "finished": record.finished,
         "facts": facts,
@@ -161,7 +161,8 @@ def _settings(record: Record) -> dict[str, Any]:
     beside = {key: asked[key] for key in ("modules", "adapt.name") if asked.get(key, NONE) != NONE}
     networks = ", ".join(config.model.per_node) or config.model.name
     rows = [
-        ("method", f"{method.name}: {method.title} ({method.venue})"),
+        ("method", f"{method.label}: {method.title} ({method.venue})"),
+        *([("approximation", method.approximation)] if method.approximation else []),
         ("parameters", params or "none"),
         *beside.items(),
         ("data", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),

@@ -254,6 +254,8 @@ def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
     def watching_predict(x: Tensor) -> Tensor:
         latest.clear()
         logits = client.predict(x)
+        if not latest:  # an adaptation had predicted already: features are those of the model as it is now
+            watching_forward(x)
         if len(latest) != 1:
             raise RuntimeError(f"{type(client).__name__}.predict must call forward once, found {len(latest)} calls")
         seen.predicted.append(logits.argmax(dim=1).cpu().numpy())

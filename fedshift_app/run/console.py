@@ -139,8 +139,9 @@ def table(results: dict[str, Any]) -> str:
         notes.insert(
             0, f"BatchNorm's statistics: {scored_with(results)}; columns bn=... are the same rounds with others"
         )
+    about = " (approximation)" if results.get("approximation") else ""
     title = (
-        f"{results['method']} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
+        f"{results['method']}{about} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
         f"{results['model']}, bn={results['bn']}, {len(results['nodes'])} nodes, seed {results['seed']}"
     )
     lines = ["", title, *_columns(("domain", *columns), rows, below=2), *notes, ""]

@@ -21,7 +21,7 @@ import yaml
 from flwr.app import ArrayRecord
 
 from fedshift_app import __version__
-from fedshift_app.config import extending
+from fedshift_app.config import extending, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, choosing, durable, figures, tracking
 from fedshift_app.run.checkpoints import Checkpoint
@@ -159,7 +159,7 @@ class RunFolder:
         return self.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
 
     def _track(self) -> None:
-        told = self.config.model_dump(mode="json")
+        told = self.config.model_dump(mode="json") | self._approximation()
         self._tracker = tracking.tracker(self.config.tracking, self.path, told, self.history)
 
     def _go_on(self, past: Past, resumed: dict[str, Any]) -> None:
@@ -264,6 +264,11 @@ class RunFolder:
             return "global model"
         return ON_ALL if any(result.spread for result in self.history) else "personal models"
 
+    def _approximation(self) -> dict[str, str]:
+        """Return why the run's method is an approximation of its paper's; nothing where it is that."""
+        why = registry.get(self.config.method["name"]).approximation
+        return {"approximation": why} if why else {}
+
     def finish(self, nodes: list[Node]) -> dict[str, Any]:
         """Write and return the summary, ``results.json``, by which the run counts as finished."""
         results = (
@@ -293,6 +298,7 @@ class RunFolder:
                 "weights_sha256": weights_hash(decode(self._weights)),
             }
         )
+        results |= self._approximation()
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
         chosen = results.get("chosen_round")

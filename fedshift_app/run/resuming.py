@@ -168,6 +168,11 @@ def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
         was = before.pop(node.index)
         if node.domain != was.domain:
             raise FederationError(f"resume: node {node.index} holds {node.domain!r}, it held {was.domain!r}")
+        if node.public != was.public:
+            raise FederationError(
+                f"resume: {node} has another public set than before, of {node.num_public} images; it had "
+                f"{was.num_public}"
+            )
         if node.class_counts != was.class_counts:
             told = f"{node} has other images than before: {node.num_examples}, it had {was.num_examples}"
             if past.engine != DEPLOYMENT:

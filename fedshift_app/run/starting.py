@@ -1,6 +1,6 @@
 """What a run starts from: the initial weights, what the strategy must know, and the strategy itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord
 
@@ -19,6 +19,7 @@ from fedshift_wire.methods import Method
 from fedshift_wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy, Observer
+from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 
 SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
@@ -112,6 +113,18 @@ def frozen_told(config: RunConfig, federation: Federation, initial: ArrayRecord)
         f"{what}{len(federation.start)} arrays, {size(once)}, are sent to each node once; each round the weights are "
         f"{size(each)} each way"
     )
+
+
+def public_told(config: RunConfig, nodes: Sequence[Node]) -> str:
+    """Say in one line what the public set is, and that all nodes have the same; empty where there is none."""
+    cfg = config.dataset
+    if cfg.public is None:
+        return ""
+    what = f"the domain {cfg.public_domain}" if cfg.public_domain else f"{100 * cfg.public_share:g} % of each domain"
+    if not setup.uses_public(config):
+        return f"public set, {what}: no node holds it, and the method {config.method['name']!r} does not use it"
+    first = nodes[0]
+    return f"public set, {what}: {first.num_public} images, the same on all nodes (sha256 {first.public[:12]})"
 
 
 def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, console, durable, exit_codes
 from fedshift_app.run import told as told_of_run
@@ -48,8 +49,9 @@ class StatusFile(Listener):
         self._left: float | None = None
         self._told: dict[str, Any] = {
             "state": TRAINING, "since": utc(time.time()), "experiment": config.experiment,
-            "method": config.method["name"], "engine": folder.engine, "run_id": folder.run_id, "pid": os.getpid(),
-            "host": socket.gethostname(), "round": len(folder.history) + 1, "rounds": config.rounds, "error": None,
+            "method": registry.label(config.method["name"]), "engine": folder.engine, "run_id": folder.run_id,
+            "pid": os.getpid(), "host": socket.gethostname(), "round": len(folder.history) + 1,
+            "rounds": config.rounds, "error": None,
         }  # fmt: skip
         self._save()
 

@@ -178,7 +178,7 @@ def points(asked: Asked, check_data: CheckData) -> tuple[list[Point], list[str]]
     for combination, method in zip(combinations, methods, strict=True):
         given = {key: value for key, value in combination.items() if method not in lacking.get(key, ())}
         named = [f"{key}={given[key]}" for key in asked.varied if key in given and key not in METHOD_KEYS]
-        label = " ".join([method, *named])
+        label = " ".join([registry.label(method), *named])
         try:
             point = _point(label, asked.experiment, given)
             same_data = point.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(point.nodes)

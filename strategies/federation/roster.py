@@ -5,6 +5,7 @@ the index of a node instead.
 """
 
 import logging
+import re
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +26,11 @@ from fedshift_wire.names import (
     KNOWLEDGE,
     METRICS,
     NUM_PARTITIONS,
+    NUM_PUBLIC,
     NUM_TEST,
     NUM_VALIDATION,
     PARTITION_ID,
+    PUBLIC,
     RUN,
     SHARED_TEST,
     UNHELD_TEST,
@@ -40,6 +43,7 @@ log = logging.getLogger("fedshift")
 
 POLL_SECONDS = 0.2
 REMIND_SECONDS = 10.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 UNSEATED = -1
 LARGEST_INDEX = 10**6  # of a node: a partition-id above is taken for a mistake
 MOST_REASONS = 20  # why nodes were refused that an error can tell; it shows two
@@ -59,6 +63,8 @@ class Node:
         partition_id: The number it was started with, or -1.
         unheld_tests: Test images that it sees of each domain that no node holds.
         num_validation: Images of its validation part.
+        num_public: Images of its copy of the public set; 0 where the method uses none.
+        public: SHA-256 of that copy.
     """
 
     node_id: int
@@ -70,6 +76,8 @@ class Node:
     partition_id: int
     unheld_tests: tuple[tuple[str, int], ...] = ()
     num_validation: int = 0
+    num_public: int = 0
+    public: str = ""
 
     def tests_of(self, domain: str) -> int:
         """Return the number of test images that the node can be asked to score of a domain."""
@@ -118,7 +126,7 @@ class Roster:
         self._simulated = engine == "simulation"
         self._config = {ENGINE: engine, RUN: run_json}
         self._known = frozenset((
-            CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST,
+            CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
             *(UNHELD_TEST + domain for domain in domains),
         ))  # fmt: skip
         self._nodes: dict[int, Node] = {}  # by node id
@@ -288,6 +296,8 @@ class Roster:
                 partition_id=_whole(PARTITION_ID, numbers[PARTITION_ID], UNSEATED, LARGEST_INDEX),
                 unheld_tests=tuple((name, _whole(UNHELD_TEST, numbers[key])) for name, key in unheld.items()),
                 num_validation=_whole(NUM_VALIDATION, numbers.get(NUM_VALIDATION, 0)),
+                num_public=_whole(NUM_PUBLIC, numbers.get(NUM_PUBLIC, 0)),
+                public=_digest(said.get(PUBLIC, "")),
             )
             announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
         except (KeyError, TypeError) as error:
@@ -315,9 +325,19 @@ class Roster:
             raise FederationError(f"a node says that its domain is {told!r}; allowed are {', '.join(self._domains)}")
         if not node.num_examples:
             raise FederationError(f"a node of {node.domain!r} announces 0 training images, expected at least one")
+        self._check_public(node)
         if node.shared_test and not self._simulated:
             raise FederationError(
                 f"a node of {node.domain!r} says that it sees whole test sets, which only simulated nodes do"
+            )
+
+    def _check_public(self, node: Node) -> None:
+        """Refuse a node whose copy of the public set is not that of the nodes before it."""
+        first = next(iter(self._nodes.values()), node)
+        if (node.public, node.num_public) != (first.public, first.num_public):
+            raise FederationError(
+                f"a node of {node.domain!r} has another public set than the node of {first.domain!r} before it: "
+                f"{_of_public(node)}, expected {_of_public(first)}; give all nodes the same copy (docs/deployment.md)"
             )
 
     def _seat(self, online: Collection[int], *, started: bool) -> None:
@@ -350,6 +370,17 @@ class Roster:
 
     def _rank(self, node: Node) -> tuple[bool, int, int, int]:
         return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)
+
+
+def _digest(told: object) -> str:
+    """Return the SHA-256 of a node's copy of the public set; empty where it told none."""
+    if not isinstance(told, str) or (told and not _SHA256.fullmatch(told)):
+        raise FederationError(f"a node's answer about itself makes no sense: {PUBLIC} is no SHA-256")
+    return told
+
+
+def _of_public(node: Node) -> str:
+    return f"{node.num_public} images, sha256 {node.public[:12] or 'none'}"
 
 
 def _same(former: Node, node: Node) -> bool:

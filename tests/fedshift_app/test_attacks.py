@@ -110,7 +110,10 @@ def test_one_huge_reply_neither_fails_the_run_nor_its_resume(
     assert resumed.results["weights_sha256"] == whole.results["weights_sha256"]
 
 
-PROTOTYPES = ("i2pfl", "fedproc", "fedproto", "fpl", "fedseproto", "fedcode")
+PROTOTYPES = (
+    "i2pfl", "fedproc", "fedproto", "fpl", "fedseproto", "fedcode", "fedplvm",
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("fedtgp", "fedsa", "fedgh")),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("method", PROTOTYPES)

@@ -231,7 +231,17 @@ def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: st
     per_epoch = -(-grid.client_of(0, config).train_set.x.shape[0] // 16)
     # It went on where it was; FedICON's encoder is frozen in its classifier rounds.
     rounds = 2 - int(config.method.get("classifier_rounds", 0))
-    assert batches == [rounds * config.train.epochs * per_epoch] * NODES
+    besides = _public_batches(grid.client_of(0, config), config)
+    assert batches == [rounds * config.train.epochs * per_epoch + besides] * NODES
+
+
+def _public_batches(client: DomainClient, config: RunConfig) -> int:
+    """Return how many batches of a public set a node trains on in two rounds: FedMD learns it first, then digests."""
+    if client.public_set is None:
+        return 0
+    number, p = len(client.public_set()), config.method
+    first = p["public_epochs"] * -(-number // config.train.batch_size)
+    return int(first + p["digest_epochs"] * -(-number // p["digest_batch"]))
 
 
 @pytest.mark.parametrize("method", some(METHODS))
@@ -255,7 +265,7 @@ def test_odd_federations_give_numbers(method: str, odd: str, run_inline: InlineR
         assert all(np.isfinite(array).all() for array in load_file(file).values())
 
 
-@pytest.mark.parametrize("model", ["cnn", "resnet10"])
+@pytest.mark.parametrize("model", ["cnn", pytest.param("resnet10", marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_node_with_one_image_trains(method: str, model: str) -> None:
     network = "" if model == "cnn" else f"model.name={model}"
@@ -299,7 +309,7 @@ class _Recorder:
 
 
 def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the gradient of each loss term with respect to the first trained weights, over all local epochs."""
+    """Return the gradient of each loss term with respect to all trained weights, in a row, over all local epochs."""
     client = _client_for(message, memory)
     record = message.content.config_records["config"]
     client._take([array.numpy() for array in message.content.array_records["arrays"].values()])
@@ -320,9 +330,12 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
             client.start_epoch(epoch)
             epoch += 1
             terms = client.terms_of(Batch(x, y, epoch, x.flip(3)))
-            first = next(p for p in client.model.parameters() if p.requires_grad)
+            trained = [parameter for parameter in client.model.parameters() if parameter.requires_grad]
             for name, term in terms.items():
-                found[name] = torch.autograd.grad(term, first, retain_graph=True)[0].numpy()
+                grads = torch.autograd.grad(  # a term may be of the head alone
+                    term, trained, retain_graph=True, allow_unused=True, materialize_grads=True
+                )
+                found[name] = torch.cat([grad.flatten() for grad in grads]).numpy()
     return found
 
 

@@ -217,8 +217,11 @@ def test_baselines_have_the_values_of_the_fpl_familys_code(experiment: str) -> N
         proto = method("fedproto")
         assert (proto["share_weights"], proto["lambda_proto"], proto["reduction"]) == (True, 1, "mse_mean")
         assert (proto["prototype_mean"], proto["proto_source"]) == ("plain", "last_epoch")
+    if experiment.startswith("f2dc-"):  # one global model is scored
+        assert all(method(name)["share_weights"] for name in ("fedtgp", "fedsa"))
     if experiment.startswith("i2pfl-"):
         assert method("fedproc")["tau"] == 1
+        assert [method("fedplvm")[key] for key in ("alpha", "tau", "lambda_proto")] == [0.75, 0.02, 1]
 
 
 def test_fedicon_and_fedcode_keep_the_papers_own_values() -> None:

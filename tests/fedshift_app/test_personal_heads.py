@@ -1,4 +1,4 @@
-"""FedPAC, FedALA and COPA in whole runs: what travels in bytes, a held-out domain, kills. Engines: test_engines.py."""
+"""Heads of nodes and domains, features that travel beside the weights: bytes, engines, resume."""
 
 from pathlib import Path
 
@@ -16,6 +16,7 @@ BESIDE = {
     "fedpac": ([PROTOTYPES, LABELS, FEATURES, 4], [PROTOTYPES, LABELS, 4 * C * D, 4 * C]),
     "fedala": ([], []),
     "copa": ([], [NODES * 4 * C * D, NODES * 4 * C]),
+    "fedthe": ([4 * D], [4 * D]),
 }
 
 

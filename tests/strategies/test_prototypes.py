@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedshift_wire.bounds import Refused
+from fedshift_wire.clustering import finch_groups
 from strategies.contributions import check_contribution
 from strategies.prototype_strategy import PrototypeStrategy
-from strategies.prototypes import finch_groups, mean_prototypes, stack_prototypes
+from strategies.prototypes import mean_prototypes, stack_prototypes
 
 C, D = 3, 4
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from support import refusal_of
 from torch import Tensor, nn
 
-from clients.adapt import tent
-from clients.models import networks
+from clients.adapt import batchnorm, tent
+from clients.models import freezing, networks
 from clients.training import statistics
 from fedshift_wire.errors import ConfigError
 
@@ -23,8 +23,10 @@ def entropy_by_hand(logits: NDArray[np.float64]) -> list[float]:
 
 def test_entropy() -> None:
     logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert tent.entropy(logits).tolist() == pytest.approx(entropy_by_hand(logits.numpy()))
-    assert tent.entropy(torch.zeros(1, 8)).item() == pytest.approx(np.log(8))  # nothing is known: the most there is
+    assert batchnorm.entropy(logits).tolist() == pytest.approx(entropy_by_hand(logits.numpy()))
+    assert batchnorm.entropy(torch.zeros(1, 8)).item() == pytest.approx(
+        np.log(8)
+    )  # nothing is known: the most there is
 
 
 def model_and_images() -> tuple[nn.Module, Tensor]:
@@ -81,7 +83,7 @@ def test_a_step_is_that_of_adam_down_the_entropy_and_moves_batchnorm_alone() -> 
 def test_entropy_falls_from_batch_to_batch() -> None:
     model, images = model_and_images()
     adapted = tent.Tent(model, model, lr=0.01)
-    entropies = [float(tent.entropy(adapted(images)).mean()) for _ in range(10)]
+    entropies = [float(batchnorm.entropy(adapted(images)).mean()) for _ in range(10)]
     assert entropies == sorted(entropies, reverse=True)
     assert entropies[-1] < entropies[0] - 0.02
 
@@ -92,3 +94,30 @@ def test_a_network_without_batchnorm_is_refused(groups: int) -> None:
         networks.build("cnn", 3, seed=1) if groups == 0 else networks.with_group_norm(networks.build("cnn_bn", 3, 1), 2)
     )
     assert "this network has no BatchNorm" in refusal_of(ConfigError, tent.Tent, model, model)
+
+
+def test_more_steps_are_steps_of_one_and_the_last_pass_predicts() -> None:
+    model, images = model_and_images()
+    once = tent.Tent(model, model)
+    expected = [once(images) for _ in range(3)][-1]
+    model, images = model_and_images()
+    assert torch.equal(tent.Tent(model, model, steps=3)(images), expected)
+
+
+@pytest.mark.parametrize("what", ["stages:1", "norm"])
+def test_what_is_frozen_stays_as_it_is(what: str) -> None:
+    model = networks.build("cnn_bn", 3, seed=1)
+    freezing.freeze(model, what, "cnn_bn")
+    if what == "norm":
+        assert "is frozen (model.freeze); t3a needs none" in refusal_of(ConfigError, tent.Tent, model, model)
+        return
+    passed: list[Tensor] = []
+    handle = model.get_submodule("encoder.1").register_forward_hook(lambda module, given, out: passed.append(out))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    x = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    tent.Tent(model, lambda given: model(given)[1])(x)
+    handle.remove()
+    model.eval()
+    assert torch.equal(passed[0], model.get_submodule("encoder.1")(model.get_submodule("encoder.0")(x)))
+    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {"encoder.5.weight", "encoder.5.bias"}

@@ -306,6 +306,7 @@ def intrude(program: str, port: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nobody_else_gets_into_a_run_and_a_killed_worker_changes_no_number(
     tmp_path: Path, run_inline: InlineRun
 ) -> None:

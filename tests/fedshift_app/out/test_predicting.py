@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from support import refusal_of
 
-from clients.adapt import tent
+from clients.adapt import eata, t3a, tent
 from datasets.base import PLAIN
 from fedshift_app import cli
 from fedshift_app.config.resolving import resolve
@@ -168,7 +168,7 @@ def test_mistakes_are_told_in_a_line(model: Path, pictures: Path, tmp_path: Path
         (["predict", model, tmp_path / "empty"], "holds no image"),
         (["predict", model, broken], "none of 1 images can be read"),
         (["predict", pictures, broken], "is no saved model: it has no model.json"),
-        (["predict", model, pictures, "--adapt", "magic"], "--adapt: 'magic' is unknown; there is tent"),
+        (["predict", model, pictures, "--adapt", "magic"], "--adapt: 'magic' is unknown; there is tent, eata, t3a"),
         (["save", tmp_path, "--format", "pickle"], "--format: 'pickle' is unknown; there are safetensors, torchscript"),
         (["save", tmp_path], "is not the folder of a run"),
         (["save-node", tmp_path], "is no saved model"),
@@ -202,8 +202,30 @@ def test_where_tent_cannot_be_had(model: Path, pictures: Path, tmp_path: Path) -
     assert "this network has no BatchNorm" in told(model_of(tmp_path / "cnn", "cnn"))
     assert "this network has no BatchNorm" in told(model_of(tmp_path / "group", "cnn_bn", "model.bn=group"))
     assert "bn=freeze" in told(model_of(tmp_path / "freeze", "cnn_bn", "model.bn=freeze"))
+    assert "is frozen (model.freeze)" in told(model_of(tmp_path / "norm", "cnn_bn", "model.freeze=norm"))
     one = refusal_of(ConfigError, predicting.predict, model, [pictures / "0" / "0.png"], adapt="tent")
     assert "needs batches of 2 images at least" in one
+
+
+def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp_path: Path) -> None:
+    """T3A of a network without BatchNorm; EATA without Fisher values, which is told, and with those of clean images."""
+    bare = model_of(tmp_path / "cnn", "cnn")
+    found = predicting.predict(bare, [pictures], batch=5, adapt="t3a")
+    built = opening.scorer_of(*saved.read(bare))
+    x = torch.from_numpy(np.stack([images.read(p.path, 32, PLAIN) for p in found.pictures])).permute(0, 3, 1, 2) / 255
+    run = t3a.adjusting(built.model.classifier, built.passed)
+    wanted = torch.cat([run(part) for part in (x[:5], x[5:10], x[10:])]).double().softmax(dim=1).numpy()
+    assert found.probabilities == pytest.approx(wanted, abs=1e-6)
+    assert found.told == ["t3a: 50 supports a class, batches of 5; results depend on the order of the images"]
+    for clean in ([], [pictures / "3"]):
+        found = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean)
+        built = opening.scorer_of(*saved.read(model))
+        adapted = eata.EATA(built.model, built, eata.EATAParams(batch_size=5), [x[4:9]] if clean else None)
+        wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
+        assert found.probabilities == pytest.approx(wanted, abs=1e-6)
+        assert ("no Fisher values" in found.told[0]) == (not clean)
+    told = refusal_of(ConfigError, predicting.predict, model, [pictures], adapt="tent", clean=[pictures])
+    assert told == "--clean: images like those of training are for --adapt eata alone"
 
 
 def test_scores_that_are_none(model: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,7 +270,8 @@ def test_a_personal_method_and_its_clusters_of_styles(run_inline: InlineRun) -> 
 )
 def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) -> None:
     """With one node a domain, the images scored again have the accuracy of the run's last round, of every method."""
-    needs = {"fedbn": "model.name=cnn_bn", "fedicon": "method.classifier_rounds=1", "fedseproto": "train.epochs=2"}
+    needs = dict.fromkeys(("fedbn", "tent", "eata"), "model.name=cnn_bn")
+    needs |= {"fedicon": "method.classifier_rounds=1", "fedseproto": "train.epochs=2"}
     run = run_inline(method=method, rounds=2, nodes=4, set=f"{QUICK} {needs.get(method, '')}".strip())
     sight = views.look(reading.read(run.folder), None, None)
     assert {domain: view.accuracy for domain, view in sight.views.items()} == run.results["final"]

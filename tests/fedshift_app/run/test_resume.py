@@ -44,6 +44,9 @@ PRIVATE = {
     "fedrep": "",
     "fdse": "",
     "fedsr": "",
+    "fedpall": "",
+    "fedmd": "method.public_epochs=1 method.first_epochs=1",
+    "fedthe": "",
 }
 
 

@@ -1,0 +1,172 @@
+"""EATA: entropy minimisation on few samples, without forgetting [Niu et al., 2022].
+
+Paper: "Efficient Test-Time Model Adaptation without Forgetting", Shuaicheng Niu, Jiaxiang Wu, Yifan Zhang, Yaofo Chen,
+Shijian Zheng, Peilin Zhao, Mingkui Tan, ICML 2022; https://arxiv.org/abs/2204.02610. Reference code: mr-eggplant/EATA
+at commit f739b36.
+
+As Tent, but a step is made of those samples alone whose prediction is sure enough (Eq. 3) and unlike the mean one so
+far (Eqs 4 and 5), the sure ones weighing more, and scale and shift are held to where they began, the more the more
+predictions of clean images depend on them (Eqs 8 and 9).
+
+Symbols: H_i entropy of the prediction p_i, E_0 its margin, m the moving mean of predictions that counted, theta scale
+and shift of all BatchNorm, theta^0 where they began, F Fisher values, beta the weight.
+
+Deviations: (1) clean images are the node's own training images, of which the paper has 2,000 of the test domain's
+source; (2) dropout is off, where the code leaves the network in training mode; (3) frozen BatchNorm stays as it is.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from clients.adapt.batchnorm import adaptable, entropy
+from clients.adapt.stream import LEAST, Predictor, Stream, StreamParams
+from clients.training import optimizers, statistics
+from fedshift_wire.params import BatchSize
+from fedshift_wire.seeding import generator
+
+if TYPE_CHECKING:
+    from clients.base import DomainClient
+
+BATCH = 64  # as in the code
+MARGIN = 0.4  # E_0 over ln C
+KEPT = 0.9  # of the moving mean of predictions, by batch
+
+
+class EATAParams(StreamParams):
+    """Parameters of EATA; the defaults of its code, for ImageNet, but ``redundancy`` is that for ten classes."""
+
+    batch_size: BatchSize = BATCH
+    lr: float = Field(2.5e-4, gt=0)  # of SGD
+    momentum: float = Field(0.9, ge=0, lt=1)
+    #: E_0, in nats; null: 0.4 ln C. FedICON takes 0.4 ln 1000, which is more than ten classes can have: all are sure.
+    margin: float | None = Field(None, gt=0)
+    #: epsilon of Eq. 5, largest cosine with the mean prediction: 0.4 for ten classes, 0.05 for 1,000 (and in FedICON).
+    redundancy: float = Field(0.4, gt=0, le=1)
+    fisher_alpha: float = Field(2000.0, ge=0)  # beta; 0: scale and shift are not held
+    fisher_samples: int = Field(2000, ge=1, le=1_000_000)  # of the node's training images, at most
+
+
+class EATA:
+    """Predicts batch after batch, and adapts the model to what in it is sure and new.
+
+    Args:
+        model: What holds the BatchNorm layers. It is changed.
+        predict: Its logits (B, C) of images, with gradients to its weights.
+        params: Its parameters.
+        clean: Batches of training images (B, 3, H, W), of which Fisher values are taken; None holds nothing (what the
+            paper calls ETA).
+
+    Raises:
+        ConfigError: If there is no BatchNorm with scale and shift, or all of it is frozen.
+    """
+
+    def __init__(
+        self, model: nn.Module, predict: Callable[[Tensor], Tensor], params: EATAParams,
+        clean: Iterable[Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        self._norms = adaptable(model, "eata")
+        self._tuned = [weight for norm in self._norms for weight in norm.parameters()]
+        model.eval().requires_grad_(False)
+        for weight in self._tuned:
+            weight.requires_grad_(True)
+        self._model, self._predict, self._params = model, predict, params
+        self._fisher: Sequence[Tensor] = ()
+        if clean is not None:
+            self._fisher = fisher_values(model, self._norms, predict, clean)
+        self._began = [weight.detach().clone() for weight in self._tuned]
+        self._mean: Tensor | None = None  # m, (C,)
+        self._optimizer = optimizers.sgd(self._tuned, lr=params.lr, momentum=params.momentum)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the logits (B, C) of two images or more, and take a step by those that count."""
+        with torch.enable_grad(), statistics.by_batch(self._model, self._norms):
+            logits = self._predict(images)
+            unsure = entropy(logits)  # B
+            margin = self._params.margin or MARGIN * math.log(logits.shape[1])
+            counts = self._choose(unsure.detach(), logits.detach().softmax(dim=1), margin)
+            if counts.any():
+                weight = torch.exp(margin - unsure.detach())
+                loss = (weight * unsure)[counts].mean() + self._held()
+                self._optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._optimizer.step()
+        return logits.detach()
+
+    def _choose(self, unsure: Tensor, predicted: Tensor, margin: float) -> Tensor:
+        """Return which samples count, (B,), and move the mean prediction on by them."""
+        counts = unsure < margin
+        if self._mean is not None:
+            alike = F.cosine_similarity(self._mean[None], predicted, dim=1)
+            counts &= alike.abs() < self._params.redundancy
+        if counts.any():
+            new = predicted[counts].mean(dim=0)
+            self._mean = new if self._mean is None else KEPT * self._mean + (1 - KEPT) * new
+        return counts
+
+    def _held(self) -> Tensor | float:
+        """Return beta times the sum of F (theta - theta^0)^2."""
+        terms = (
+            (fisher * (weight - began).square()).sum()
+            for fisher, weight, began in zip(self._fisher, self._tuned, self._began, strict=bool(self._fisher))
+        )
+        return self._params.fisher_alpha * sum(terms)
+
+
+def fisher_values(
+    model: nn.Module, norms: Sequence[_BatchNorm], predict: Callable[[Tensor], Tensor], batches: Iterable[Tensor]
+) -> list[Tensor]:
+    r"""Return how much predictions depend on each scale and shift.
+
+    .. math:: F=\frac1B\sum_b\Big(\nabla_\theta\frac1{|b|}\sum_{i\in b}\mathrm{CE}(l_i,\arg\max_k l_{ik})\Big)^2
+
+    Args:
+        model: The network, whose scales and shifts take gradients.
+        norms: Its BatchNorm layers that adapt; each normalises by the batch.
+        predict: Logits (B, C) of images.
+        batches: b, images (B, 3, H, W).
+
+    Returns:
+        One tensor for each weight, in the order of the layers.
+    """
+    tuned = [weight for norm in norms for weight in norm.parameters()]
+    sums = [torch.zeros_like(weight) for weight in tuned]
+    number = 0
+    for x in batches:
+        with torch.enable_grad(), statistics.by_batch(model, norms):
+            logits = predict(x)
+            loss = F.cross_entropy(logits, logits.detach().argmax(dim=1))
+            slopes = torch.autograd.grad(loss, tuned, allow_unused=True)
+        for total, slope in zip(sums, slopes, strict=True):
+            if slope is not None:
+                total += slope.square()
+        number += 1
+    return [total / max(number, 1) for total in sums]
+
+
+class EATAAdaptation(Stream):
+    """EATA ahead of a score, its Fisher values from the node's own training images."""
+
+    params_model = EATAParams
+    params: EATAParams
+    name = "eata"
+    of_batchnorm = True
+    tunes_encoder = True
+
+    def predictor(self, client: "DomainClient", own: Predictor) -> Predictor:
+        """Return EATA on the client's model; a node with one image has nothing to take Fisher values of."""
+        held, most = client.train_set, self.params.fisher_samples
+        if most < len(held):  # the same in all rounds
+            order = generator(client.setup.seed, "eata-fisher", client.setup.index).permutation(len(held))
+            held = held.select(np.sort(order[:most]))
+        clean = None
+        if self.params.fisher_alpha > 0 and len(held) >= LEAST:
+            clean = (x for x, _ in client.plain_batches(held, LEAST, self.params.batch_size))
+        return EATA(client.model, own, self.params, clean)

@@ -1,0 +1,108 @@
+"""Adaptations that predict a test set as a stream: batch after batch, each changed by those before it.
+
+Results depend on the order of the images and on the size of the batches, so both are part of the protocol: images come
+in the order of the test set unless ``order`` says otherwise, and ``batch_size`` at a time. Each test set begins anew.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.adapt.base import Adaptation, Places
+from clients.adapt.batchnorm import adaptable
+from clients.adapt.finetune import Finetune, FinetuneParams
+from clients.models.networks import SplitModel
+from clients.training.settings import ModelConfig
+from datasets.base import ImageSet
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import BatchSize, Params, Rounds
+
+if TYPE_CHECKING:
+    from clients.base import DomainClient
+
+Predictor = Callable[[Tensor], Tensor]
+LEAST = 2  # images of a batch, if there are so many: BatchNorm has no variance over one
+
+
+class StreamParams(Params):
+    """What all of them have."""
+
+    batch_size: BatchSize = 64
+    #: test: as the test set has them; shuffled: drawn for node and round.
+    order: Literal["test", "shuffled"] = "test"
+    #: Local epochs that the node trains the received model for before it adapts, as ``adapt.name=finetune`` does; null:
+    #: none. Not done to a model that local training has just left.
+    ft_epochs: Rounds | None = None
+
+
+class Stream(Adaptation):
+    """Predicts each image once, in the pass that its batch adapts by."""
+
+    params_model = StreamParams
+    params: StreamParams
+    #: Its name in a configuration.
+    name: ClassVar[str]
+    #: Whether it adapts BatchNorm.
+    of_batchnorm: ClassVar[bool] = False
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self._finetune = Finetune(FinetuneParams(epochs=self.params.ft_epochs))
+        self._logits = torch.zeros(0, 0)
+        self._next = 0
+
+    def check_model(self, model: SplitModel, config: ModelConfig) -> None:
+        """Refuse a network without BatchNorm that may change, where that is adapted."""
+        if not self.of_batchnorm:
+            return
+        who = f"adapt.name={self.name}"
+        if config.bn == "freeze":
+            raise ConfigError(f"{who} adapts BatchNorm, and model.bn=freeze keeps it as it is; t3a needs none")
+        adaptable(model, who, f"the network {config.name}")
+
+    def received(self, client: "DomainClient") -> None:
+        """Forget the tuned copy of other weights."""
+        self._finetune.received(client)
+
+    def predictor(self, client: "DomainClient", own: Predictor) -> Predictor:
+        """Return what predicts batch after batch and adapts by each, at its beginning.
+
+        Args:
+            client: Its model may be changed.
+            own: How the method classifies images (B, 3, H, W): logits (B, C).
+        """
+        raise NotImplementedError
+
+    def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
+        """Predict all images (N, H, W, 3), then have them scored by what was predicted."""
+        if self.params.ft_epochs is not None and not client.trained_here:
+            for _ in self._finetune.adapt(client, images):
+                pass
+        own = functools.partial(type(client).predict, client)
+        client.model.eval()
+        if self.of_batchnorm and len(images) < LEAST:  # nothing to adapt by
+            run: Predictor = torch.no_grad()(own)
+        else:
+            run = self.predictor(client, own)
+        order = np.arange(len(images))
+        if self.params.order == "shuffled":
+            rng = client.torch_rng("adapt-order", client.server_round)
+            order = torch.randperm(len(images), generator=rng).numpy()
+            images = images[order]
+        unlabelled = ImageSet(images, np.zeros(len(images), dtype=np.int64))
+        batches = client.plain_batches(unlabelled, LEAST, self.params.batch_size)
+        predicted = torch.cat([run(x) for x, _ in batches])  # N x C
+        self._logits, self._next = torch.empty_like(predicted), 0
+        self._logits[torch.from_numpy(order).to(predicted.device)] = predicted
+        yield np.arange(len(images))
+
+    def predict(self, client: "DomainClient", x: Tensor) -> Tensor:
+        """Return what was predicted, (B, C), of the next images; after the last comes the first."""
+        places = (self._next + torch.arange(len(x), device=self._logits.device)) % len(self._logits)
+        self._next = (self._next + len(x)) % len(self._logits)
+        return self._logits[places]

@@ -1,0 +1,127 @@
+"""T3A: a classifier that is adjusted at test time [Iwasawa & Matsuo, 2021].
+
+Paper: "Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization", Yusuke Iwasawa, Yutaka
+Matsuo, NeurIPS 2021. Reference code: matsuolab/T3A at commit ff8cde5.
+
+Each class has a set of supports, which begins with its row of the classifier's weights. The features of a batch join
+the classes that the classifier predicts; of each class those of the lowest entropies stay, M at most. An image is
+predicted by the inner products of its features with the mean direction of each class's supports, its own among them.
+No weight changes and nothing is differentiated: it needs no BatchNorm.
+
+Deviations: (1) M = all is a setting of its own (the code's for it, -1, drops the least sure support of each class at
+each batch); (2) where a method classifies in a way of its own (``predict``), that says the class and the entropy.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.adapt.batchnorm import entropy
+from clients.adapt.stream import Predictor, Stream, StreamParams
+from clients.models.networks import SplitModel, before_last
+from clients.training.settings import ModelConfig
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import BatchSize
+
+if TYPE_CHECKING:
+    from clients.base import DomainClient
+
+BATCH = 32  # as in the code
+
+
+class T3AParams(StreamParams):
+    """Parameters of T3A."""
+
+    batch_size: BatchSize = BATCH
+    #: M, supports of a class at most; null: all. The paper chooses of 1, 5, 20, 50, 100 and all; FedICON takes 50.
+    supports: int | None = Field(50, ge=1, le=1_000_000)
+
+
+class T3A:
+    """Predicts batch after batch, and lets each adjust the classifier.
+
+    Args:
+        classifier: Its linear layer, of weights (C, E); it is not changed.
+        supports: M, or None for all.
+    """
+
+    def __init__(self, classifier: nn.Linear, supports: int | None = 50) -> None:
+        rows = classifier.weight.detach().float()
+        bias = None if classifier.bias is None else classifier.bias.detach().float()
+        logits = F.linear(rows, rows, bias)
+        self._most, self._classes = supports, len(rows)
+        self._supports, self._labels, self._entropies = rows, logits.argmax(dim=1), entropy(logits)
+
+    def __call__(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Return the adjusted logits (B, C).
+
+        Args:
+            features: What the linear layer is given, (B, E).
+            logits: How the batch is classified without adjustment, (B, C).
+        """
+        self._supports = torch.cat((self._supports, features))
+        self._labels = torch.cat((self._labels, logits.argmax(dim=1)))
+        self._entropies = torch.cat((self._entropies, entropy(logits)))
+        if self._most is not None:
+            self._keep_surest(self._most)
+        sums = features.new_zeros(self._classes, features.shape[1])
+        sums.index_add_(0, self._labels, F.normalize(self._supports, dim=1))
+        return features @ F.normalize(sums, dim=1).T
+
+    def _keep_surest(self, most: int) -> None:
+        order = torch.argsort(self._entropies, stable=True)
+        kept = torch.cat([order[self._labels[order] == k][:most] for k in range(self._classes)])
+        self._supports, self._labels, self._entropies = (
+            column[kept] for column in (self._supports, self._labels, self._entropies)
+        )
+
+
+def adjusting(
+    classifier: nn.Linear, encode: Callable[[Tensor], tuple[Tensor, Tensor]], classify: Predictor | None = None,
+    supports: int | None = 50,
+) -> Predictor:  # fmt: skip
+    """Return what predicts images (B, 3, H, W) batch after batch, adjusted by each.
+
+    Args:
+        classifier: Of the network; what it has before its linear layer stays.
+        encode: Features (B, D) and logits (B, C) of images.
+        classify: Their logits, where these are others.
+        supports: M, or None for all.
+    """
+    adjusted = T3A(classifier, supports)
+
+    @torch.no_grad()
+    def run(x: Tensor) -> Tensor:
+        features, logits = encode(x)
+        return adjusted(before_last(classifier, features), logits if classify is None else classify(x))
+
+    return run
+
+
+class T3AAdaptation(Stream):
+    """T3A ahead of a score."""
+
+    params_model = T3AParams
+    params: T3AParams
+    name = "t3a"
+
+    def check_model(self, model: SplitModel, config: ModelConfig) -> None:
+        """Refuse a classifier that does not end in a linear layer."""
+        classifier: nn.Module = model.classifier
+        if not isinstance(classifier, nn.Linear):
+            kind = type(classifier).__name__
+            raise ConfigError(
+                f"adapt.name=t3a adjusts a linear classifier; that of the network {config.name} is {kind}"
+            )
+
+    def predictor(self, client: "DomainClient", own: Predictor) -> Predictor:
+        """Return T3A on the client's encoder and classifier."""
+        from clients.base import DomainClient  # which imports adaptations
+
+        classify = None if type(client).predict is DomainClient.predict else client.as_scored(own)
+        encode = client.as_scored(client.forward)
+        return adjusting(client.model.classifier, encode, classify, self.params.supports)

@@ -1,0 +1,129 @@
+"""FedMD client [Li & Wang, 2019].
+
+Paper: "FedMD: Heterogenous Federated Learning via Model Distillation", Daliang Li, Junpu Wang, NeurIPS 2019 workshop;
+https://arxiv.org/abs/1910.03581 (algorithm 1). Reference code: diogenes0319/FedMD_clean at commit ab7a07b
+(``FedMD.py``).
+
+Symbols: D_0 the public set, a window of it in each round, f_n(x) the class scores (logits) of node n, f~ their mean.
+
+In a node's first round: its network learns D_0, then the node's own images (transfer learning). From its second on:
+it digests f~, which the server made of what nodes contributed at the end of the round before, then revisits its own
+images. At the end of each round it contributes its scores of the next round's window.
+
+Deviations: (1) numbers of epochs are fixed, the code ends the first two by accuracy on test images; (2) each round
+takes the next window of an order that is drawn once, the code draws anew; (3) optimiser, rate and weight decay are the
+experiment's, and start anew in each phase.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from clients.base import DomainClient, Phase
+from clients.losses import fedmd as terms_of_fedmd
+from clients.models.networks import SplitModel
+from clients.training.batches import Batch
+from clients.training.settings import ModelConfig
+from clients.training.tools import MODEL_PART
+from datasets.base import ImageSet
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import MOST_ROUNDS
+from fedshift_wire.errors import FedShiftError
+from fedshift_wire.params import BatchSize, Params, Rounds
+
+
+class FedMDParams(Params):
+    """The node's side of FedMD."""
+
+    public_epochs: int = Field(20, ge=0, le=MOST_ROUNDS)  # on the public set's labels, before all else; 0: none
+    first_epochs: Rounds | None = 25  # on its own images right after; null: train.epochs
+    digest_epochs: int = Field(1, ge=0, le=MOST_ROUNDS)  # 0: nothing travels, each node trains alone
+    digest_batch: BatchSize = 256
+    digest_lr: float | None = Field(None, gt=0)  # null: train.lr
+    lambda_digest: float = Field(1.0, gt=0)  # factor of the mean absolute difference, which plain SGD needs larger
+
+
+class FedMDClient(DomainClient):
+    """Digests the mean scores on public images, revisits its own; contributes its scores."""
+
+    params_model = FedMDParams
+    heterogeneous = True
+    equal_features = False
+    uses_public = True
+    params: FedMDParams
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Keep the whole model on the node."""
+        return frozenset(model.state_dict())
+
+    def start_round(self, server_round: int) -> None:
+        """Read the mean scores and which public images they are of; see whether the node has trained before."""
+        self._consensus = self.tensor("scores") if self.params.digest_epochs else None
+        self._begins = not any(name.startswith(MODEL_PART) for name in self.memory)
+
+    def phases(self, server_round: int) -> list[Phase]:
+        """Return the transfer learning of a node's first round, else digest and revisit."""
+        p, epochs = self.params, self.setup.train.epochs
+        if self._begins:
+            first = [Phase(p.public_epochs, images=self._public)] if p.public_epochs else []
+            return [*first, Phase(epochs if p.first_epochs is None else p.first_epochs, fresh=True)]
+        revisit = Phase(epochs, fresh=True)
+        if self._consensus is None:
+            return [revisit]
+        window = self._window(*self.knowledge["window"].tolist())
+        if self._consensus.shape != (len(window), self.model.num_classes):
+            raise FedShiftError(
+                f"the server's scores have shape {tuple(self._consensus.shape)}, expected {len(window)} images and "
+                f"{self.model.num_classes} classes"
+            )
+        # In place of its label each image carries its place among the mean scores.
+        placed = ImageSet(window.x, _places(len(window)))
+        digest = Phase(
+            p.digest_epochs, lr=p.digest_lr, views=0, loss=self._digest, images=placed, batch_size=p.digest_batch
+        )
+        return [digest, revisit]
+
+    def _digest(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the distance to the mean scores, weighted."""
+        assert self._consensus is not None
+        distance = terms_of_fedmd.digestion(self.forward(batch.x)[1], self._consensus[batch.y])
+        return {"digest": self.params.lambda_digest * distance}
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the scores of the next round's window, in evaluation mode, not augmented."""
+        if not self.params.digest_epochs:
+            return {}
+        window = self._window(self.told.get("start", 0), self.told.get("stop", len(self._public)))
+        self.model.eval()
+        with torch.inference_mode():
+            scores = torch.cat([self.forward(x)[1] for x, _ in self.plain_batches(window)])
+        return {"scores": scores.cpu().numpy()}
+
+    @property
+    def _public(self) -> ImageSet:
+        assert self.public_set is not None  # ``uses_public``
+        return self.public_set()
+
+    def _window(self, start: object, stop: object) -> ImageSet:
+        """Return public images that the server names, as views.
+
+        Raises:
+            FedShiftError: If there are none such.
+        """
+        public = self._public
+        if not isinstance(start, int) or not isinstance(stop, int) or not 0 <= start < stop <= len(public):
+            raise FedShiftError(
+                f"the server names the public images from {start} to {stop}, this node's copy has {len(public)}"
+            )
+        return ImageSet(public.x[start:stop], public.y[start:stop])
+
+
+@lru_cache(maxsize=8)
+def _places(number: int) -> NDArray[np.int64]:
+    """Return 0, 1, ...; the same array each time, by which a device knows images that it holds already."""
+    return np.arange(number, dtype=np.int64)

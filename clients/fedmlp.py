@@ -1,0 +1,59 @@
+"""FedMLP client [Guo et al., 2024], an approximation.
+
+Paper: "Dynamic Heterogeneous Federated Learning with Multi-Level Prototypes", Shunxin Guo, Hongsong Wang, Xin Geng;
+Pattern Recognition 153 (2024) 110542, https://arxiv.org/abs/2312.09881. Reference code: none found. Of the paper only
+the abstract could be had: it names a regulariser of prototypes, one of semantic prototypes and one between tasks that
+change in time. What follows is a reading of the first two; the data here do not change, so there is no third.
+
+Symbols: z features, P global prototypes, S semantic ones (``clients.losses.fedmlp``), tau temperature.
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.losses import fedmlp as terms_of_fedmlp
+from clients.losses.fedproto import prototype_distance
+from clients.training.batches import Batch
+from clients.training.prototypes import ProtoSource, PrototypeClient, by_class
+from fedshift_wire.params import Params
+
+
+class FedMLPParams(Params):
+    """The node's side of FedMLP; all values are choices. Both weights 0: FedAvg."""
+
+    lambda_proto: float = Field(1.0, ge=0)
+    lambda_semantic: float = Field(1.0, ge=0)
+    tau: float = Field(0.5, gt=0)
+    proto_source: ProtoSource = "after_training"
+
+
+class FedMLPClient(PrototypeClient):
+    """Cross-entropy + lambda_proto ||z - P^y||^2 / D + lambda_semantic ||z - S^y||^2 / D; contributes prototypes."""
+
+    params_model = FedMLPParams
+    params: FedMLPParams
+
+    def start_round(self, server_round: int) -> None:
+        """Read the global prototypes and make the semantic ones."""
+        self._global = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
+        if self._global is not None:
+            self._semantic = terms_of_fedmlp.semantic_prototypes(*self._global, self.params.tau)  # C x D
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms, weighted; without global prototypes cross-entropy alone."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        self.gather(features, batch.y)
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        if self._global is None:
+            return terms
+        prototypes, present = self._global
+        for name, weight, targets in (
+            ("proto", p.lambda_proto, prototypes),
+            ("semantic", p.lambda_semantic, self._semantic),
+        ):
+            if weight > 0:
+                distance = prototype_distance(features, batch.y, targets, present, reduction="mse_mean")
+                terms[name] = weight * distance
+        return terms

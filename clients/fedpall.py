@@ -1,0 +1,127 @@
+"""FedPall client [Zhang et al., 2025].
+
+Paper: "FedPall: Prototype-based Adversarial and Collaborative Learning for Federated Learning with Feature Drift",
+Yong Zhang, Feng Liang, Guanghu Yuan, Min Yang, Chengming Li, Xiping Hu, ICCV 2025; https://arxiv.org/abs/2507.04781.
+Reference code: DistriAI/FedPall, commit e08e675 (``exps/update.py``, ``update_weights_ours_debug``).
+
+Symbols: z features, G global prototypes, A the amplifier, which tells of which node a feature is, tau temperature.
+
+The whole model stays on the node; its classifier is replaced by the server's at the beginning of a round. L = CE +
+lambda_adv KL(uniform || A(z)) + lambda_con contrast of z with G.
+
+Deviations: (1) prototypes and sent features are those of the model in evaluation mode (the code: training mode);
+(2) the contrast has cosines above and below (``contrast``); (3) at most ``most_features`` images' features travel.
+"""
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from clients import heads, losses
+from clients.base import DomainClient
+from clients.losses import fedpall as terms_of_fedpall
+from clients.models.networks import SplitModel
+from clients.training.batches import Batch
+from clients.training.prototypes import by_class, contribution
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import Params
+from fedshift_wire.seeding import generator
+
+AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
+MOST = 10_000  # features of a round, as the server takes them
+
+
+class FedPallParams(Params):
+    """The node's side of FedPall."""
+
+    lambda_adv: float = Field(0.1, ge=0)  # of the amplifier's confusion; 0 turns it off
+    lambda_con: float = Field(0.1, ge=0)  # of the contrast with global prototypes; 0 turns it off
+    take: float = Field(1.0, ge=0, le=1)  # share of the server's classifier in the node's at the beginning of a round
+    tau: float = Field(3.0, gt=0)
+    contrast: terms_of_fedpall.Contrast = "cosine"
+    #: A node's share of its own features in what it sends is drawn within these, one for a round.
+    mix_from: float = Field(0.8, ge=0, le=1)
+    mix_to: float = Field(1.0, ge=0, le=1)
+    kept: float = Field(0.9, gt=0, le=1)  # share of the dimensions that is sent; the others, drawn by round, are 0
+    most_features: int = Field(MOST, ge=1, le=MOST)  # images whose features a node sends in a round, at most
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "FedPallParams":
+        if self.mix_from > self.mix_to:
+            raise ValueError(f"mix_from must not exceed mix_to={self.mix_to}, found {self.mix_from}")
+        return self
+
+
+class FedPallClient(DomainClient):
+    """Cross-entropy, against the amplifier, towards the global prototypes; contributes prototypes and features."""
+
+    params_model = FedPallParams
+    heterogeneous = True
+    params: FedPallParams
+
+    @classmethod
+    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse a classifier of two layers: the server trains one linear layer."""
+        assert isinstance(params, FedPallParams)
+        if params.take > 0 and model.head != "linear":
+            raise ConfigError(f"method fedpall needs model.head=linear, found {model.head}: the server trains that one")
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+        """Return the names of everything."""
+        return frozenset(model.state_dict())
+
+    def start_round(self, server_round: int) -> None:
+        """Put the server's classifier into the model, and read amplifier and prototypes."""
+        p, own = self.params, self.model.classifier.state_dict()
+        sent = heads.sent_head(self) if p.take > 0 else {}
+        heads.put(self.model.classifier, {name: (1 - p.take) * own[name] + p.take * new for name, new in sent.items()})
+        self._amplifier = {
+            name.removeprefix(AMPLIFIER): torch.from_numpy(array.copy()).to(self.setup.device)
+            for name, array in self.knowledge.items()
+            if name.startswith(AMPLIFIER)
+        }
+        self._prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms, weighted; the contrast from round 2 on."""
+        p = self.params
+        z, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        if p.lambda_adv > 0 and self._amplifier:
+            told = terms_of_fedpall.amplifier(z, self._amplifier)
+            terms["adv"] = p.lambda_adv * terms_of_fedpall.confusion(told)
+        if p.lambda_con > 0 and self._prototypes is not None:
+            near = terms_of_fedpall.collaboration(z, batch.y, *self._prototypes, p.tau, p.contrast)
+            terms["con"] = p.lambda_con * near
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute class prototypes, and mixed and masked features."""
+        p = self.params
+        if p.lambda_adv == p.lambda_con == p.take == 0:
+            return {}
+        found = contribution(*self.class_prototypes())
+        return found | self._mixed(server_round) if p.lambda_adv > 0 or p.take > 0 else found
+
+    def _mixed(self, server_round: int) -> Arrays:
+        """Return features (P, D), mixed with the global prototypes of their classes and masked, and labels (P,)."""
+        p, held = self.params, self.train_set
+        rng = generator(self.setup.seed, "fedpall-mix", self.setup.index, server_round)
+        if p.most_features < len(held):
+            held = held.select(np.sort(rng.permutation(len(held))[: p.most_features]))
+        self.model.eval()
+        with torch.inference_mode():
+            z = torch.cat([self.forward(x)[0] for x, _ in self.plain_batches(held)])  # P x D
+        share = np.float32(round(rng.uniform(p.mix_from, p.mix_to), 2))
+        mask = np.zeros(z.shape[1], np.float32)
+        mask[rng.permutation(len(mask))[: int(len(mask) * p.kept)]] = 1
+        features = z.cpu().numpy()
+        if self._prototypes is not None:
+            prototypes, present = (tensor.cpu().numpy() for tensor in self._prototypes)
+            own = np.where(present[held.y], share, np.float32(1))[:, None]  # a class without a prototype: as it is
+            features = own * features + (1 - own) * prototypes[held.y]
+        return {"features": features * mask, "labels": held.y.astype(np.int64)}

@@ -1,0 +1,103 @@
+"""FedPLVM client [Wang et al., 2024].
+
+Paper: "Taming Cross-Domain Representation Variance in Federated Prototype Learning with Heterogeneous Data Domains",
+Lei Wang, Jieming Bian, Letian Zhang, Chen Chen, Jie Xu; NeurIPS 2024, https://arxiv.org/abs/2403.09048.
+Reference code: TriStonesWang/FedPLVM at commit 867b5f1 (``utils/update.py``, ``utils/util.py``).
+
+Symbols: z features, v_n^kj prototype j of class k of this node, P^k global cluster prototypes of class k, tau
+temperature, alpha sparsity, lambda the weight of both terms.
+
+Deviations: (1) cosines below 1e-6 count as 1e-6 (the code's root of a negative cosine is no number); (2) samples whose
+class has no prototype are left out of both means; (3) a last batch that is not full is trained on, and its images are
+in the prototypes; (4) of a class with more images than ``most_images`` a sample is clustered.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.base import DomainClient
+from clients.losses import fedplvm as terms_of_fedplvm
+from clients.training.batches import Batch
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.clustering import finch_groups
+from fedshift_wire.params import Params
+from fedshift_wire.seeding import generator
+
+
+class FedPLVMParams(Params):
+    """The node's side of FedPLVM; values are those of its code."""
+
+    lambda_proto: float = Field(100.0, ge=0)  # lambda; 0 is FedAvg
+    alpha: float = Field(0.25, gt=0, le=1)
+    tau: float = Field(0.07, gt=0)
+    use_contrast: bool = True  # L_con
+    use_correction: bool = True  # L_cor
+    cluster_locally: bool = True  # false: one prototype of a class, its mean
+    most_images: int = Field(5000, ge=3, le=10_000)  # of a class that are compared with each other
+
+
+class FedPLVMClient(DomainClient):
+    """Cross-entropy + lambda (L_con + L_cor); contributes several prototypes of each class."""
+
+    params_model = FedPLVMParams
+    params: FedPLVMParams
+
+    def start_round(self, server_round: int) -> None:
+        """Read the global cluster prototypes and average them by class."""
+        self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")  # P x D, P
+        if self._prototypes is not None and self._labels is not None:
+            means, counts = losses.class_means(self._prototypes, self._labels, self.model.num_classes)
+            self._means, self._present = means, counts > 0
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms, weighted; without prototypes (round 1) cross-entropy alone."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        if p.lambda_proto == 0 or self._prototypes is None or self._labels is None:
+            return terms
+        if p.use_contrast:
+            contrast = terms_of_fedplvm.sparse_contrast(
+                features, batch.y, self._prototypes, self._labels, p.tau, p.alpha
+            )
+            terms["sparse"] = p.lambda_proto * contrast
+        if p.use_correction:
+            turned = terms_of_fedplvm.correction(features, batch.y, self._means, self._present)
+            terms["correct"] = p.lambda_proto * turned
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the means of the clusters of each class's features, of the trained model in evaluation mode."""
+        if self.params.lambda_proto == 0:
+            return {}
+        z, y = self._features(), self.train_set.y
+        rng = generator(self.setup.seed, "fedplvm-images", self.setup.index, server_round)
+        means: list[NDArray[np.float32]] = []
+        labels: list[int] = []
+        counts: list[int] = []
+        for k in np.unique(y).tolist():
+            members = z[self._some(np.flatnonzero(y == k), rng)]  # images x D
+            whole = [np.arange(len(members))]
+            for cluster in finch_groups(members, early_exit=False) if self.params.cluster_locally else whole:
+                means.append(members[cluster].mean(axis=0, dtype=np.float64).astype(np.float32))
+                labels.append(k)
+                counts.append(len(cluster))
+        return {"prototypes": np.stack(means), "labels": np.array(labels), "counts": np.array(counts)}
+
+    def _features(self) -> NDArray[np.float32]:
+        """Return the features (N, D) of all training images, not augmented."""
+        self.model.eval()
+        with torch.inference_mode():
+            found = [self.forward(x)[0] for x, _ in self.plain_batches(self.train_set)]
+            return torch.cat(found).cpu().numpy()
+
+    def _some(self, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the images of a class that are clustered: all, or a sample of ``most_images``."""
+        most = self.params.most_images
+        if not self.params.cluster_locally or len(places) <= most:
+            return places
+        return np.sort(rng.choice(places, most, replace=False))

@@ -1,0 +1,84 @@
+"""FedRCL client [Seo et al., 2024].
+
+Paper: "Relaxed Contrastive Learning for Federated Learning", Seonguk Seo, Jinkyu Kim, Geeho Kim, Bohyung Han;
+CVPR 2024, https://arxiv.org/abs/2401.04928. Reference code: skynbe/FedRCL at commit 378beb4
+(``clients/rcl_client.py``, ``utils/loss.py``, ``configs/client/fedrcl.yaml``).
+
+Symbols: f^l features of level l, before the activation that ends it and pooled; tau temperature.
+
+Deviations: (1) the levels are those that the network has: five of a ResNet as in the code, three of the two-layer CNN;
+(2) the rest of the training (learning rate, its decay, weight decay) is the experiment's.
+"""
+
+from collections.abc import Callable
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from clients import losses
+from clients.base import DomainClient
+from clients.losses import fedrcl as terms_of_fedrcl
+from clients.models.levels import level_features, levels_of
+from clients.models.networks import Blueprint, SplitModel
+from clients.training.batches import Batch
+from fedshift_wire.params import Params
+
+
+class FedRCLParams(Params):
+    """The node's side of FedRCL; values are those of its code. Both weights 0: FedAvg."""
+
+    lambda_scl: float = Field(1.0, ge=0)  # weight of the contrast
+    lambda_penalty: float = Field(1.0, ge=0)  # weight of the divergence penalty
+    tau: float = Field(0.05, gt=0)
+    threshold: float = Field(0.7, ge=-1, le=1)  # of the penalty
+    negatives: int = Field(2, ge=1, le=10_000)
+    levels: Literal["all", "last"] = "all"
+    feature_relu: bool = False  # true: what the activation gives, not what it is given
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a term of its own."""
+        return self.lambda_scl > 0 or self.lambda_penalty > 0
+
+
+class FedRCLClient(DomainClient):
+    """Cross-entropy, and over the network's feature levels the mean of a hard contrast and a divergence penalty."""
+
+    params_model = FedRCLParams
+    params: FedRCLParams
+
+    @classmethod
+    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+        """Build the model as it is.
+
+        Raises:
+            ConfigError: If it does not tell its levels.
+        """
+        model = super().build_model(plan, params)
+        if cast(FedRCLParams, params).active:
+            levels_of(model.encoder, f"method=fedrcl with model.name={plan.config.name}")
+        return model
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms, weighted."""
+        p = self.params
+        if not p.active:
+            return super().loss(batch)
+        levels = levels_of(self.model.encoder, "method=fedrcl")
+        with level_features(levels if p.levels == "all" else levels[-1:]) as found:
+            _, logits = self.forward(batch.x)
+        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        cosines = [terms_of_fedrcl.cosines(f.relu() if p.feature_relu else f) for f in found]
+        if p.lambda_scl > 0:
+            contrast = _mean(lambda s: terms_of_fedrcl.hard_contrast(s, batch.y, p.tau, p.negatives), cosines)
+            terms["scl"] = p.lambda_scl * contrast
+        if p.lambda_penalty > 0:
+            penalty = _mean(lambda s: terms_of_fedrcl.divergence_penalty(s, batch.y, p.tau, p.threshold), cosines)
+            terms["penalty"] = p.lambda_penalty * penalty
+        return terms
+
+
+def _mean(term: Callable[[Tensor], Tensor], cosines: list[Tensor]) -> Tensor:
+    return torch.stack([term(s) for s in cosines]).mean()

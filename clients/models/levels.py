@@ -1,0 +1,79 @@
+"""The feature levels of a network: what the activation at the end of each stage is given."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clients.models.stages import pooled
+from fedshift_wire.errors import ConfigError
+
+
+def feature_levels(encoder: nn.Module) -> tuple[nn.Module, ...] | None:
+    """Return the activations whose inputs are the levels, in their order; None where an encoder does not tell.
+
+    An encoder with a method ``feature_levels`` says itself. A row of layers has one up to each max-pooling, the last
+    before it, and each that comes after the last pooling.
+    """
+    own = getattr(encoder, "feature_levels", None)
+    if own is not None:
+        found: tuple[nn.Module, ...] | None = own()
+        return found
+    if not isinstance(encoder, nn.Sequential):
+        return None
+    levels: list[nn.Module] = []
+    waiting: list[nn.Module] = []
+    for layer in encoder:
+        if isinstance(layer, nn.ReLU):
+            waiting.append(layer)
+        elif isinstance(layer, nn.MaxPool2d):
+            levels, waiting = [*levels, *waiting[-1:]], []
+    return (*levels, *waiting) or None
+
+
+def levels_of(encoder: nn.Module, who: str) -> tuple[nn.Module, ...]:
+    """As :func:`feature_levels`, for a method that needs them.
+
+    Args:
+        encoder: The encoder.
+        who: Which method with which network, for the message.
+
+    Raises:
+        ConfigError: If the encoder does not tell.
+    """
+    levels = feature_levels(encoder)
+    if levels is None:
+        raise ConfigError(
+            f"{who}: the network does not tell its feature levels; allowed are a row of layers with nn.ReLU and "
+            "max-pooling (cnn, cnn_bn, cnn2, cnn3), resnet10, resnet18, torchvision's ResNets, or an encoder with the "
+            "method feature_levels"
+        )
+    return levels
+
+
+@contextmanager
+def level_features(levels: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Gather the levels of the passes that are made inside; the last pass counts.
+
+    Yields:
+        A list, filled by a pass: of each level the features (B, D) in float32, maps pooled (:func:`pooled`).
+    """
+    found: list[Tensor] = []
+    seen: dict[int, Tensor] = {}
+
+    def look(place: int) -> Any:
+        def hook(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            # Anew where the activation writes over what it is given; a layer that is used twice counts the last time.
+            seen[place] = pooled(given[0], torch.float32) if given[0].ndim == 4 else given[0].clone().float()
+            found[:] = [seen[at] for at in sorted(seen)]
+
+        return hook
+
+    hooks = [level.register_forward_pre_hook(look(place)) for place, level in enumerate(levels)]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

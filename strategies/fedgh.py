@@ -1,0 +1,109 @@
+r"""FedGH strategy [Yi et al., 2023].
+
+Paper: "FedGH: Heterogeneous Federated Learning with Generalized Global Header", Liping Yi, Gang Wang, Xiaoguang Liu,
+Zhuan Shi, Han Yu; ACM Multimedia 2023, https://arxiv.org/abs/2303.13137. Reference code: LipingYi/FedGH at commit
+ff50ac0 (``FLHetero/FedGH.py``, from "aggregate" on).
+
+Symbols: p_n^k prototype of node n and class k, psi = (W, b) the global head.
+
+    psi <- psi - eta dCE(W p_n^k + b, k)/dpsi, over all (p_n^k, k) of a round
+
+Deviations: (1) the code's loop steps the optimiser of a node's network, so its head never changes, and its gradients
+add up as they are never set to 0: here the head has a step of its own, plain SGD at ``server_lr``; (2) prototypes come
+in random order (the code: node by node); (3) rows of classes that no node of a round holds stay as they are: the loss
+would push them down.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import MOST_BATCH
+from fedshift_wire.names import HEAD
+from fedshift_wire.params import Params, Rounds
+from fedshift_wire.seeding import generator
+from strategies.federation.updates import Update
+from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototypes import as_kept, minibatches, stack_prototypes, uploaded
+
+Floats = NDArray[np.float64]
+CLIP = 50.0  # longest gradient of a step, as in the code
+
+
+class FedGHServerParams(Params):
+    """The server's side of FedGH."""
+
+    server_epochs: Rounds = 1  # over all prototypes of a round
+    server_lr: float = Field(0.01, gt=0)
+    server_batch: int = Field(1, ge=1, le=MOST_BATCH)  # prototypes of a step
+
+
+class FedGHStrategy(PrototypeStrategy):
+    """Trains a head for all nodes on their class prototypes.
+
+    Knowledge: ``head/weight`` (C, D) and ``head/bias`` (C,), from the end of round 1.
+    """
+
+    params_model = FedGHServerParams
+    params: FedGHServerParams
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Train the head on the prototypes of this round.
+
+        Raises:
+            FederationError: If it comes to numbers that are not finite.
+        """
+        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
+        points, labels = uploaded(p, counts)
+        told, params = self.federation, self.params
+        kept = self.knowledge or initial(told.num_classes, told.feature_dim, generator(told.seed, "fedgh-initial"))
+        weight, bias = (kept[HEAD + name].astype(np.float64) for name in ("weight", "bias"))
+        held = np.isin(np.arange(told.num_classes), labels)
+        rng = generator(told.seed, "fedgh-order", self.server_round)
+        with np.errstate(over="ignore", invalid="ignore"):  # told in one line afterwards
+            for _ in range(params.server_epochs):
+                for some in minibatches(rng, len(labels), params.server_batch):
+                    slopes = softmax_regression(points[some].astype(np.float64), labels[some], weight, bias)[1:]
+                    slope_w, slope_b = cut(slopes[0] * held[:, None], slopes[1] * held, CLIP)
+                    weight, bias = weight - params.server_lr * slope_w, bias - params.server_lr * slope_b
+        self.knowledge = as_kept({HEAD + "weight": weight, HEAD + "bias": bias}, self.server_round, params.server_lr)
+
+
+def initial(classes: int, width: int, rng: np.random.Generator) -> Arrays:
+    """Return a head before its first round, distributed as PyTorch's linear layer, float32."""
+    bound = width**-0.5
+    weight, bias = rng.uniform(-bound, bound, (classes, width)), rng.uniform(-bound, bound, classes)
+    return {HEAD + "weight": weight.astype(np.float32), HEAD + "bias": bias.astype(np.float32)}
+
+
+def softmax_regression(
+    points: Floats, labels: NDArray[np.int64], weight: Floats, bias: Floats
+) -> tuple[float, Floats, Floats]:
+    r"""Return the cross-entropy of a linear head, and its gradients.
+
+    .. math:: \frac{\partial L}{\partial W}=\frac1B\sum_i(\mathrm{softmax}(Wp_i+b)-\mathbf 1_{y_i})p_i^\top
+
+    Args:
+        points: p, (B, D).
+        labels: y, (B,).
+        weight: W, (C, D).
+        bias: b, (C,).
+
+    Returns:
+        The mean over the batch, its gradient with respect to W, (C, D), and to b, (C,).
+    """
+    logits = points @ weight.T + bias  # B x C
+    logits -= logits.max(axis=1, keepdims=True)
+    total = np.exp(logits).sum(axis=1, keepdims=True)
+    own = np.arange(len(weight)) == labels[:, None]
+    loss = float((np.log(total) - logits[own][:, None]).mean())
+    slope = (np.exp(logits) / total - own) / len(labels)  # with respect to the logits
+    return loss, slope.T @ points, slope.sum(axis=0)
+
+
+def cut(weight: Floats, bias: Floats, most: float) -> tuple[Floats, Floats]:
+    """Scale a gradient in two parts down to a norm of ``most`` in all, where it is longer."""
+    norm = float(np.sqrt((weight**2).sum() + (bias**2).sum()))
+    scale = min(most / norm, 1.0) if norm > 0 else 1.0
+    return weight * scale, bias * scale

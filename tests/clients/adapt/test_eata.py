@@ -1,0 +1,150 @@
+"""EATA against numbers that are worked out slowly: Fisher values, which samples count, a step."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from support import Float, as64
+from torch import Tensor, nn
+
+from clients.adapt.eata import EATA, EATAParams, fisher_values
+from clients.models import networks
+from clients.training import statistics
+
+CLASSES, B = 4, 6
+
+
+class Small(nn.Module):
+    """A linear layer, BatchNorm and a linear layer, in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(5, 3), nn.BatchNorm1d(3), nn.Linear(3, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(torch.tanh(self.norm(self.first(x))))
+        return logits
+
+
+def small() -> Small:
+    return networks.initialised(3, "eata", Small).double().eval()
+
+
+def images(seed: int, b: int = B) -> Tensor:
+    return torch.randn(b, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
+
+
+def slow_logits(model: Small, x: Tensor, scale: Float, shift: Float) -> Float:
+    """Return what the network says with other scales and shifts, image by image."""
+    first, last = as64(model.first.weight), as64(model.last.weight)
+    h = np.array([first @ row + as64(model.first.bias) for row in as64(x)])
+    for j in range(h.shape[1]):
+        column = h[:, j].copy()
+        variance = sum((v - column.mean()) ** 2 for v in column) / len(column)
+        h[:, j] = np.tanh(scale[j] * (column - column.mean()) / math.sqrt(variance + model.norm.eps) + shift[j])
+    return np.array([last @ row + as64(model.last.bias) for row in h])
+
+
+def probabilities(logits: Float) -> Float:
+    return np.array([[math.exp(v) / sum(math.exp(w) for w in row) for v in row] for row in logits])
+
+
+def entropies(logits: Float) -> list[float]:
+    return [-sum(p * math.log(p) for p in row) for row in probabilities(logits)]
+
+
+def by_differences(value, at: Float, step: float = 1e-6) -> Float:  # type: ignore[no-untyped-def]
+    found = np.zeros_like(at)
+    for place in range(len(at)):
+        moved = [at.copy(), at.copy()]
+        moved[0][place] += step
+        moved[1][place] -= step
+        found[place] = (value(moved[0]) - value(moved[1])) / (2 * step)
+    return found
+
+
+def theta(model: Small) -> Float:
+    return np.concatenate([as64(model.norm.weight), as64(model.norm.bias)])
+
+
+def test_fisher_values_are_mean_squares_of_slopes_by_batch() -> None:
+    model = small()
+    batches = [images(0), images(1, 4), images(2)]
+    squares = []
+    for x in batches:
+        taken = slow_logits(model, x, *np.split(theta(model), 2)).argmax(axis=1)
+
+        def loss(at: Float, x: Tensor = x, taken: Float = taken) -> float:
+            p = probabilities(slow_logits(model, x, *np.split(at, 2)))
+            return -float(np.mean([math.log(row[k]) for row, k in zip(p, taken, strict=True)]))
+
+        squares.append(by_differences(loss, theta(model)) ** 2)
+    found = fisher_values(model, list(statistics.layers(model).values()), model, batches)
+    np.testing.assert_allclose(np.concatenate([as64(f) for f in found]), np.mean(squares, axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 50.0])
+def test_three_batches_against_the_equations(alpha: float) -> None:
+    """Samples are chosen by Eqs 3 to 5 in loops; slopes are taken by differences; SGD with momentum by hand."""
+    params = EATAParams(lr=0.05, momentum=0.9, margin=1.2, redundancy=0.8, fisher_alpha=alpha)
+    model, clean = small(), [images(9)]
+    adapted = EATA(model, model, params, clean)
+    began, at, moved, mean = theta(model), theta(model), np.zeros(6), None
+    plain = small()
+    fisher = np.concatenate([as64(f) for f in fisher_values(plain, [plain.norm], plain, clean)])
+    chosen = []
+    for number in range(3):
+        x = images(20 + number)
+        logits = slow_logits(model, x, *np.split(at, 2))
+        np.testing.assert_allclose(adapted(x).numpy(), logits, rtol=1e-5, atol=1e-8)
+        p, unsure = probabilities(logits), entropies(logits)
+        counts = [h < params.margin for h in unsure]
+        if mean is not None:
+            cosines = [float(mean @ row) / float(np.linalg.norm(mean) * np.linalg.norm(row)) for row in p]
+            counts = [c and abs(s) < params.redundancy for c, s in zip(counts, cosines, strict=True)]
+        chosen.append(sum(counts))
+        if any(counts):
+            new = np.mean([row for row, c in zip(p, counts, strict=True) if c], axis=0)
+            mean = new if mean is None else 0.9 * mean + 0.1 * new
+            weights = [math.exp(params.margin - h) for h in unsure]
+
+            def loss(point: Float, x: Tensor = x, weights: list[float] = weights, counts: list[bool] = counts) -> float:
+                own = entropies(slow_logits(model, x, *np.split(point, 2)))
+                held = alpha * float((fisher * (point - began) ** 2).sum())
+                return float(np.mean([w * h for w, h, c in zip(weights, own, counts, strict=True) if c])) + held
+
+            moved = 0.9 * moved + by_differences(loss, at)
+            at = at - 0.05 * moved
+        np.testing.assert_allclose(theta(model), at, rtol=1e-5, atol=1e-7)
+    assert chosen[0] > 0 and min(chosen) < B, "the filters did something"
+
+
+def test_a_batch_of_which_nothing_counts_takes_no_step() -> None:
+    model = small()
+    before = theta(model)
+    adapted = EATA(model, model, EATAParams(margin=1e-6))
+    expected = slow_logits(model, images(1), *np.split(before, 2))
+    np.testing.assert_allclose(adapted(images(1)).numpy(), expected, rtol=1e-6)
+    assert np.array_equal(theta(model), before)
+
+
+def test_fedicons_settings_let_all_be_sure_and_hardly_any_be_new() -> None:
+    """0.4 ln 1000 is above ln 10, the most that ten classes can have; cosines of sure predictions are above 0.05."""
+    margin = 0.4 * math.log(1000)
+    assert margin > math.log(10)
+    model = networks.initialised(3, "ten", lambda: nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)))
+    adapted = EATA(model, model, EATAParams(margin=margin, redundancy=0.05))
+    weights = model[1].weight.detach().clone()
+    adapted(images(0).float())
+    first = model[1].weight.detach().clone()
+    assert not torch.equal(first, weights)  # the first batch counts as a whole
+    adapted(images(1).float())
+    assert torch.equal(model[1].weight, first)  # no prediction is that unlike the mean
+
+
+@pytest.mark.parametrize("wrong", [{"margin": 0}, {"redundancy": 1.1}, {"fisher_alpha": -1}, {"batch_size": 1}])
+def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        EATAParams.model_validate(wrong)

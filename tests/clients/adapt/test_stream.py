@@ -1,0 +1,250 @@
+"""A test set as a stream: its order, its batches, what is put back, and what an adaptation needs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support import InlineRun, image_set, new_client, normalised, refusal_of, same, shared, whole
+from torch import Tensor
+
+from clients.adapt.eata import EATA, EATAAdaptation, EATAParams
+from clients.adapt.finetune import Finetune, FinetuneParams
+from clients.adapt.stream import Predictor, Stream, StreamParams
+from clients.adapt.t3a import T3AAdaptation, T3AParams, adjusting
+from clients.adapt.tent import Tent, TentAdaptation, TentParams
+from clients.base import DomainClient
+from clients.copa import CopaClient
+from datasets.base import ImageSet
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node import setup
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.names import LOCAL_DOMAINS, SERVER_ROUND
+
+TEST = image_set(23, seed=5)
+ALL: dict[str, Callable[..., Stream]] = {
+    "tent": lambda **own: TentAdaptation(TentParams(**{"batch_size": 8} | own)),
+    "eata": lambda **own: EATAAdaptation(EATAParams(**{"batch_size": 8, "redundancy": 1.0} | own)),
+    "t3a": lambda **own: T3AAdaptation(T3AParams(**{"batch_size": 8} | own)),
+}
+
+
+def client(adaptation: Stream, model: str = "cnn_bn", **options: Any) -> DomainClient:
+    made = new_client(DomainClient, test_set=lambda domain: TEST, adaptation=adaptation, model=model, **options)
+    return taken(made)
+
+
+def taken(made: DomainClient) -> DomainClient:
+    """Return a client that has just received weights with which classes are not all the same."""
+    rng = np.random.default_rng(4)
+    given = [a if a.dtype == np.int64 else (a + rng.normal(0, 0.05, a.shape)).astype(np.float32) for a in shared(made)]
+    made._take(given)
+    return made
+
+
+class Noting(Stream):
+    """Predicts the place of an image in the stream, and notes the sizes of the batches."""
+
+    name = "noting"
+
+    def predictor(self, client: DomainClient, own: Predictor) -> Predictor:
+        self.sizes: list[int] = []
+
+        def run(x: Tensor) -> Tensor:
+            before = sum(self.sizes)
+            self.sizes.append(len(x))
+            return torch.arange(before, before + len(x))[:, None].repeat(1, 4).float()
+
+        return run
+
+
+def predicted(made: DomainClient, images: ImageSet = TEST) -> Tensor:
+    """Return the logits by which a test set is scored."""
+    seen: list[Tensor] = []
+    score = made.score
+
+    def watched(part: ImageSet, predict: Predictor | None = None) -> tuple[int, float]:
+        if "predict" in vars(made):
+            seen.extend(made.predict(x).clone() for x, _ in made.plain_batches(part))
+        return score(part, predict)
+
+    vars(made)["score"] = watched
+    try:
+        made.score_test(images)
+    finally:
+        del vars(made)["score"]
+    return torch.cat(seen)
+
+
+@pytest.mark.parametrize(
+    ("size", "number", "batches"),
+    [(8, 23, [8, 8, 7]), (11, 23, [11, 10, 2]), (64, 23, [23]), (4, 1, [1]), (2, 5, [2, 1, 2]), (1000, 23, [23])],
+)
+def test_images_come_in_the_order_of_the_test_set(size: int, number: int, batches: list[int]) -> None:
+    noting = Noting(StreamParams(batch_size=size))
+    found = predicted(client(noting), TEST.select(np.arange(number)))
+    assert found[:, 0].tolist() == list(range(number))
+    if size != 2:
+        assert noting.sizes == batches  # the last takes one from that before it, if it would be alone
+    assert sum(noting.sizes) == number
+
+
+def test_shuffled_each_image_keeps_its_own_prediction() -> None:
+    found = predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
+    assert sorted(found) == list(range(23))
+    assert found != sorted(found)
+    assert found == predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_node_predicts_as_the_adaptation_does_on_the_same_batches(name: str) -> None:
+    made, other = client(ALL[name]()), client(ALL[name]())
+    x = normalised(TEST, other.setup.images)
+    predict = other.predict
+    other.model.eval()
+    if name == "tent":
+        run: Predictor = Tent(other.model, predict)
+    elif name == "eata":
+        clean = normalised(other.train_set, other.setup.images)
+        params = EATAParams(batch_size=8, redundancy=1.0)
+        run = EATA(other.model, predict, params, [clean[:8], clean[8:16], clean[16:]])
+    else:
+        run = adjusting(other.model.classifier, other.forward)
+    expected = torch.cat([run(x[:8]), run(x[8:16]), run(x[16:])])
+    torch.testing.assert_close(predicted(made), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_stays_and_labels_do_not_matter(name: str) -> None:
+    made = client(ALL[name]())
+    before, learns = whole(made), [p.requires_grad for p in made.model.parameters()]
+    first = predicted(made)
+    assert same(before, whole(made))
+    assert learns == [p.requires_grad for p in made.model.parameters()]
+    assert "predict" not in vars(made)
+    assert torch.equal(first, predicted(made, ImageSet(TEST.x, (TEST.y + 1) % 3)))  # begins anew, whatever labels are
+    plain = new_client(DomainClient, test_set=lambda domain: TEST, model="cnn_bn")
+    assert made.score_test(TEST).others == {"before-adaptation": taken(plain).score(TEST)[0]}
+    assert not torch.allclose(first, torch.cat([made.predict(x) for x, _ in made.plain_batches(TEST)]))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_scores_do_not_depend_on_how_many_images_are_scored_at_once(name: str) -> None:
+    made = client(ALL[name]())
+    wide = client(ALL[name](), images=made.setup.images.model_copy(update={"eval_batch": 64}))
+    narrow = made.score_test(TEST)
+    assert wide.score_test(TEST).correct == narrow.correct
+    assert made.score_test(TEST) == narrow
+
+
+def test_a_test_set_of_one_image_is_predicted_as_it_is() -> None:
+    one = TEST.select(np.array([3]))
+    for name in ("tent", "eata"):
+        made = client(ALL[name]())
+        found = predicted(made, one)
+        made.model.eval()
+        torch.testing.assert_close(found, made.predict(normalised(one, made.setup.images)).detach())
+
+
+def test_eata_looks_at_so_many_training_images_the_same_in_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[NDArray[Any]] = []
+    batches = DomainClient.plain_batches
+
+    def watched(self: DomainClient, images: ImageSet, *more: Any, **named: Any) -> Any:
+        if not np.shares_memory(images.x, TEST.x):
+            seen.append(images.x)
+        return batches(self, images, *more, **named)
+
+    monkeypatch.setattr(DomainClient, "plain_batches", watched)
+    made = client(ALL["eata"](fisher_samples=9))
+    for made.server_round in (1, 2):
+        made.score_test(TEST)
+    assert [len(x) for x in seen] == [9, 9]
+    assert np.array_equal(seen[0], seen[1])
+    own = {image.tobytes() for image in made.train_set.x}
+    assert all(image.tobytes() in own for image in seen[0])
+    seen.clear()
+    client(ALL["eata"](fisher_alpha=0)).score_test(TEST)
+    assert not seen
+
+
+def test_a_fine_tuned_model_adapts_if_it_is_asked_for() -> None:
+    """As fine-tuning leaves it; once local training has just left the model, not once more."""
+    made, tuned = client(ALL["t3a"](ft_epochs=2)), client(ALL["t3a"]())
+    before = whole(made)
+    for _ in Finetune(FinetuneParams(epochs=2)).adapt(tuned, TEST.x):
+        pass
+    first = predicted(made)
+    assert torch.equal(first, predicted(tuned))
+    assert same(before, whole(made))
+    assert torch.equal(first, predicted(made))
+    config = {SERVER_ROUND: 1, LOCAL_DOMAINS: ["a"]}
+    other = client(ALL["t3a"]())
+    assert made.fit(shared(made), config)[2] == other.fit(shared(other), config)[2]
+
+
+def test_where_a_method_classifies_in_its_own_way_that_says_which_class_a_feature_joins() -> None:
+    """COPA's two heads: one never sees the class 1, so what they say together is not what the model's own does."""
+    rng = np.random.default_rng(2)
+    heads = {"heads/weight": rng.normal(size=(2, 4, 64)), "heads/bias": np.array([[0.0] * 4, [0, -99, 0, 0]])}
+    sent = {name: array.astype(np.float32) for name, array in heads.items()}
+    made = new_client(
+        CopaClient, knowledge=sent, test_set=lambda domain: TEST, adaptation=ALL["t3a"](batch_size=64),
+        told={"head": 0},
+    )  # fmt: skip
+    taken(made)
+    found = predicted(made)
+    made.model.eval()
+    run = adjusting(made.model.classifier, made.forward, made.predict)
+    x = normalised(TEST, made.setup.images)
+    torch.testing.assert_close(found, run(x), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(found, adjusting(made.model.classifier, made.forward)(x), atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["tent", "eata"])
+def test_what_they_need_is_said_in_a_line(name: str) -> None:
+    def told(options: str, method: str = "fedavg") -> str:
+        def begin() -> None:
+            setup.initial_model(resolve({"method": method, "set": f"adapt.name={name} {options}"}))
+
+        return refusal_of(ConfigError, begin)
+
+    needs = f"adapt.name={name} adapts BatchNorm"
+    assert told("") == f"{needs}'s scale and shift, and the network cnn has no BatchNorm; t3a needs none"
+    assert "the network cnn_bn has no BatchNorm" in told("model.name=cnn_bn model.bn=group")
+    assert told("model.name=cnn_bn model.bn=freeze").startswith(f"{needs}, and model.bn=freeze keeps it as it is")
+    assert "all BatchNorm of the network cnn_bn is frozen" in told("model.name=cnn_bn model.freeze=norm")
+    assert "trains the encoder before a test, but model.freeze=encoder" in told("model.freeze=encoder")
+    for good in ("model.name=cnn_bn", "model.name=cnn_bn model.freeze=stages:1"):
+        setup.initial_model(resolve({"set": f"adapt.name={name} {good}"}))
+    setup.initial_model(resolve({"method": "fdse", "set": f"adapt.name={name}"}))  # puts BatchNorm into any network
+
+
+def test_a_classifier_without_a_linear_layer_is_refused() -> None:
+    made = client(ALL["t3a"]())
+    made.model.classifier = torch.nn.Identity()  # type: ignore[assignment]
+    adapts = T3AAdaptation(T3AParams())
+    told = refusal_of(ConfigError, adapts.check_model, made.model, made.setup.model)
+    assert told == "adapt.name=t3a adjusts a linear classifier; that of the network cnn_bn is Identity"
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fedavg", "model.name=cnn_bn"),
+        pytest.param("fedicon", "model.name=cnn_bn method.classifier_rounds=1", marks=pytest.mark.long),
+        pytest.param("f2dc", "model.name=cnn_bn", marks=pytest.mark.long),
+        pytest.param("fedseproto", "model.name=cnn_bn", marks=pytest.mark.long),
+        pytest.param("moon", "model.name=cnn_bn method.projection=mlp", marks=pytest.mark.long),
+    ],
+)
+def test_over_any_method_training_is_as_without_it(method: str, settings: str, run_inline: InlineRun) -> None:
+    asked = f"train.epochs=1 allocation.share=0.06 train.batch_size=12 {settings}"
+    plain = run_inline(method=method, rounds=2, set=f"{asked} adapt.name=none")
+    for name in ALL:
+        adapted = run_inline(method=method, rounds=2, set=f"{asked} adapt.name={name}")
+        assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
+        assert "before-adaptation" in adapted.rounds[-1]["others"]
+        assert adapted.results["evaluated"] == "personal models"

@@ -1,0 +1,73 @@
+"""The feature levels of networks: what the activations at the end of the stages are given."""
+
+import pytest
+import torch
+from support import drawn, refusal_of
+from torch import nn
+from torch.nn import functional as F
+
+from clients.models.levels import feature_levels, level_features, levels_of
+from clients.models.networks import build
+from fedshift_wire.errors import ConfigError
+
+
+def gathered(name: str) -> list[torch.Tensor]:
+    model = build(name, 4, 0)
+    with level_features(levels_of(model.encoder, name)) as found, torch.no_grad():
+        model(drawn(0, 3, 3, 32, 32))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("cnn", [32, 64, 64]), ("cnn_bn", [32, 64, 64]), ("cnn3", [32, 64, 128, 512]),
+        ("resnet10", [64, 64, 128, 256, 512]), ("torchvision:resnet18", [64, 64, 128, 256, 512]),
+    ],
+)  # fmt: skip
+def test_levels_are_taken_before_the_activation_and_pooled(name: str, widths: list[int]) -> None:
+    found = gathered(name)
+    assert [tuple(f.shape) for f in found] == [(3, width) for width in widths]
+    assert all(f.dtype == torch.float32 for f in found)
+    assert (found[0] < 0).any() and (found[-1] < 0).any()
+
+
+def test_levels_of_the_cnn_by_its_layers() -> None:
+    encoder, x = build("cnn", 4, 0).encoder, drawn(0, 3, 3, 32, 32)
+    with torch.no_grad():
+        first = encoder[0](x)
+        second = encoder[3](F.max_pool2d(first.relu(), 2))
+        third = encoder[7](F.max_pool2d(second.relu(), 2).flatten(1))
+    for got, wanted in zip(gathered("cnn"), (first.mean((2, 3)), second.mean((2, 3)), third), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["resnet10", "torchvision:resnet18"])
+def test_levels_of_a_residual_network_by_its_maps(name: str) -> None:
+    """Rectified, a map before the activation is the map of its stage, of which the mean is no more than that."""
+    model, x = build(name, 4, 0).eval(), drawn(0, 2, 3, 32, 32)
+    levels = levels_of(model.encoder, name)
+    given: list[torch.Tensor] = []
+    hooks = [level.register_forward_pre_hook(lambda m, args: given.append(args[0].clone())) for level in levels[2:]]
+    with level_features(levels) as found, torch.no_grad():
+        features, _ = model(x)
+    for hook in hooks:
+        hook.remove()
+    torch.testing.assert_close(given[-1].relu().mean((2, 3)), features, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(given[-1].mean((2, 3)), found[-1], rtol=1e-4, atol=1e-6)
+
+
+def test_they_carry_gradients_and_leave_no_hook() -> None:
+    model = build("resnet10", 4, 0)
+    levels = levels_of(model.encoder, "resnet10")
+    with level_features(levels) as found:
+        model(drawn(0, 3, 3, 32, 32))
+    (grad,) = torch.autograd.grad(found[0].square().sum(), model.encoder.stem[0].weight)
+    assert grad.any()
+    assert not any(level._forward_pre_hooks for level in levels)
+
+
+def test_a_network_that_does_not_tell_is_refused_in_a_line() -> None:
+    assert feature_levels(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) is None
+    told = refusal_of(ConfigError, levels_of, build("torchvision:shufflenet_v2_x0_5", 4, 0).encoder, "method=x")
+    assert told.startswith("method=x: the network does not tell its feature levels; allowed are a row of layers")

@@ -1,0 +1,161 @@
+"""FedMD on a node: transfer learning, digest and revisit, and what it contributes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    C,
+    barred_images,
+    batch,
+    changed,
+    check_accepted,
+    check_alike,
+    fit,
+    image_set,
+    in_phase,
+    new_client,
+    normalised,
+    refusal_of,
+    terms_in,
+    weights,
+)  # fmt: skip
+
+from clients.fedmd import FedMDClient
+from clients.local import LocalClient
+from clients.losses import fedmd as equations
+from clients.training.settings import ImageConfig
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.errors import FedShiftError
+from strategies.fedmd import FedMDStrategy
+
+PUBLIC = barred_images(12, seed=7)
+NEXT = {"start": 4, "stop": 10}
+BRIEF = {"public_epochs": 2, "first_epochs": 1}
+
+
+def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedMDClient:
+    told = options.pop("told", NEXT)
+    options = {"epochs": 1, "images": ImageConfig(eval_batch=7)} | options
+    made = new_client(FedMDClient, BRIEF | (params or {}), knowledge, told=told, **options)
+    made.public_set = lambda: PUBLIC
+    return made
+
+
+def consensus(start: int = 2, stop: int = 8, seed: int = 3) -> Arrays:
+    scores = np.random.default_rng(seed).normal(size=(stop - start, C)).astype(np.float32)
+    return {"scores": scores, "window": np.array([start, stop])}
+
+
+def later(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedMDClient:
+    """Return a node in its second round."""
+    made = client(params, **options)
+    fit(made)
+    made.knowledge = consensus() if knowledge is None else knowledge
+    made.server_round = 2
+    made._take([])
+    return made
+
+
+def test_the_loss_is_the_mean_absolute_difference_and_its_gradient_a_sign() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(5, C)).astype(np.float32), rng.normal(size=(5, C)).astype(np.float32)
+    slow = sum(abs(float(a[i, k]) - float(b[i, k])) for i in range(5) for k in range(C)) / (5 * C)
+    logits = torch.from_numpy(a).requires_grad_()
+    loss = equations.digestion(logits, torch.from_numpy(b))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.detach()) == pytest.approx(slow, rel=1e-6)
+    assert logits.grad is not None
+    np.testing.assert_allclose(logits.grad.numpy(), np.sign(a - b) / (5 * C), rtol=1e-6)
+
+
+def test_a_first_round_learns_the_public_set_and_then_its_own_images() -> None:
+    made = client(knowledge=consensus())  # also where others have scores already
+    made.start_round(1)
+    first, second = made.phases(1)
+    assert (first.images, first.epochs, first.loss) == (PUBLIC, 2, None)
+    assert (second.images, second.epochs, second.fresh) == (None, 1, True)
+    _, metrics = fit(made)
+    assert terms_in(metrics) == ["ce"]
+    assert made.steps == 2 * 2 + 3  # 12 public and 20 own images in batches of 8
+    alone = client({"public_epochs": 0, "first_epochs": None})
+    alone.start_round(1)
+    assert [(phase.images, phase.epochs) for phase in alone.phases(1)] == [(None, 1)]
+
+
+def test_later_rounds_digest_the_scores_of_their_window_then_revisit() -> None:
+    made = later({"digest_batch": 4, "lambda_digest": 3.0, "digest_lr": 0.2})
+    made.start_round(2)
+    digest, revisit = made.phases(2)
+    assert (digest.epochs, digest.lr, digest.views, digest.batch_size) == (1, 0.2, 0, 4)
+    assert digest.images is not None and np.array_equal(digest.images.x, PUBLIC.x[2:8])
+    assert digest.images.y.tolist() == list(range(6))
+    assert (revisit.images, revisit.epochs, revisit.fresh) == (None, 1, True)
+
+    made = in_phase(later({"lambda_digest": 3.0}), place=0)
+    given = batch(5, y=[5, 0, 3, 3, 1])
+    logits = made.model(given.x)[1].detach().double().numpy()
+    apart = [abs(logits[i] - consensus()["scores"][place].astype(np.float64)) for i, place in enumerate(given.y)]
+    terms = made.terms_of(given)
+    assert list(terms) == ["digest"]
+    assert float(terms["digest"].detach()) == pytest.approx(3 * np.mean(apart), rel=1e-5)
+    _, metrics = fit(later(), 2)
+    assert terms_in(metrics) == ["digest", "ce"]
+
+
+def test_the_reported_loss_is_a_mean_over_public_and_own_images() -> None:
+    made = later({"digest_batch": 4})
+    _, metrics = fit(made, 2)
+    digest, ce = metrics["loss/digest"], metrics["loss/ce"]
+    assert metrics["loss"] == pytest.approx((6 * digest + 20 * ce) / 26, rel=1e-5)
+
+
+def test_it_contributes_the_scores_of_the_next_window_in_evaluation_mode() -> None:
+    made = client(model="cnn_bn")
+    fit(made)
+    made.model.eval()
+    with torch.no_grad():
+        wanted = made.model(normalised(PUBLIC, made.setup.images)[4:10])[1].numpy()
+    assert list(made.contribution()) == ["scores"]
+    np.testing.assert_allclose(made.contribution()["scores"], wanted, rtol=1e-5, atol=1e-6)
+    check_accepted(made, FedMDStrategy)
+    assert made.shared_names == []
+    assert {name.removeprefix("model/") for name in made.memory} == set(made.model.state_dict())
+
+
+def test_without_digestion_and_public_epochs_it_is_local_training_bit_for_bit() -> None:
+    made = client({"public_epochs": 0, "first_epochs": None, "digest_epochs": 0}, told={})
+    check_alike(made, new_client(LocalClient, epochs=1, images=ImageConfig(eval_batch=7)), (1, 2, 3))
+    assert made.contribution() == {}
+    check_accepted(made, FedMDStrategy, digest_epochs=0)
+
+
+def test_a_round_without_mean_scores_revisits_alone() -> None:
+    made = later(knowledge={})
+    before = weights(made)
+    made.start_round(2)
+    assert len(made.phases(2)) == 1
+    fit(made, 2)
+    assert changed(before, weights(made))
+
+
+@pytest.mark.parametrize("told", [{"start": 3, "stop": 3}, {"start": -1, "stop": 2}, {"start": 0, "stop": 13}])
+def test_a_window_that_the_copy_does_not_have_is_refused(told: dict[str, int]) -> None:
+    assert "this node's copy has 12" in refusal_of(FedShiftError, lambda: fit(client(told=told)))
+
+
+def test_scores_of_another_shape_are_refused() -> None:
+    wrong = consensus() | {"scores": np.zeros((5, C), np.float32)}
+    made = later(knowledge=wrong)
+    made.start_round(2)
+    told = refusal_of(FedShiftError, made.phases, 2)
+    assert told == "the server's scores have shape (5, 4), expected 6 images and 4 classes"
+
+
+def test_networks_may_differ_in_all_but_their_classes() -> None:
+    assert FedMDClient.heterogeneous and not FedMDClient.equal_features
+    small, large = client(model="cnn2", train_set=image_set()), client(model="cnn3", train_set=image_set())
+    for made in (small, large):
+        fit(made)
+    assert small.contribution()["scores"].shape == large.contribution()["scores"].shape == (6, C)

@@ -1,0 +1,98 @@
+"""FedMLP (an approximation) on a node: its terms against loops in float64, its switches."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from support import (
+    ROUND,
+    C,
+    D,
+    batch,
+    begun,
+    check_accepted,
+    check_alike,
+    features_of,
+    fedavg,
+    fit,
+    flat_gradients,
+    global_prototypes,
+    new_client,
+    same,
+)  # fmt: skip
+
+from clients.fedmlp import FedMLPClient, FedMLPParams
+from clients.losses.fedmlp import semantic_prototypes
+from strategies.fedmlp import FedMLPStrategy
+
+client = partial(new_client, FedMLPClient)
+OFF: dict[str, Any] = {"lambda_proto": 0.0, "lambda_semantic": 0.0}
+
+
+def started(params: dict[str, Any] | None = None) -> FedMLPClient:
+    return begun(client(params, global_prototypes()))
+
+
+def slow_semantic(p: dict[int, NDArray[np.float64]], tau: float) -> dict[int, NDArray[np.float64]]:
+    found = {}
+    for k in p:
+        alike = {j: np.exp(p[k] @ p[j] / (np.linalg.norm(p[k]) * np.linalg.norm(p[j])) / tau) for j in p}
+        found[k] = sum(alike[j] * p[j] for j in p) / sum(alike.values())
+    return found
+
+
+@pytest.mark.parametrize("tau", [0.5, 0.05])
+def test_terms_against_loops(tau: float) -> None:
+    made, given, told = started({"tau": tau, "lambda_proto": 2.0, "lambda_semantic": 3.0}), batch(), global_prototypes()
+    z, y = features_of(made.model, given.x), given.y.tolist()
+    p = {int(k): row.astype(np.float64) for k, row in zip(told["labels"], told["prototypes"], strict=True)}
+    s = slow_semantic(p, tau)
+    has = [i for i in range(len(y)) if y[i] in p]  # class 1 has no prototype
+    assert 0 < len(has) < len(y)
+    terms = {name: float(term.detach()) for name, term in made.loss(given).items()}
+    assert list(terms) == ["ce", "proto", "semantic"]
+    for name, weight, targets in (("proto", 2.0, p), ("semantic", 3.0, s)):
+        wanted = weight * np.mean([((z[i] - targets[y[i]]) ** 2).mean() for i in has])
+        assert terms[name] == pytest.approx(wanted, rel=1e-4), name
+
+
+def test_semantic_prototypes_lie_between_those_that_are_alike() -> None:
+    p, present = torch.tensor([[1.0, 0], [9.0, 9.0], [0, 2]]), torch.tensor([True, False, True])
+    assert torch.allclose(semantic_prototypes(p, present, 1e-3)[[0, 2]], p[[0, 2]])
+    assert torch.allclose(semantic_prototypes(p, present, 1e6)[0], torch.tensor([0.5, 1.0]), atol=1e-4)
+
+
+@pytest.mark.parametrize(("weight", "term"), [("lambda_proto", "proto"), ("lambda_semantic", "semantic")])
+def test_a_weight_of_zero_takes_exactly_its_term_away(weight: str, term: str) -> None:
+    whole, without = (flat_gradients(started(params), batch()) for params in ({}, {weight: 0.0}))
+    assert set(whole) - set(without) == {term}
+    assert all(without[name][0] == whole[name][0] for name in without)
+    in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
+    assert whole[term][1][:in_encoder].any() and not whole[term][1][in_encoder:].any()
+
+
+@pytest.mark.parametrize("source", ["after_training", "last_epoch"])
+def test_the_server_takes_what_it_contributes(source: str) -> None:
+    made = client({"proto_source": source}, global_prototypes(), epochs=1)
+    fit(made, ROUND)
+    check_accepted(made, FedMLPStrategy)
+    assert made.contribution()["prototypes"].shape == (C, D)
+
+
+def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
+    check_alike(client(OFF, global_prototypes()), fedavg())
+    assert not same(fit(client({}, global_prototypes()), 1)[0], fit(fedavg(), 1)[0])
+
+
+def test_without_prototypes_there_is_cross_entropy_alone() -> None:
+    check_alike(client({}), fedavg(), rounds=(1,))
+
+
+@pytest.mark.parametrize("params", [{"tau": 0.0}, {"lambda_proto": -1.0}, {"lambda_semantic": -1.0}, {"tasks": 1}])
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FedMLPParams(**params)

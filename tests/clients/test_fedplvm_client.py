@@ -1,0 +1,131 @@
+"""FedPLVM on a node: its terms as a whole, what it contributes, its switches."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from support import (
+    ROUND,
+    C,
+    D,
+    batch,
+    begun,
+    check_accepted,
+    check_alike,
+    fedavg,
+    fit,
+    flat_gradients,
+    image_set,
+    new_client,
+    normalised,
+    same,
+)  # fmt: skip
+
+from clients.fedplvm import FedPLVMClient, FedPLVMParams
+from clients.losses import fedplvm as terms
+from fedshift_wire.clustering import finch_groups
+from strategies.fedplvm import FedPLVMStrategy
+
+CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none
+client = partial(new_client, FedPLVMClient)
+
+
+def clusters() -> dict[str, NDArray[Any]]:
+    p = np.random.default_rng(1).uniform(size=(len(CLASSES), D)).astype(np.float32)
+    return {"prototypes": p, "labels": np.array(CLASSES)}
+
+
+def started(params: dict[str, Any] | None = None) -> FedPLVMClient:
+    return begun(client(params, clusters()))
+
+
+def test_the_loss_is_the_terms_times_lambda() -> None:
+    made, given, known = started({"lambda_proto": 3.0, "alpha": 0.5, "tau": 0.2}), batch(), clusters()
+    with torch.no_grad():
+        z = made.model.encoder(given.x)
+    p, labels = torch.from_numpy(known["prototypes"]), torch.from_numpy(known["labels"])
+    means = torch.stack([p[:2].mean(0), torch.zeros(D), p[2], p[3:].mean(0)])
+    found = {name: float(term.detach()) for name, term in made.loss(given).items()}
+    assert list(found) == ["ce", "sparse", "correct"]
+    assert found["sparse"] == pytest.approx(3 * float(terms.sparse_contrast(z, given.y, p, labels, 0.2, 0.5)), rel=1e-4)
+    present = torch.tensor([True, False, True, True])
+    assert found["correct"] == pytest.approx(3 * float(terms.correction(z, given.y, means, present)), rel=1e-4)
+
+
+@pytest.mark.parametrize(("switch", "term"), [("use_contrast", "sparse"), ("use_correction", "correct")])
+def test_a_switch_takes_exactly_its_term_away(switch: str, term: str) -> None:
+    whole, without = (flat_gradients(started(params), batch()) for params in ({}, {switch: False}))
+    assert set(whole) - set(without) == {term}
+    assert all(without[name][0] == whole[name][0] for name in without)
+    in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
+    assert whole[term][0] > 0 and whole[term][1][:in_encoder].any() and not whole[term][1][in_encoder:].any()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_prototypes_are_the_means_of_the_clusters_of_each_class(precision: str) -> None:
+    images = image_set(40)
+    made = client({"lambda_proto": 0.01}, clusters(), epochs=1, precision=precision, train_set=images)
+    fit(made, ROUND)
+    check_accepted(made, FedPLVMStrategy)
+    got = made.contribution()
+    assert got["counts"].sum() == 40
+    assert (
+        np.bincount(got["labels"], weights=got["counts"], minlength=C).tolist()
+        == np.bincount(images.y, minlength=C).tolist()
+    )
+    if precision == "float32":
+        assert C - 1 < len(got["labels"]) < 40
+        with torch.no_grad():
+            z = made.model.encoder(normalised(images, made.setup.images)).numpy()
+        for k in range(C - 1):
+            own = z[images.y == k]
+            wanted = [own[group].mean(axis=0) for group in finch_groups(own, early_exit=False)]
+            np.testing.assert_allclose(got["prototypes"][got["labels"] == k], wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_not_clustered_locally_they_are_the_class_means() -> None:
+    made = client({"cluster_locally": False, "most_images": 3}, epochs=1)
+    fit(made)
+    means, counts = made.class_prototypes()
+    got = made.contribution()
+    assert got["labels"].tolist() == [0, 1, 2] and got["counts"].tolist() == counts[:3].tolist()
+    np.testing.assert_allclose(got["prototypes"], means[:3].numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_of_a_large_class_a_sample_is_clustered() -> None:
+    made = client({"most_images": 5}, epochs=1)
+    fit(made)
+    assert np.bincount(made.contribution()["labels"], weights=made.contribution()["counts"]).tolist() == [5, 5, 5]
+    again = client({"most_images": 5}, epochs=1)
+    fit(again)
+    assert same(list(made.contribution().values()), list(again.contribution().values()))
+
+
+def test_switched_off_it_is_fedavg_bit_for_bit_and_sends_nothing() -> None:
+    mine = client({"lambda_proto": 0.0}, clusters())
+    check_alike(mine, fedavg())
+    assert mine.contribution() == {}
+    assert not same(fit(client({}, clusters()), 1)[0], fit(fedavg(), 1)[0])
+
+
+def test_without_prototypes_there_is_cross_entropy_alone() -> None:
+    check_alike(client({}), fedavg(), rounds=(1,))
+
+
+@pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0,)])
+def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> None:
+    for name, (value, grad) in flat_gradients(started(), batch(y=y)).items():
+        assert np.isfinite(value) and np.isfinite(grad).all()
+        assert name == "ce" or (value > 0) == (y == (0,))
+
+
+@pytest.mark.parametrize(
+    "params", [{"alpha": 0.0}, {"alpha": 1.5}, {"tau": 0.0}, {"lambda_proto": -1.0}, {"most_images": 2}, {"beta": 1}]
+)
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FedPLVMParams(**params)

@@ -1,0 +1,101 @@
+"""FedRCL on a node: its terms over the levels of the network, its switches, the way back to FedAvg."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from support import ROUND, batch, begun, check_alike, fedavg, fit, flat_gradients, new_client, refusal_of, same
+from torch.nn import functional as F
+
+from clients.fedrcl import FedRCLClient, FedRCLParams
+from clients.losses import fedrcl as terms
+from clients.models.networks import Blueprint
+from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.training.settings import ModelConfig
+from fedshift_wire.errors import ConfigError
+
+OFF: dict[str, Any] = {"lambda_scl": 0.0, "lambda_penalty": 0.0}
+client = partial(new_client, FedRCLClient)
+
+
+def values(params: dict[str, Any] | None = None, **options: Any) -> dict[str, float]:
+    return {name: value for name, (value, _) in flat_gradients(begun(client(params, **options)), batch()).items()}
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_terms_are_the_mean_over_the_levels(relu: bool) -> None:
+    given, encoder = batch(), client().model.encoder
+    with torch.no_grad():
+        first = encoder[0](given.x)
+        second = encoder[3](F.max_pool2d(first.relu(), 2))
+        third = encoder[7](F.max_pool2d(second.relu(), 2).flatten(1))
+    levels = [first.mean((2, 3)), second.mean((2, 3)), third]
+    cosines = [terms.cosines(f.relu() if relu else f) for f in levels]
+    got = values({"feature_relu": relu, "lambda_scl": 2.0, "lambda_penalty": 3.0, "tau": 0.3})
+    scl, penalty = (
+        [float(terms.hard_contrast(s, given.y, 0.3, 2)) for s in cosines],
+        [float(terms.divergence_penalty(s, given.y, 0.3, 0.7)) for s in cosines],
+    )
+    assert list(got) == ["ce", "scl", "penalty"]
+    assert got["scl"] == pytest.approx(2 * np.mean(scl), rel=1e-3)
+    assert got["penalty"] == pytest.approx(3 * np.mean(penalty), rel=1e-3)
+    last = values({"feature_relu": relu, "lambda_scl": 2.0, "tau": 0.3, "levels": "last"})
+    assert last["scl"] == pytest.approx(2 * scl[-1], rel=1e-3)
+
+
+@pytest.mark.parametrize(("weight", "term"), [("lambda_scl", "scl"), ("lambda_penalty", "penalty")])
+def test_a_weight_of_zero_takes_exactly_its_term_away(weight: str, term: str) -> None:
+    whole, without = values(), values({weight: 0.0})
+    assert set(whole) - set(without) == {term}
+    assert all(without[name] == whole[name] for name in without)
+
+
+@pytest.mark.parametrize("network", ["cnn", "cnn_bn", "resnet10"])
+def test_each_level_moves_what_lies_below_it_and_the_classifier_is_free_of_it(network: str) -> None:
+    found = flat_gradients(begun(client({}, model=network)), batch())
+    in_encoder = sum(p.numel() for p in client(model=network).model.encoder.parameters())
+    for term in ("scl", "penalty"):
+        value, grad = found[term]
+        assert value > 0 and np.isfinite(grad).all()
+        assert grad[:in_encoder].any() and not grad[in_encoder:].any()
+
+
+def test_switched_off_it_is_fedavg_bit_for_bit() -> None:
+    check_alike(client(OFF), fedavg())
+    assert not same(fit(client(), 1)[0], fit(fedavg(), 1)[0])
+    assert client().finish_round(1) == {}
+
+
+def test_with_modules_the_levels_are_those_of_the_pass_with_them() -> None:
+    carried = client(modules=[F2DCModules(F2DCParams(insert_after=(1,)))])
+    carried._prepare_round(ROUND)
+    carried.model.train()
+    plain, found = values(), flat_gradients(carried, batch())
+    assert set(found) == {*plain, "dfd", "dfc"}
+    assert found["scl"][0] != plain["scl"]
+
+
+@pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0, 1)])
+def test_small_batches(y: tuple[int, ...]) -> None:
+    found = flat_gradients(begun(client()), batch(y=y))
+    assert all(np.isfinite(value) and np.isfinite(grad).all() for value, grad in found.values())
+
+
+def test_a_network_without_levels_is_refused_before_anything_is_sent() -> None:
+    plan = Blueprint(ModelConfig(name="torchvision:shufflenet_v2_x0_5"), 4, 32, 0)
+    told = refusal_of(ConfigError, FedRCLClient.build_model, plan, FedRCLParams())
+    assert told.startswith(
+        "method=fedrcl with model.name=torchvision:shufflenet_v2_x0_5: the network does not tell its"
+    )
+    FedRCLClient.build_model(plan, FedRCLParams(**OFF))
+
+
+@pytest.mark.parametrize(
+    "params", [{"tau": 0.0}, {"threshold": 1.5}, {"negatives": 0}, {"levels": "first"}, {"lambda_scl": -1.0}]
+)
+def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FedRCLParams(**params)

@@ -1,0 +1,188 @@
+"""FedTHE on a node: two phases on the received body, the score of each image, and what is put back."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    D,
+    barred_images,
+    batch,
+    changed,
+    check_accepted,
+    check_alike,
+    features_of,
+    fedavg,
+    fit,
+    in_phase,
+    new_client,
+    normalised,
+    parts_of,
+    shared,
+    terms_in,
+    weights,
+)  # fmt: skip
+
+from clients.fedthe import FedTHEClient
+from clients.losses import fedthe as equations
+from clients.training.settings import ImageConfig
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.names import DOMAINS, SERVER_ROUND
+from strategies.fedthe import FedTHEStrategy
+
+PLAIN = ImageConfig(eval_batch=7)
+OFF = {"personal_head": False, "balanced": False}
+
+
+def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedTHEClient:
+    return new_client(FedTHEClient, params, knowledge, **{"epochs": 1, "images": PLAIN} | options)
+
+
+def everybody(seed: int = 1) -> Arrays:
+    return {"feature": np.random.default_rng(seed).uniform(size=D).astype(np.float32)}
+
+
+def logits_of(made: FedTHEClient, images: Any) -> torch.Tensor:
+    """Return what an evaluation classifies images by, in their order."""
+    found: list[torch.Tensor] = []
+    predict = made.predict
+
+    def spy(x: torch.Tensor) -> torch.Tensor:
+        found.append(predict(x))
+        return found[-1]
+
+    made.predict = spy  # type: ignore[method-assign]
+    made.score_test(images)
+    made.predict = predict  # type: ignore[method-assign]
+    return torch.cat(found)
+
+
+def test_the_personal_head_trains_first_on_the_received_body_then_body_and_global_head() -> None:
+    made = client(model="cnn_bn")
+    before = weights(made)
+    made.start_round(1)
+    first, second = made.phases(1)
+    made._train(1, [first])
+    between = weights(made)
+    assert parts_of(changed(before, between)) == {"personal_head"}
+    made._train(1, [second])
+    assert parts_of(changed(between, weights(made))) == {"encoder", "classifier"}
+    assert parts_of(made.shared_names) == {"encoder", "classifier"}
+
+
+def test_each_phase_has_its_cross_entropy() -> None:
+    given = batch(9)
+    made = in_phase(client(), place=1)
+    logits = made.model(given.x)[1].detach()
+    prior = np.bincount(made.train_set.y, minlength=4) + 1
+    wanted = torch.nn.functional.cross_entropy(logits + torch.tensor(prior).float().log(), given.y)
+    assert float(made.terms_of(given)["ce"].detach()) == pytest.approx(float(wanted), rel=1e-5)
+    own = in_phase(client(), place=0)
+    head = own.model.get_submodule("personal_head")
+    wanted = torch.nn.functional.cross_entropy(head(own.model(given.x)[0]), given.y)
+    terms = own.terms_of(given)
+    assert list(terms) == ["personal"]
+    assert float(terms["personal"].detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
+    plain = in_phase(client({"balanced": False}), place=1).terms_of(given)["ce"]
+    assert float(plain.detach()) == pytest.approx(float(torch.nn.functional.cross_entropy(logits, given.y)), rel=1e-5)
+
+
+def test_it_contributes_the_mean_feature_of_the_received_body_and_keeps_its_head() -> None:
+    made = client()
+    wanted = features_of(made.model, normalised(made.train_set, made.setup.images)).mean(axis=0)
+    _, metrics = fit(made)
+    np.testing.assert_allclose(made.contribution()["feature"], wanted, rtol=1e-4, atol=1e-6)
+    assert list(made.contribution()) == ["feature"]
+    check_accepted(made, FedTHEStrategy)
+    assert set(made.memory) == {"model/personal_head.weight"}
+    assert terms_in(metrics) == ["personal", "ce"]
+
+
+def test_switched_off_it_is_fedavg_bit_for_bit_and_nothing_more_travels() -> None:
+    made = client(OFF)
+    check_alike(made, fedavg(epochs=1, images=PLAIN))
+    assert (made.contribution(), made.memory) == ({}, {})
+    check_accepted(made, FedTHEStrategy, personal_head=False)
+    assert not FedTHEClient.personal(made.model, made.setup.model, made.params)
+    assert FedTHEClient.scores_as_sent(made.params) and not FedTHEClient.scores_as_sent(client().params)
+
+
+def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
+    """The personal head and the node's mean feature are those of the next round's first phase."""
+    made, test = client({"steps": 5}, everybody()), barred_images(17, seed=4)
+    fit(made)
+    sent = shared(made)
+    made.evaluate(sent, {SERVER_ROUND: 1, DOMAINS: []})
+    found = logits_of(made, test)
+
+    ahead = client({"steps": 5}, everybody())
+    ahead.memory = dict(made.memory)
+    ahead.server_round = 2
+    ahead._take(sent)
+    ahead.start_round(2)
+    ahead._train(2, ahead.phases(2)[:1])
+    ahead.model.eval()
+    x = normalised(test, PLAIN)
+    with torch.no_grad():
+        z, by_global = ahead.model(x)
+        by_personal = ahead.model.get_submodule("personal_head")(z)
+        own = ahead.model(normalised(ahead.train_set, PLAIN))[0].mean(dim=0)
+    last, wanted = None, []
+    for part in range(0, 17, 7):
+        rows = slice(part, part + 7)
+        averages = equations.history(z[rows], last, 0.1)
+        last = averages[-1]
+        compared = 0.1 * z[rows] + 0.9 * averages
+        far = ((compared - mean).norm(dim=1) for mean in (torch.from_numpy(everybody()["feature"]), own))
+        e = equations.interpolation(by_global[rows], by_personal[rows], *far, steps=5, lr=10 * 0.05)
+        wanted.append(equations.mixed(e, by_global[rows], by_personal[rows]))
+    torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-4)
+
+
+def test_the_order_and_the_batches_of_the_test_set_are_part_of_the_result() -> None:
+    """With heads that disagree, and features of the first half of the test images near z^g."""
+    made, test = client({"steps": 3}), barred_images(20, seed=2)
+    test.x[:10] //= 8
+    fit(made)
+    sent = [10 * array if array.shape in ((4, D), (4,)) else array for array in shared(made)]
+    made.memory["model/personal_head.weight"] = np.random.default_rng(0).normal(size=(4, D)).astype(np.float32)
+    made._take(sent)
+    made.knowledge = {"feature": features_of(made.model, normalised(test, PLAIN))[:10].mean(axis=0).astype(np.float32)}
+    forward = logits_of(made, test)
+    assert torch.equal(forward, logits_of(made, test))  # the history is emptied in between
+    backward = logits_of(made, test.select(np.arange(20)[::-1].copy())).flip(0)
+    assert float((forward - backward).abs().max()) > 0.01
+    bigger = client({"steps": 3}, made.knowledge, images=ImageConfig(eval_batch=20))
+    bigger.memory, bigger.server_round = dict(made.memory), made.server_round
+    bigger._take(sent)
+    assert float((forward - logits_of(bigger, test)).abs().max()) > 0.001
+    assert not FedTHEClient.scores_images_alone
+
+
+def test_everything_is_put_back_after_a_score() -> None:
+    made, test = client(knowledge=everybody(), model="cnn_bn"), barred_images(12)
+    fit(made)
+    sent, memory = shared(made), {name: array.copy() for name, array in made.memory.items()}
+    made._take(sent)
+    before = weights(made)
+    made.score_test(test)
+    assert not changed(before, weights(made))
+    assert all(np.array_equal(memory[name], made.memory[name]) for name in memory)
+    assert all(parameter.requires_grad for parameter in made.model.parameters())
+    untouched = client(knowledge=everybody(), model="cnn_bn")
+    fit(untouched)
+    assert all(np.array_equal(a, b) for a, b in zip(fit(made, 2, sent)[0], fit(untouched, 2, sent)[0], strict=True))
+
+
+def test_the_model_that_training_left_has_a_head_of_its_own_ahead() -> None:
+    """Nothing that was worked out of the received body serves the trained one."""
+    made, test = client(knowledge=everybody()), barred_images(12)
+    fit(made)
+    made._take(shared(made))
+    made.score_test(test)
+    own = made._own
+    fit(made, 2)
+    assert made._own is None and own is not None
+    made.score_test(test)
+    assert made._own is not None and not torch.allclose(own, made._own)

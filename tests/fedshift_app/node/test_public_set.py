@@ -1,0 +1,269 @@
+"""The public set (``dataset.public``): nobody's images, the same on all nodes, refused where it cannot be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import InlineRun, refusal_of
+
+from datasets import catalog, files
+from datasets.base import ImageSet, Source
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.launch import preparing
+from fedshift_app.launch.checking import check_data
+from fedshift_app.launch.exporting import export
+from fedshift_app.node import holdings
+from fedshift_app.node.holdings import Place, own_images, public_set
+from fedshift_app.run import resuming, starting
+from fedshift_wire.errors import ConfigError, DataError, FederationError
+from strategies.federation.roster import Node, Roster
+
+NODES = 8
+
+
+def config(text: str, **flat: Any) -> RunConfig:
+    return resolve({"set": text} | flat)
+
+
+def place(cfg: RunConfig, index: int, nodes: int = NODES) -> Place:
+    dealt = cfg.allocation.deal(cfg.dataset.domains, nodes, cfg.seed)
+    return Place(dealt[index], index, nodes, cfg.dataset.source(), shared=True, threads=1)
+
+
+def names(images: ImageSet | None) -> set[bytes]:
+    return set() if images is None else {x.tobytes() for x in images.x}
+
+
+def held(cfg: RunConfig, index: int, nodes: int = NODES) -> set[bytes]:
+    """Return all images that a node trains, validates or is tested on."""
+    where = place(cfg, index, nodes)
+    own = own_images(cfg, where)
+    tests = (names(holdings.test_images(cfg, where, domain)) for domain in cfg.dataset.domains)
+    return names(own.train) | names(own.validation) | names(own.test) | set.union(*tests)
+
+
+@pytest.mark.parametrize(
+    "allocation",
+    [
+        "",
+        "allocation.share=0.3 allocation.validation_fraction=0.2",
+        "allocation.share=0.9 allocation.with_replacement=true",
+        "allocation.share=0.6 allocation.last_takes_rest=true allocation.class_coverage=true",
+        "allocation.share=0.5 allocation.share_per=domain",
+        "allocation.label_skew=0.5",
+        "allocation.test_fraction=0.2 allocation.validation_fraction=0.1",
+        "allocation.held_out=[street] allocation.test_fraction=0.2",
+    ],
+)
+def test_no_image_of_a_node_is_public(allocation: str) -> None:
+    cfg = config(f"dataset.public=0.1 {allocation}")
+    public = public_set(cfg, place(cfg, 0))
+    assert names(public.images) == names(public_set(cfg, place(cfg, 5)).images)
+    of_domain = 45 if cfg.allocation.test_fraction else 36
+    domains = 3 if cfg.allocation.held_out else 4
+    assert len(public.images) == len(names(public.images)) == domains * of_domain
+    for index in range(NODES):
+        assert not names(public.images) & held(cfg, index)
+
+
+def test_nodes_hold_the_images_that_they_hold_without_a_public_set_where_there_are_enough() -> None:
+    plain, with_one = config("allocation.share=0.3"), config("allocation.share=0.3 dataset.public=0.2")
+    for index in (0, 5):
+        one, other = (own_images(cfg, place(cfg, index)).train for cfg in (plain, with_one))
+        assert np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
+
+
+def test_a_domain_is_public_as_a_whole_and_nobody_is_tested_on_it() -> None:
+    cfg = config("dataset.public=sketch dataset.domains=[scan,texture]")
+    public = public_set(cfg, place(cfg, 0)).images
+    whole = catalog.load("handwritten", "sketch", "train", Source())
+    assert names(public) == names(whole) and len(public) == len(whole)
+    assert not any(names(public) & held(cfg, index) for index in range(NODES))
+    assert set(holdings.read_parts(cfg)) == {(d, s) for d in ("scan", "texture") for s in ("train", "test")} | {
+        ("sketch", "train")
+    }
+    of_tests = config("dataset.public=cifar10.1 dataset.domains=[cifar10]", dataset="cifar10")
+    assert holdings.read_parts(of_tests)[-1] == ("cifar10.1", "test")
+
+
+def test_it_depends_on_the_seed_and_its_order_mixes_the_domains() -> None:
+    first, second = (config("dataset.public=0.1", seed=seed) for seed in (0, 1))
+    one, other = (public_set(cfg, place(cfg, 0)) for cfg in (first, second))
+    assert names(one.images) != names(other.images)
+    assert one.sha256 != other.sha256
+    front = names(one.images.select(np.arange(36)))
+    assert all(front & names(catalog.load("handwritten", d, "train", Source())) for d in first.dataset.domains)
+
+
+def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
+    cfg = config("dataset.public=0.1 allocation.share=0.2 dataset.domains=[scan,street]")
+    folders = export(cfg, 4, tmp_path / "nodes")
+    wanted = public_set(cfg, place(cfg, 0, 4))
+    for folder in folders:
+        found = public_set(cfg, real(folder.domain, folder.path))
+        assert np.array_equal(found.images.x, wanted.images.x) and np.array_equal(found.images.y, wanted.images.y)
+        assert found.sha256 == wanted.sha256
+    other = files.read_npz(folders[0].path / "public_train.npz", classes=cfg.dataset.known().classes, size=32)
+    files.write_npz(folders[0].path / "public_train.npz", other.select(np.arange(1, len(other))))
+    catalog.load_public.cache_clear()
+    holdings._public.cache_clear()
+    assert public_set(cfg, real("scan", folders[0].path)).sha256 != wanted.sha256
+
+
+def test_a_real_node_without_a_copy_is_told_where_it_was_looked_for(tmp_path: Path) -> None:
+    cfg = config("dataset.public=0.1")
+    told = refusal_of(DataError, public_set, cfg, real("scan", tmp_path))
+    assert "neither public_train.npz nor public/train/<class>/" in told
+
+
+def real(domain: str, folder: Path) -> Place:
+    return Place(domain, 0, -1, Source(folder), shared=False, threads=1)
+
+
+# --- refused in a line ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("dataset.public=sketch", r"dataset.public=sketch: nodes hold this domain, .*=\[scan,texture,street\]"),
+        ("dataset.public=moon", "dataset.public: handwritten has no domain 'moon'; it has scan, texture"),
+        ("dataset.public=1", "dataset.public: expected a domain, or a share above 0 and below 1, found 1"),
+        ("dataset.public=0", "expected a domain, or a share above 0 and below 1, found 0"),
+        ("dataset.public=true", "expected a domain, or a share"),
+        ("dataset.public=[scan]", "expected a domain, or a share"),
+        ("dataset.public=.nan", "expected a domain, or a share"),
+        ("dataset.public=0.1 allocation.test_on=domain", "needs allocation.test_on=split, found domain"),
+    ],
+)
+def test_what_cannot_be_public(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        config(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("dataset.public=0.001", "of the 360 images of 'scan' that is 0; at least one must be public"),
+        ("dataset.public=0.3 allocation.share=0.4", "2 times 40 % of 'scan' .* and 30 % for all .* allowed is 100 %"),
+        ("dataset.public=0.3 allocation.share=0.8 allocation.with_replacement=true", "1 times 80 % of 'scan'"),
+    ],
+)
+def test_more_than_there_is_cannot_be_dealt(text: str, told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        check_data(config(text), NODES)
+
+
+def test_a_method_that_needs_one_says_so_and_asks_for_a_share_by_itself() -> None:
+    assert config("", method="fedmd").dataset.public == 0.1
+    assert config("dataset.public=0.2", method="fedmd").dataset.public == 0.2
+    assert config("").dataset.public is None
+    told = refusal_of(ConfigError, config, "dataset.public=null", method="fedmd")
+    assert told.startswith("dataset.public: the method 'fedmd' needs a public set: a domain")
+
+
+def test_of_the_data_set_a_method_may_ask_for_its_public_set_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "dataset: {name: handwritten}\nmodel: {name: cnn}\ntrain: {epochs: 1, batch_size: 8, lr: 0.1}\nrounds: 1\n"
+        "method: {name: fedmd}\nmethods: {fedmd: {dataset: {public: 0.3}}, fedavg: {dataset: {name: digits}}}\n"
+    )
+    assert resolve({"experiment": str(path)}).dataset.public == 0.3
+    with pytest.raises(ConfigError, match=r"dataset.'name' of a method: allowed is dataset.public alone"):
+        resolve({"experiment": str(path), "method": "fedavg"})
+
+
+def test_a_users_own_public_site_is_no_domain_of_the_run(tmp_path: Path) -> None:
+    for site in ("north", "south", "shared"):
+        images = ImageSet(np.full((6, 32, 32, 3), len(site), np.uint8), np.arange(6) % 2)
+        for split in ("train", "test"):
+            files.write_npz(tmp_path / f"{site}_{split}.npz", images)
+    keys = "dataset.public=shared dataset.classes=[a,b] dataset.size=32"
+    cfg = config(keys, dataset="folders", **{"data-dir": str(tmp_path)})
+    assert cfg.dataset.domains == ("north", "south")
+    assert names(public_set(cfg, place(cfg, 0, 2)).images) == {bytes([6]) * 32 * 32 * 3}
+    with pytest.raises(ConfigError, match="a domain of the run is called 'public'"):
+        config("dataset.public=0.5 dataset.classes=[a,b] dataset.domains=[public,north]", dataset="folders")
+
+
+# --- told -------------------------------------------------------------------------------------------------
+
+
+def test_prepare_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preparing.prepare("handwritten", ["dataset.public=0.1"], as_json=False) == 0
+    line = (
+        "public: 10 % of each domain's training images, which no node holds: scan 36, texture 36, street 36, sketch 36"
+    )
+    assert line in capsys.readouterr().out
+    keys = ["dataset.public=sketch", "dataset.domains=[scan,street]"]
+    assert preparing.prepare("handwritten", keys, as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["public"] == {"is": "sketch", "images": {"sketch": 359}}
+    assert set(told["domains"]) == {"scan", "street", "sketch"}
+
+
+def test_preview_draws_it() -> None:
+    whole = preparing.preview("handwritten", "", "", "train", 1, "", "0.1")
+    one = preparing.preview("handwritten", "", "", "train", 1, "", "sketch")
+    assert whole.width == one.width and whole.height > 3 * one.height
+    with pytest.raises(ConfigError, match="has no domain 'moon'"):
+        preparing.preview("handwritten", "", "", "train", 1, "", "moon")
+
+
+def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inline: InlineRun) -> None:
+    few = "train.epochs=1 allocation.share=0.05 dataset.public=0.02"
+    run = run_inline(nodes=2, rounds=1, set=f"{few} dataset.domains=[scan,street]")
+    assert "no node holds it, and the method 'fedavg' does not use it" in (run.folder / "log.jsonl").read_text()
+    cfg = config(few, method="fedmd")
+    sha = public_set(cfg, place(cfg, 0, 4)).sha256
+    told = starting.public_told(cfg, [node(0, sha, 28), node(1, sha, 28)])
+    assert told == f"public set, 2 % of each domain: 28 images, the same on all nodes (sha256 {sha[:12]})"
+
+
+def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) -> None:
+    text = (
+        "dataset.domains=[scan,street] dataset.public=0.02 allocation.share=0.05 train.epochs=1 model.name=cnn3 "
+        "model.per_node=[cnn3,cnn] method.public_epochs=1 method.first_epochs=1 method.public_images=10"
+    )
+    run = run_inline(method="fedmd", nodes=2, rounds=3, set=text)
+    scores, head = 7 * 10 * 4, 128  # 14 public images in two windows; what NumPy's format puts before an array
+    assert run.results["num_parameters"] == 0
+    assert [line["bytes_up"] for line in run.rounds] == [2 * (scores + head)] * 3
+    assert [line["bytes_down"] for line in run.rounds] == [0, *[2 * (scores + head + 16 + head)] * 2]
+    assert [set(line["losses"]) for line in run.rounds] == [{"loss", "loss/ce"}] + 2 * [
+        {"loss", "loss/ce", "loss/digest"}
+    ]
+    told = (run.folder / "log.jsonl").read_text()
+    assert "public set, 2 % of each domain: 14 images, the same on all nodes (sha256 " in told
+
+
+# --- the same on all nodes --------------------------------------------------------------------------------
+
+
+def node(index: int, public: str, images: int = 5) -> Node:
+    return Node(100 + index, index, "scan", (3, 4), 5, False, index, num_public=images, public=public)
+
+
+def test_a_node_with_another_copy_takes_no_part() -> None:
+    roster = Roster(("scan", "street"), "deployment", "{}", 2)
+    roster._nodes = {7: node(0, "a" * 64)}
+    roster._check(node(1, "a" * 64))
+    for other in (node(1, "b" * 64), node(1, "a" * 64, 6), node(1, "", 0)):
+        told = refusal_of(FederationError, roster._check, other)
+        assert told.startswith("a node of 'scan' has another public set than the node of 'scan' before it: ")
+        assert told.endswith(
+            "expected 5 images, sha256 aaaaaaaaaaaa; give all nodes the same copy (docs/deployment.md)"
+        )
+
+
+def test_a_run_does_not_go_on_with_another_public_set() -> None:
+    class Past:
+        engine = "deployment"
+        checkpoint = type("C", (), {"nodes": [node(0, "a" * 64)]})()
+
+    resuming.check_nodes(Past(), [node(0, "a" * 64)])  # type: ignore[arg-type]
+    told = refusal_of(FederationError, resuming.check_nodes, Past(), [node(0, "c" * 64, 9)])
+    assert told == "resume: node 0 (scan) has another public set than before, of 9 images; it had 5"

@@ -1,0 +1,87 @@
+"""Small networks of the server against differences and torch's own steps."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from strategies import dense
+from strategies.dense import Floats, Network
+
+
+def drawn(seed: int, *, hidden: int = 0, bias: bool = False) -> Network:
+    """Return a network of three layers, or softmax regression, from 4 inputs to 3 outputs."""
+    rng = np.random.default_rng(seed)
+    if not hidden:
+        found = {"linear1": rng.normal(size=(3, 4))}
+    else:
+        found = {"linear1": rng.normal(size=(hidden, 4)), "linear2": rng.normal(size=(hidden, hidden))}
+        found |= {f"scale{k}": rng.uniform(0.5, 1.5, hidden) for k in (1, 2)}
+        found |= {f"shift{k}": rng.normal(size=hidden) for k in (1, 2)}
+        found |= {"linear3": rng.normal(size=(3, hidden))}
+    return found | ({"bias": rng.normal(size=3)} if bias else {})
+
+
+def slow_loss(network: Network, x: Floats, y: list[int]) -> float:
+    """Return the mean cross-entropy, image by image and unit by unit."""
+    h = x
+    for k in range(1, dense.depth(network)):
+        h = np.array([network[f"linear{k}"] @ row for row in h])
+        for j in range(h.shape[1]):
+            column = h[:, j].copy()
+            variance = sum((v - column.mean()) ** 2 for v in column) / len(column)
+            normal = (column - column.mean()) / np.sqrt(variance + dense.EPS)
+            h[:, j] = [max(0.0, v) for v in network[f"scale{k}"][j] * normal + network[f"shift{k}"][j]]
+    total = 0.0
+    for row, label in zip(h, y, strict=True):
+        logits = network[f"linear{dense.depth(network)}"] @ row + network.get("bias", 0)
+        total -= logits[label] - np.log(np.exp(logits).sum())
+    return total / len(y)
+
+
+@pytest.mark.parametrize(("hidden", "bias"), [(0, True), (0, False), (5, False), (5, True)])
+def test_slopes_against_differences(hidden: int, bias: bool) -> None:
+    network, rng = drawn(1, hidden=hidden, bias=bias), np.random.default_rng(2)
+    x, y = rng.normal(size=(7, 4)), rng.integers(0, 3, 7)
+    found = dense.slopes(network, x, y)
+    assert found.keys() == network.keys()
+    for name, array in network.items():
+        for place in np.ndindex(array.shape):
+            values = []
+            for step in (1e-6, -1e-6):
+                moved = array.copy()
+                moved[place] += step
+                values.append(slow_loss(network | {name: moved}, x, y.tolist()))
+            assert found[name][place] == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-4, abs=1e-7)
+
+
+def test_training_is_torchs_sgd() -> None:
+    """The same batches, momentum and weight decay; a second call goes on with the momenta of the first."""
+    network, data = drawn(3, hidden=5), np.random.default_rng(4)
+    x, y = data.normal(size=(11, 4)), data.integers(0, 3, 11)
+    tensors = {name: torch.from_numpy(array.copy()).requires_grad_(True) for name, array in network.items()}
+    optimizer = torch.optim.SGD(list(tensors.values()), lr=0.1, momentum=0.9, weight_decay=0.01)
+    found, momenta = dict(network), dict[str, Floats]()
+    for call in range(2):
+        order = np.random.default_rng(call)
+        found, momenta = dense.train(
+            found, momenta, x, y, np.random.default_rng(call), epochs=2, batch=4, lr=0.1, momentum=0.9, decay=0.01
+        )
+        for _ in range(2):
+            places = order.permutation(11)
+            for some in (places[:4], places[4:8], places[8:]):
+                z = torch.from_numpy(x[some])
+                for k in (1, 2):
+                    z = F.batch_norm(z @ tensors[f"linear{k}"].T, None, None, tensors[f"scale{k}"],
+                                     tensors[f"shift{k}"], training=True).relu()  # fmt: skip
+                optimizer.zero_grad()
+                F.cross_entropy(z @ tensors["linear3"].T, torch.from_numpy(y[some])).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+    for name, tensor in tensors.items():
+        np.testing.assert_allclose(found[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_initial_weights_are_within_their_bound() -> None:
+    found = dense.uniform(np.random.default_rng(0), 200, 16)
+    assert found.shape == (200, 16)
+    assert 0.24 < np.abs(found).max() <= 0.25

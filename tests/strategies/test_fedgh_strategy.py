@@ -1,0 +1,118 @@
+"""FedGH on the server: softmax regression against finite differences, autograd and torch's SGD; rounds."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from support import ask, new_strategy, node, refusal_of, update
+from torch import nn
+
+from fedshift_wire.errors import FederationError
+from fedshift_wire.seeding import generator
+from strategies.federation.updates import Update
+from strategies.fedgh import CLIP, FedGHStrategy, Floats, cut, initial, softmax_regression
+
+C, D, B = 3, 2, 5
+LABELS = np.array([0, 2, 1, 1, 0])
+strategy = partial(new_strategy, FedGHStrategy, personal=True)
+
+
+def drawn(*shape: int, seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def slow(p: Floats, weight: Floats, bias: Floats) -> float:
+    total = 0.0
+    for row, label in zip(p, LABELS, strict=True):
+        logits = [sum(w * x for w, x in zip(weight[k], row, strict=True)) + bias[k] for k in range(C)]
+        total -= np.log(np.exp(logits[label]) / sum(np.exp(logit) for logit in logits))
+    return total / len(p)
+
+
+def test_loss_and_gradients_against_finite_differences_and_autograd() -> None:
+    p, weight, bias, step = drawn(B, D), drawn(C, D, seed=1), drawn(C, seed=2), 1e-6
+    loss, of_weight, of_bias = softmax_regression(p, LABELS, weight, bias)
+    assert loss == pytest.approx(slow(p, weight, bias), rel=1e-12)
+    for k in range(C):
+        one = np.eye(C)[k] * step
+        assert of_bias[k] == pytest.approx((slow(p, weight, bias + one) - slow(p, weight, bias - one)) / (2 * step))
+        for d in range(D):
+            two = np.outer(one, np.eye(D)[d])
+            sides = slow(p, weight + two, bias) - slow(p, weight - two, bias)
+            assert of_weight[k, d] == pytest.approx(sides / (2 * step), abs=1e-8)
+    w, b = torch.from_numpy(weight).requires_grad_(), torch.from_numpy(bias).requires_grad_()
+    nn.functional.cross_entropy(torch.from_numpy(p) @ w.T + b, torch.from_numpy(LABELS)).backward()  # type: ignore[no-untyped-call]
+    assert w.grad is not None and b.grad is not None
+    np.testing.assert_allclose(of_weight, w.grad.numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(of_bias, b.grad.numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e3])
+def test_a_gradient_is_cut_as_torch_cuts_it(scale: float) -> None:
+    weight, bias = scale * drawn(C, D), scale * drawn(C, seed=1)
+    tensors = [nn.Parameter(torch.zeros(part.shape, dtype=torch.float64)) for part in (weight, bias)]
+    for tensor, part in zip(tensors, (weight, bias), strict=True):
+        tensor.grad = torch.from_numpy(part.copy())
+    nn.utils.clip_grad_norm_(tensors, CLIP)
+    for found, tensor in zip(cut(weight, bias, CLIP), tensors, strict=True):
+        assert tensor.grad is not None
+        np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-7)
+
+
+# --- rounds ----------------------------------------------------------------------------------------
+
+
+def nodes(counts: tuple[int, ...] = (2, 2, 2), scale: float = 1.0) -> list[Update]:
+    apart = np.array([[4, 0], [0, 4], [-4, -4]])
+    return [update(scale * (apart + drawn(C, D, seed=i)), counts, i) for i in range(3)]
+
+
+@pytest.mark.parametrize(("epochs", "size"), [(1, 1), (2, 4)])
+def test_a_round_is_a_pass_of_sgd_over_what_nodes_sent(epochs: int, size: int) -> None:
+    server = strategy(server_epochs=epochs, server_lr=0.5, server_batch=size)
+    assert server.knowledge_for(node(), ask()) == {}  # round 1: each node begins with its own
+    server.merge_knowledge(nodes())
+    head, first = nn.Linear(D, C).double(), initial(C, D, generator(0, "fedgh-initial"))
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(first["head/weight"]))
+        head.bias.copy_(torch.from_numpy(first["head/bias"]))
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
+    p = torch.from_numpy(np.concatenate([one.knowledge["prototypes"] for one in nodes()])).double()
+    y, order = torch.arange(C).repeat(3), generator(0, "fedgh-order", 0)
+    for _ in range(epochs):
+        for some in torch.from_numpy(order.permutation(9)).split(size):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(head(p[some]), y[some]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    sent = server.knowledge_for(node(), ask(2))
+    assert {name: (array.shape, array.dtype.name) for name, array in sent.items()} == {
+        "head/weight": ((C, D), "float32"), "head/bias": ((C,), "float32")
+    }  # fmt: skip
+    np.testing.assert_allclose(sent["head/weight"], head.weight.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sent["head/bias"], head.bias.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_classes_that_nobody_holds_stay() -> None:
+    server, first = strategy(), initial(C, D, generator(0, "fedgh-initial"))
+    server.merge_knowledge(nodes((2, 0, 1)))
+    changed = (server.knowledge["head/weight"] != first["head/weight"]).any(axis=1)
+    assert changed.tolist() == [True, False, True]
+    assert (server.knowledge["head/bias"] != first["head/bias"]).tolist() == [True, False, True]
+
+
+def test_it_goes_on_from_what_was_saved_and_learns_the_classes() -> None:
+    whole, resumed = strategy(server_epochs=20, server_lr=0.1), strategy(server_epochs=20, server_lr=0.1)
+    whole.merge_knowledge(nodes())
+    resumed.knowledge = dict(whole.knowledge)
+    for server in (whole, resumed):
+        server.merge_knowledge(nodes(scale=2.0))
+    assert all(np.array_equal(whole.knowledge[name], resumed.knowledge[name]) for name in whole.knowledge)
+    means = np.mean([one.knowledge["prototypes"] for one in nodes()], axis=0)
+    logits = means @ whole.knowledge["head/weight"].T + whole.knowledge["head/bias"]
+    assert logits.argmax(axis=1).tolist() == [0, 1, 2]
+
+
+def test_numbers_that_run_away_are_told_in_one_line() -> None:
+    told = refusal_of(FederationError, strategy(server_lr=1e300).merge_knowledge, nodes())
+    assert told.startswith("round 0: what the server trains has come to numbers that are not finite: method.server_lr=")

@@ -1,0 +1,122 @@
+"""FedPall's server: prototypes by direction, a classifier and an amplifier trained on what nodes send."""
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from support import ask, check_knowledge, new_strategy, node
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import Refused
+from strategies.federation.roster import Node, Roster
+from strategies.federation.updates import Update
+from strategies.fedpall import FedPallStrategy, mean_directions
+
+NODES = [node(i, counts=(6, 6, 0)) for i in range(2)]
+
+
+@pytest.fixture(autouse=True)
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: NODES))
+
+
+def server(**params: float) -> FedPallStrategy:
+    made = new_strategy(FedPallStrategy, personal=True, **{"hidden": 8} | params)
+    made.start_run(ArrayRecord())
+    return made
+
+
+def sent(of: Node, seed: int = 0) -> Update:
+    """Two classes on either side of 0 in one dimension, two nodes in the other."""
+    rng = np.random.default_rng(seed + 10 * of.index)
+    labels = np.arange(12, dtype=np.int64) % 2
+    features = np.stack([4.0 * labels - 2, np.full(12, 4.0 * (of.index % 2) - 2)], axis=1) + rng.normal(0, 0.1, (12, 2))
+    means = [features[labels == k].mean(axis=0) if k < 2 else np.zeros(2) for k in range(3)]
+    knowledge: Arrays = {
+        "prototypes": np.array(means, np.float32), "counts": np.array([6, 6, 0]),
+        "features": features.astype(np.float32), "labels": labels,
+    }  # fmt: skip
+    return Update(of, ArrayRecord(), knowledge, 12, {})
+
+
+def scores(made: FedPallStrategy, x: np.ndarray) -> np.ndarray:
+    return np.asarray(x @ made.knowledge["head/weight"].T + made.knowledge["head/bias"])
+
+
+def told_apart(made: FedPallStrategy, x: np.ndarray) -> np.ndarray:
+    h = x
+    for k in ("1", "2"):
+        h = h @ made.knowledge[f"amplifier/linear{k}"].T
+        h = (h - h.mean(axis=0)) / np.sqrt(h.var(axis=0) + 1e-5)
+        h = np.maximum(h * made.knowledge[f"amplifier/scale{k}"] + made.knowledge[f"amplifier/shift{k}"], 0)
+    return np.asarray(h @ made.knowledge["amplifier/linear3"].T)
+
+
+def test_prototypes_are_means_of_directions() -> None:
+    p = np.array([[[3.0, 4], [0, 2]], [[0.0, 9], [5, 0]]], np.float32)  # two nodes, two classes
+    g, held = mean_directions(p, np.array([[1, 0], [3, 2]]))
+    np.testing.assert_allclose(g, [[0.25 * 0.6, 0.25 * 0.8 + 0.75], [1, 0]], rtol=1e-6)
+    assert held.tolist() == [True, True]
+    g, held = mean_directions(p, np.array([[1, 0], [3, 0]]))
+    assert held.tolist() == [True, False] and not g[1].any()
+
+
+def test_both_networks_learn_from_the_features() -> None:
+    made = server(server_lr=0.05)
+    updates = [sent(n) for n in NODES]
+    x = np.concatenate([u.knowledge["features"] for u in updates])
+    y = np.concatenate([u.knowledge["labels"] for u in updates])
+    for _ in range(8):
+        made.merge_knowledge(updates)
+    assert (scores(made, x).argmax(axis=1) == y).all()
+    assert (told_apart(made, x).argmax(axis=1) == np.repeat([0, 1], 12)).all()
+    assert {name.removeprefix("momentum/") for name in made.state} == {
+        name for name in made.knowledge if name.startswith(("head/", "amplifier/"))
+    }
+    assert all(array.dtype == np.float32 for array in made.state.values())
+
+
+def test_the_same_rounds_give_the_same_networks_and_a_resumed_run_goes_on() -> None:
+    whole, first = server(), server()
+    assert all(np.array_equal(whole.knowledge[name], first.knowledge[name]) for name in whole.knowledge)
+    resumed = new_strategy(FedPallStrategy, personal=True, hidden=8)
+    for made in (whole, first):
+        made._result.server_round = 1
+        made.merge_knowledge([sent(n) for n in NODES])
+    resumed.knowledge, resumed.state = dict(first.knowledge), dict(first.state)
+    for made in (whole, resumed):
+        made._result.server_round = 2
+        made.merge_knowledge([sent(n, 1) for n in NODES])
+    assert all(np.array_equal(whole.knowledge[name], resumed.knowledge[name]) for name in whole.knowledge)
+    assert all(np.array_equal(whole.state[name], resumed.state[name]) for name in whole.state)
+
+
+def test_a_node_that_comes_later_adds_an_output() -> None:
+    made = server()
+    made.merge_knowledge([sent(n) for n in NODES])
+    before = made.knowledge["amplifier/linear3"].copy()
+    assert before.shape == (2, 8)
+    made.merge_knowledge([sent(NODES[0]), sent(node(3, counts=(6, 6, 0)))])
+    assert made.knowledge["amplifier/linear3"].shape == made.state["momentum/amplifier/linear3"].shape == (4, 8)
+
+
+def test_what_is_sent_and_what_is_taken() -> None:
+    made = server()
+    knowledge = sent(NODES[0]).knowledge
+    check_knowledge(made, knowledge, (6, 6, 0))
+    for wrong in ({"labels": np.full(12, 3)}, {"features": np.zeros((11, 2), np.float32)}):
+        with pytest.raises(Refused):
+            check_knowledge(made, knowledge | wrong, (6, 6, 0))
+    assert made.knowledge_for(NODES[0], ask()) is made.knowledge
+    assert made.knowledge_for(NODES[0], ask(trains=False)) == {}
+    assert {"head/weight", "head/bias", "amplifier/linear1"} <= set(made.knowledge)
+    alone = server(lambda_adv=0, take=0)
+    assert set(alone.expected()) == {"prototypes", "counts"}
+    assert alone.knowledge == {}
+    assert server(lambda_adv=0, take=0, lambda_con=0).expected() == {}
+
+
+def test_room_on_the_disk_is_that_of_both_networks_twice() -> None:
+    made = server()
+    made.merge_knowledge([sent(n) for n in NODES])
+    kept = [*made.state.values(), *(a for name, a in made.knowledge.items() if name.startswith(("head/", "amplifier")))]
+    assert made.state_bytes(ArrayRecord(), 2) == sum(array.nbytes for array in kept)

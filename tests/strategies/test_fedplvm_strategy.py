@@ -1,0 +1,121 @@
+"""FedPLVM on the server: prototypes of all nodes, clustered once more; ragged contributions and their bounds."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from support import check_knowledge, new_strategy, node
+
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import Refused
+from strategies.federation.updates import Update
+from strategies.fedplvm import FedPLVMStrategy, cluster_means, collected
+
+strategy = partial(new_strategy, FedPLVMStrategy)
+#: Three near (1, 0) and three near (0, 1): two clusters of means (2, 0.1) and (0.1, 2).
+TWO_SIDES = [(1.0, 0.0), (0.0, 1.0), (2.0, 0.3), (0.3, 2.0), (3.0, 0.0), (0.0, 3.0)]
+
+
+def told(rows: list[tuple[float, float]], classes: list[int], counts: list[int] | None = None) -> Arrays:
+    counts = [1] * len(rows) if counts is None else counts
+    return {
+        "prototypes": np.array(rows, np.float32).reshape(-1, 2), "labels": np.array(classes, np.int64),
+        "counts": np.array(counts, np.int64),
+    }  # fmt: skip
+
+
+def update(index: int, knowledge: Arrays) -> Update:
+    return Update(node(index), ArrayRecord(), knowledge, 3, {})
+
+
+def merged(server: FedPLVMStrategy, *knowledge: Arrays) -> dict[int, list[list[float]]]:
+    """Merge; return the global prototypes of each class, sorted."""
+    server.merge_knowledge([update(index, one) for index, one in enumerate(knowledge)])
+    prototypes, labels = server.knowledge["prototypes"], server.knowledge["labels"]
+    assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
+    assert labels.tolist() == sorted(labels.tolist())
+    return {int(k): sorted(prototypes[labels == k].round(4).tolist()) for k in np.unique(labels)}
+
+
+def test_several_prototypes_of_several_nodes_are_clustered_by_class() -> None:
+    # Class 0: two, one and three prototypes of three nodes. Class 1: one node alone. Class 2: nobody.
+    got = merged(
+        strategy(), told([*TWO_SIDES[:2], (5, 5)], [0, 0, 1]), told([TWO_SIDES[2]], [0]), told(TWO_SIDES[3:], [0] * 3)
+    )
+    assert set(got) == {0, 1}
+    np.testing.assert_allclose(got[0], [[0.1, 2], [2, 0.1]], rtol=1e-5)
+    assert got[1] == [[5, 5]]
+
+
+def test_not_clustered_globally_every_prototype_is_sent_on() -> None:
+    got = merged(strategy(cluster_globally=False), told(TWO_SIDES[:2], [0, 0]), told(TWO_SIDES[2:4], [0, 2]))
+    assert set(got) == {0, 2}
+    np.testing.assert_allclose(got[0], [[0, 1], [1, 0], [2, 0.3]], rtol=1e-6)
+    np.testing.assert_allclose(got[2], [[0.3, 2]], rtol=1e-6)
+
+
+def test_classes_come_and_go_with_all_their_clusters() -> None:
+    server = strategy()
+    first = merged(server, told([*TWO_SIDES, (4, 4)], [0] * 6 + [1]))
+    assert {k: len(rows) for k, rows in first.items()} == {0: 2, 1: 1}
+    assert merged(server, told([(7, 7)], [1])) == {0: first[0], 1: [[7, 7]]}
+    assert merged(server, told([], [])) == {0: first[0], 1: [[7, 7]]}
+
+
+def test_off_nothing_is_expected_and_nothing_kept() -> None:
+    server = strategy(lambda_proto=0.0)
+    assert server.expected() == {}
+    server.merge_knowledge([update(0, {})])
+    assert server.knowledge == {}
+
+
+def test_what_a_node_claims_is_bounded() -> None:
+    server = strategy()
+    check_knowledge(server, told(TWO_SIDES, [0, 0, 1, 1, 2, 2]), announced=[2, 2, 2])
+    for bad in (
+        told(TWO_SIDES[:2], [0, 3]), told(TWO_SIDES[:2], [-1, 0]), told(TWO_SIDES[:2], [0, 0], [2, 2]),
+        told(TWO_SIDES[:2], [0, 0], [-1, 1]), told(TWO_SIDES[:2], [0]), {},
+    ):  # fmt: skip
+        with pytest.raises(Refused):
+            check_knowledge(server, bad, announced=[3, 3, 3])
+    # A prototype of no image is none, and of too many of a class those of the most images are compared.
+    one, other = told(TWO_SIDES[:3], [0, 0, 0], [3, 0, 1]), told(TWO_SIDES[3:], [0, 0, 1], [2, 3, 1])
+    prototypes, labels = collected([one, other], 3)
+    assert labels.tolist() == [0, 0, 0, 1]
+    np.testing.assert_allclose(prototypes, [TWO_SIDES[i] for i in (0, 3, 4, 5)])
+
+
+def slow_finch(points: list[np.ndarray]) -> list[set[int]]:
+    """FINCH's last partition by its definition: join first neighbours, then those of the clusters' means, and so on."""
+
+    def joined(means: list[np.ndarray]) -> list[set[int]]:
+        unit = [m / np.linalg.norm(m) for m in means]
+        groups = [{i} for i in range(len(means))]
+        for i in range(len(means)):
+            near = max((j for j in range(len(means)) if j != i), key=lambda j: float(unit[i] @ unit[j]))
+            one, two = (next(g for g in groups if k in g) for k in (i, near))
+            if one is not two:
+                groups = [g for g in groups if g is not one and g is not two] + [one | two]
+        return groups
+
+    found = joined(points)
+    while len(found) > 1:
+        above = joined([np.mean([points[i] for i in sorted(g)], axis=0) for g in found])
+        fewer = len(found) - len(above)
+        if len(above) == 1 or not fewer:
+            break
+        found = [set().union(*(found[i] for i in g)) for g in above]
+        if fewer == 1:
+            break
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_clusters_against_finchs_definition(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.uniform(size=(30, 4)).astype(np.float32)
+    found, labels = cluster_means(points, np.full(30, 2))
+    wanted = [points[sorted(group)].astype(np.float64).mean(axis=0) for group in slow_finch(list(points.astype(float)))]
+    assert labels.tolist() == [2] * len(wanted)
+    np.testing.assert_allclose(sorted(found.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)
