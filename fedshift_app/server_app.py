@@ -86,18 +86,22 @@ def main(grid: Grid, context: Context) -> None:
             _tell(status)
         except OSError as error:  # it must not hide how the run ended
             console.log.warning("%s", error)
-        if status["run_folder"] and not os.environ.get(STATUS_FILE):
-            if status["state"] == DEGRADED:
-                console.log.warning("the run is degraded: %s", status["error"])
-            console.log.info("run folder: %s", status["run_folder"])
-            if status["state"] == FAILED:
-                go_on = resume_command(Path(status["run_folder"]), _engine(grid))
-                console.log.info("once the cause is mended, it goes on with: %s", go_on)
-            if is_simulation_grid(grid) and (links := superlinks_above()):
-                console.log.info(
-                    "Flower's local SuperLink goes on running, for further runs; to end it: kill %s",
-                    " ".join(map(str, links)),
-                )  # fmt: skip
+        if not os.environ.get(STATUS_FILE):
+            _tell_plainly(grid, status)
+
+
+def _tell_plainly(grid: Grid, status: dict[str, Any]) -> None:
+    """Say how a run of plain ``flwr run`` has ended, also one that was refused, and what it has left running."""
+    if status["run_folder"]:
+        if status["state"] == DEGRADED:
+            console.log.warning("the run is degraded: %s", status["error"])
+        console.log.info("run folder: %s", status["run_folder"])
+        if status["state"] == FAILED:
+            go_on = resume_command(Path(status["run_folder"]), _engine(grid))
+            console.log.info("once the cause is mended, it goes on with: %s", go_on)
+    if is_simulation_grid(grid) and (links := superlinks_above()):
+        kill = " ".join(map(str, links))
+        console.log.info("Flower's local SuperLink goes on running, for further runs; to end it: kill %s", kill)
 
 
 def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> str:
@@ -116,8 +120,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)
     if is_simulation_grid(grid) and not os.environ.get(STATUS_FILE):  # `fedshift run` has counted itself
-        told = plain.look(config, run_config, grid, None if past is None else past.num_nodes)
-        console.log.info("%s", told, extra={"event": "nodes"})
+        before = None if past is None else past.num_nodes
+        console.log.info("%s", plain.look(config, run_config, grid, before), extra={"event": "nodes"})
     keep_out_malformed_replies()
     quicken_grid(grid)
     going_on = past is not None and past.checkpoint is not None

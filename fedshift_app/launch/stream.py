@@ -1,6 +1,5 @@
 """What `flwr run --stream` prints, on its way to the terminal, a pipe or a file: no colours where none belong."""
 
-import os
 import re
 import subprocess
 import threading

@@ -47,8 +47,8 @@ def look(config: RunConfig, run_config: Mapping[str, Any], grid: Grid, before: i
     here = _present(grid, least)
     wants = f"{config.experiment} wants {usual} nodes ({_dealt(config, usual, fixed, before)})"
     if here < least or (fixed and here != fixed):
-        raise ConfigError(f"{wants}, this federation has {here}; run\n{command(run_config, usual)}")
-    return f"{wants}; this federation has {here} (what Flower said above of 10 and 2 SuperNodes is its default)"
+        raise ConfigError(f"{wants}, this federation has {here}; run: {command(run_config, usual)}")
+    return f"{wants}; this federation has {here} (what Flower says of 10 and 2 SuperNodes is about its default, not about this run)"
 
 
 def command(run_config: Mapping[str, Any], nodes: int) -> str:

@@ -181,12 +181,14 @@ def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -
         'flwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config' in refused
     )
     assert "Traceback" not in refused
+    ending = r"SuperLink goes on running, for further runs; to end it: kill \d+ \d+"
+    assert re.search(ending, refused)
     told = output[output.index("handwritten wants 4 nodes") :]
     assert "; this federation has 2 (" in told.splitlines()[0]
     assert "\x1b" not in told[: told.index("run folder: ")]  # what the app's process prints has no colours
     (folder,) = (tmp_path / "plain").iterdir()
     assert f"run folder: {folder}" in output
-    assert re.search(r"SuperLink goes on running, for further runs; to end it: kill \d+ \d+", output)
+    assert re.search(ending, output)
     plain = Run(folder)
     same = run_inline(nodes=2, rounds=2, set="dataset.domains=[scan,sketch] train.epochs=1")
     assert plain.results["engine"] == "simulation"
