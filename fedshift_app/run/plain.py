@@ -48,7 +48,7 @@ def look(config: RunConfig, run_config: Mapping[str, Any], grid: Grid, before: i
     wants = f"{config.experiment} wants {usual} nodes ({_dealt(config, usual, fixed, before)})"
     if here < least or (fixed and here != fixed):
         raise ConfigError(f"{wants}, this federation has {here}; run: {command(run_config, usual)}")
-    return f"{wants}; this federation has {here} (what Flower says of 10 and 2 SuperNodes is about its default, not about this run)"
+    return f"{wants}; this federation has {here} (Flower's lines above, of 10 and 2, are about its default)"
 
 
 def command(run_config: Mapping[str, Any], nodes: int) -> str:
