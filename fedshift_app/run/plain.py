@@ -47,7 +47,7 @@ def look(config: RunConfig, run_config: Mapping[str, Any], grid: Grid, before: i
     here = _present(grid, least)
     wants = f"{config.experiment} wants {usual} nodes ({_dealt(config, usual, fixed, before)})"
     if here < least or (fixed and here != fixed):
-        raise ConfigError(f"{wants}, this federation has {here}; run: {command(run_config, usual)}")
+        raise ConfigError(f"{wants}, this federation has {here}; run", remedy=command(run_config, usual))
     return f"{wants}; this federation has {here} (Flower's lines above, of 10 and 2, are about its default)"
 
 

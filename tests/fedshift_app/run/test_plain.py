@@ -35,13 +35,15 @@ def grid(*present: int) -> Any:
 
 
 def test_too_few_nodes_are_refused_with_the_command() -> None:
-    flat = {"method": "i2pfl", "rounds": 2, "set": "train.lr=0.01 train.epochs=1"}
+    folder = f"/{'a-long-name/' * 30}"  # a command that is cut would do something else
+    flat = {"method": "i2pfl", "rounds": 2, "output-dir": folder, "set": "train.lr=0.01 train.epochs=1"}
     told = refusal_of(ConfigError, plain.look, resolve(flat), flat, grid(2), None)
-    assert told == (
+    assert told.splitlines() == [
         "handwritten wants 8 nodes (two for each of scan, texture, street, sketch; one for each will do), this "
-        'federation has 2; run: flwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" '
-        '--run-config \'method="i2pfl" rounds=2 set="train.lr=0.01 train.epochs=1"\''
-    )
+        "federation has 2; run",
+        'flwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config '
+        f'\'method="i2pfl" rounds=2 output-dir="{folder}" set="train.lr=0.01 train.epochs=1"\'',
+    ]
     assert plain.usual_nodes(resolve(flat)) == runner.num_nodes(resolve(flat), None) == 8
 
 
@@ -58,7 +60,7 @@ def test_a_number_that_is_fixed_is_the_only_one(here: int) -> None:
     flat = {"set": "'allocation.counts={scan: 1, sketch: 1}'"}
     told = refusal_of(ConfigError, plain.look, resolve(flat), flat, grid(here), None)
     assert (
-        f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; run: flwr run . " in told
+        f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; run\n" in told
     )
     assert "num-supernodes=2 " in told
     assert "has 2" in plain.look(resolve(flat), flat, grid(2), None)
