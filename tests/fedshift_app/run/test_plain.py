@@ -59,9 +59,7 @@ def test_any_number_with_a_node_for_each_domain_will_do(here: int) -> None:
 def test_a_number_that_is_fixed_is_the_only_one(here: int) -> None:
     flat = {"set": "'allocation.counts={scan: 1, sketch: 1}'"}
     told = refusal_of(ConfigError, plain.look, resolve(flat), flat, grid(here), None)
-    assert (
-        f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; run\n" in told
-    )
+    assert f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; run\n" in told
     assert "num-supernodes=2 " in told
     assert "has 2" in plain.look(resolve(flat), flat, grid(2), None)
 
