@@ -21,7 +21,7 @@ from fedshift_app.flower import forking
 from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
-from fedshift_app.run.variables import COMMAND, COMMIT
+from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
 from fedshift_wire.bounds import as_found, plain, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
@@ -102,6 +102,7 @@ def run(
             check_data(config, nodes)
             folder = runner.run_inline(flat, nodes, side_by_side.workers(config, nodes, workers), screen)
         else:
+            os.environ[THREADS] = str(launch.get("cpus-per-client", 1))  # of nodes for which train.threads is 0
             folder = runner.run_simulation(flat, nodes, settled, screen)
     if launch.get("report", True):
         report_after_run(folder)
@@ -183,10 +184,17 @@ def status(
 def doctor(
     renew: Annotated[bool, typer.Option("--renew", help="Measure again what trains fastest here.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Look instead whether the app's folder is what Flower Hub takes.")
+    ] = False,
 ) -> None:
     """Tell what this machine is, what trains fastest on it, and what is wrong with it, which makes the exit code 1."""
     from fedshift_app.launch import doctor as machine
 
+    if publish:
+        if renew:
+            raise ConfigError("give --publish or --renew, not both: --publish looks at the app alone")
+        raise SystemExit(machine.show_publishing(as_json=as_json))
     raise SystemExit(machine.show(renew=renew, as_json=as_json))
 
 

@@ -1,4 +1,4 @@
-"""The few parts of Flower 1.41 that FedShift uses and Flower does not export; all in this one place."""
+"""The few parts of Flower that FedShift uses and Flower does not export; all in this one place."""
 
 import logging
 import os
@@ -126,6 +126,13 @@ def whole_or_nothing(inflate: Callable[..., Any]) -> Callable[..., Any]:
 
     read.guarded = True  # type: ignore[attr-defined]
     return read
+
+
+def without_colours() -> None:
+    """Let Flower's log of this process have no colours, which it has wherever it goes."""
+    from flwr.common.logger import update_console_handler
+
+    update_console_handler(colored=False)
 
 
 def identify_process() -> None:

@@ -29,7 +29,7 @@ from fedshift_app.flower.waits import Backoff, OtherPopen, OtherSleep
 log = logging.getLogger("fedshift")
 
 PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"  # in the ServerApp's environment: Flower's own waits (benchmarks/deploy.py)
-KNOWN = "1.41."  # patches of this version; `pyproject.toml` asks for no other
+KNOWN = "1.41."  # patches of this version; under another all is Flower's way, and a line says so
 NODE = "flwr.supernode.start_client_internal"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
 #: What each function must hold for its waits to be ours: the calls that are replaced, as they are written.

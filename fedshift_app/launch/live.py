@@ -20,8 +20,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedshift_app.launch import stream
 from fedshift_app.run import status
-from fedshift_app.run.console import duration, percent
+from fedshift_app.run.console import coloured, duration, percent
 from fedshift_app.run.folder import METRICS_FILE
 from fedshift_app.run.logs import FORMAT
 from fedshift_app.run.scores import mean
@@ -174,15 +175,17 @@ class Screen:
     def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> int:
         """Run a program to its end, its lines above the table; return its exit code."""
         if self._console is None:
-            return subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+            return stream.call(command, folder, env, sys.stdout, sys.stderr)
         process = subprocess.Popen(
             command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
         )  # fmt: skip
         try:
             assert process.stdout is not None
+            colour = coloured(self._console.file)
             for line in process.stdout:
-                print(line.rstrip("\n"), flush=True)  # rich, which has taken the place of standard output, moves it up
+                if (shown := stream.cleaned(line, colour=colour)) is not None:
+                    print(shown.rstrip("\n"), flush=True)  # rich, in the place of standard output, moves it up
             return process.wait()
         except BaseException:  # as subprocess.run does
             process.kill()

@@ -20,7 +20,7 @@ from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.live import Screen
 from fedshift_app.launch.processes import APP as APP
-from fedshift_app.run import status
+from fedshift_app.run import plain, status
 from fedshift_app.run.variables import STATUS_FILE, TELEMETRY
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
@@ -28,7 +28,6 @@ CONNECTION = "fedshift"
 #: As often SuperExec asks for work; by itself once a second. A question costs both some 20 ms of computing.
 TASK_POLL_SECONDS = "0.5"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
-DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,7 @@ def num_nodes(config: RunConfig, asked: int | None) -> int:
     Raises:
         ConfigError: If ``asked`` does not fit its allocation.
     """
-    needed = config.allocation.num_nodes()
-    domains = config.allocation.training_domains(config.dataset.domains)
-    number = asked or needed or DEFAULT_NODES_PER_DOMAIN * len(domains)
+    number = asked or plain.usual_nodes(config)
     config.allocation.deal(config.dataset.domains, number, config.seed)
     return number
 
