@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.config.files import APP as APP
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context, path_with_flower
 from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
-from fedshift_app.launch.processes import APP as APP
 from fedshift_app.run import status
 from fedshift_app.run.variables import STATUS_FILE
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
@@ -202,7 +202,7 @@ def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], opti
         FederationError: If the run failed.
     """
     if not (APP / "pyproject.toml").is_file():
-        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift from its folder: pip install -e .")
+        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/installing.md)")
     overrides = home / "run-config.toml"
     overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
     command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
