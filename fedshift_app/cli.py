@@ -198,6 +198,12 @@ def doctor(
     raise SystemExit(machine.show(renew=renew, as_json=as_json))
 
 
+@app.command("app-dir")
+def app_dir() -> None:
+    """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`."""
+    typer.echo(str(files.APP))
+
+
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=path)],

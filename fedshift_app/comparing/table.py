@@ -340,7 +340,7 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> 
             f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
         )
     found += [
-        f"{_named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
+        f"{named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
     ]  # fmt: skip
     for row in rows:
         base = _baseline(row, rows)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.config.files import APP as APP
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context, path_with_flower
@@ -19,7 +20,6 @@ from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.live import Screen
-from fedshift_app.launch.processes import APP as APP
 from fedshift_app.run import plain, status
 from fedshift_app.run.variables import STATUS_FILE, TELEMETRY
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
@@ -208,7 +208,7 @@ def submit(
         FederationError: If the run failed.
     """
     if not (APP / "pyproject.toml").is_file():
-        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift from its folder: pip install -e .")
+        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/installing.md)")
     overrides = home / "run-config.toml"
     overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
     command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
