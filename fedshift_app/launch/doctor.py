@@ -15,8 +15,8 @@ import torch
 from clients.training import machine, precision
 from datasets import cache
 from fedshift_app import __version__
-from fedshift_app.launch import problems, publishing
 from fedshift_app.config.files import APP
+from fedshift_app.launch import problems, publishing
 from fedshift_app.node import arithmetic, shelves
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import VERSIONS_OF
