@@ -18,10 +18,11 @@ from fedshift_app.flower.inline import NAME, LocalGrid
 from fedshift_app.flower.internals import (
     is_simulation_grid,
     keep_out_malformed_replies,
+    pack_messages,
     superlinks_above,
     watch_replies,
 )
-from fedshift_app.flower.quick import quicken_grid
+from fedshift_app.flower.quick import PLAIN_WAITS, quicken_grid
 from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.node import holdings, setup, shelves, starts
 from fedshift_app.run import (
@@ -124,6 +125,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         console.log.info("%s", plain.look(config, run_config, grid, before), extra={"event": "nodes"})
     keep_out_malformed_replies()
     quicken_grid(grid)
+    if engine == setup.DEPLOYMENT and not os.environ.get(PLAIN_WAITS):
+        pack_messages(grid)
     going_on = past is not None and past.checkpoint is not None
     config, beginning = (config, beginnings.plain(config)) if going_on else beginnings.begin(config)
     start = starts.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None

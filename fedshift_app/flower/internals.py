@@ -14,6 +14,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedshift_wire.errors import FedShiftError
+from fedshift_wire.names import RAISED
+from fedshift_wire.packing import has_packed, packed, unpacked
+from fedshift_wire.records import RecordError
 
 log = logging.getLogger("fedshift")
 
@@ -54,6 +57,43 @@ def watch_replies(grid: Grid, heard: Callable[[list[int]], None]) -> None:
         return replies
 
     grid.pull_messages = watched  # type: ignore[method-assign]
+
+
+def pack_messages(grid: Grid) -> None:
+    """Pack the arrays of what goes through a real deployment's grid, and unpack those of replies.
+
+    Each would be two objects, and each object some requests (:mod:`fedshift_wire.packing`). A reply whose packed
+    arrays are none is an error of its node.
+    """
+    push, pull = grid.push_messages, grid.pull_messages
+
+    def pushed(messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        contents = [message.content for message in messages]
+        once: dict[int, bytes] = {}  # a record that goes to several nodes is packed once
+        for message, content in zip(messages, contents, strict=True):
+            message.content = packed(content, once)
+        try:
+            return push(messages)
+        finally:
+            for message, content in zip(messages, contents, strict=True):
+                message.content = content
+
+    def pulled(message_ids: Iterable[str]) -> Iterable[Message]:
+        return [_unpacked(reply) for reply in pull(message_ids)]
+
+    grid.push_messages = pushed  # type: ignore[method-assign]
+    grid.pull_messages = pulled  # type: ignore[method-assign]
+
+
+def _unpacked(reply: Message) -> Message:
+    if not (reply.has_content() and has_packed(reply.content)):
+        return reply
+    try:
+        reply.content = unpacked(reply.content)
+    except RecordError as error:
+        return make_message(metadata=reply.metadata, error=Error(code=RAISED, reason=str(error)))
+    return reply
 
 
 def keep_out_malformed_replies() -> None:
@@ -130,7 +170,10 @@ def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     """Run ``flower-superlink`` in this process, behind :func:`guard_superlink`."""
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
+    from fedshift_app.flower import middlewares
+
     guard_superlink(guard)
+    middlewares.narrow()
     os.environ["PATH"] = path_with_flower()
     sys.argv = ["flower-superlink", *options]
     flower_superlink()

@@ -20,11 +20,12 @@ from fedshift_app.launch import processes, stream, superlink
 from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.processes import APP as APP
 from fedshift_app.run import plain, status
-from fedshift_app.run.variables import STATUS_FILE
+from fedshift_app.run.variables import STATUS_FILE, TELEMETRY
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
-TASK_POLL_SECONDS = "0.1"  # as often SuperExec asks for work; by itself once a second
+#: As often SuperExec asks for work; by itself once a second. A question costs both some 20 ms of computing.
+TASK_POLL_SECONDS = "0.5"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
 
 
@@ -277,7 +278,7 @@ def empty_folder(home: Path) -> Path:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's processes: own home, no installation at run time."""
+    """Return the environment of Flower's processes: own home, no installation at run time, and no reports unasked."""
     own = {
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -287,4 +288,4 @@ def environment(home: Path) -> dict[str, str]:
         STATUS_FILE: str(home / "status.json"),
         "PATH": path_with_flower(),
     }
-    return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS, **os.environ, **own}
+    return {superlink.TASK_POLL: TASK_POLL_SECONDS, TELEMETRY: "0", **os.environ, **own}

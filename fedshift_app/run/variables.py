@@ -8,3 +8,5 @@ COMMAND = "FEDSHIFT_COMMAND"
 COMMIT = "FEDSHIFT_COMMIT"
 #: CPU threads of a simulated node, as ``fedshift run cpus-per-client=N`` says; by itself one, whatever Ray gives.
 THREADS = "FEDSHIFT_THREADS"
+#: Flower's: it reports usage to its makers unless this is 0. FedShift's commands set it to 0 where nobody has set it.
+TELEMETRY = "FLWR_TELEMETRY_ENABLED"

@@ -13,7 +13,7 @@ from fedshift_app import cli
 from fedshift_app.launch import doctor, publishing
 
 README = (
-    "pip install -e .\nflwr run . --federation-config num-supernodes=8\nA deployment: data-dir per node. [a](LICENSE)\n"
+    "pip install -e .\nflwr run . --federation-config num-supernodes=8\nA deployment: data-dir per node. [a](LICENSE) ![words](a.png)\n"
 )
 
 
