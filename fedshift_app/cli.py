@@ -5,6 +5,7 @@ import platform
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ import typer
 
 from datasets.base import SPLITS, Split
 from fedshift_app import __version__
+from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.flower import forking
@@ -22,8 +24,8 @@ from fedshift_app.help import completing
 from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
-from fedshift_app.run.variables import COMMAND, COMMIT
-from fedshift_wire.bounds import as_found, shown
+from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
+from fedshift_wire.bounds import as_found, plain, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.paths import user_path
 
@@ -102,7 +104,7 @@ def run(
     workers = side_by_side.asked(launch)
     if inline and (workers or side_by_side.cores()) > 1:
         forking.begin()  # it imports torch while this process does
-    from fedshift_app.launch import advice, runner
+    from fedshift_app.launch import advice, live, runner
     from fedshift_app.launch.checking import check_data
     from fedshift_app.run import resuming, status
     from fedshift_app.run.folder import commit
@@ -123,11 +125,13 @@ def run(
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         return runner.resources(config, nodes, *limits)
 
-    if inline:
-        check_data(config, nodes)
-        folder = runner.run_inline(flat, nodes, side_by_side.workers(config, nodes, workers))
-    else:
-        folder = runner.run_simulation(flat, nodes, settled)
+    with live.screen() as screen:
+        if inline:
+            check_data(config, nodes)
+            folder = runner.run_inline(flat, nodes, side_by_side.workers(config, nodes, workers), screen)
+        else:
+            os.environ[THREADS] = str(launch.get("cpus-per-client", 1))  # of nodes for which train.threads is 0
+            folder = runner.run_simulation(flat, nodes, settled, screen)
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, _WHOLE)}")
@@ -147,6 +151,11 @@ def sweep(
         ),
     ] = None,
     paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+    listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
+    slurm: Annotated[
+        Path | None, typer.Option(help="With --list: write them as the array of one Slurm job.", parser=path)
+    ] = None,
+    into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
 ) -> None:
     """Run a grid, one run after another, and compare; the same command again goes on where it was interrupted.
 
@@ -155,9 +164,41 @@ def sweep(
     with engine=inline).
     """
     from fedshift_app.launch.checking import check_data
-    from fedshift_app.sweep import sweeping
+    from fedshift_app.sweep import listing, sweeping
 
-    sweeping.sweep(arguments or [], paper, check_data)
+    if (listed and into) or (slurm is not None and not listed) or (paper and (listed or into)):
+        raise ConfigError("sweep: --list goes alone or with --slurm FILE, --in FOLDER and --paper TABLE go alone")
+    if listed:
+        listing.show(arguments or [], slurm, check_data)
+    elif into:
+        listing.one(arguments or [], into, check_data)
+    else:
+        sweeping.sweep(arguments or [], paper, check_data)
+
+
+@app.command()
+def tune(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]",
+            help="Keys of `fedshift run`.",
+            autocompletion=completing.arguments,
+        ),
+    ] = None,
+    paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+) -> None:
+    """Search each method's values with the same budget, by validation images only, and compare them tuned and as is.
+
+    budget=N trials of each method; seed=0,1,2 for the comparison, the first one for the search; search.KEY=[LOW,HIGH],
+    [LOW,HIGH,log], [LOW,HIGH,whole], {values: [A,B]} or off, where the method's own range is not wanted; pruning=false:
+    no trial ends early; jobs=N methods side by side. The same command again goes on where it was interrupted. Needs
+    fedshift[tune].
+    """
+    from fedshift_app.launch.checking import check_data
+    from fedshift_app.tune import tuning
+
+    tuning.tune(arguments or [], paper, check_data)
 
 
 @app.command()
@@ -179,11 +220,24 @@ def status(
 def doctor(
     renew: Annotated[bool, typer.Option("--renew", help="Measure again what trains fastest here.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Look instead whether the app's folder is what Flower Hub takes.")
+    ] = False,
 ) -> None:
     """Tell what this machine is, what trains fastest on it, and what is wrong with it, which makes the exit code 1."""
     from fedshift_app.launch import doctor as machine
 
+    if publish:
+        if renew:
+            raise ConfigError("give --publish or --renew, not both: --publish looks at the app alone")
+        raise SystemExit(machine.show_publishing(as_json=as_json))
     raise SystemExit(machine.show(renew=renew, as_json=as_json))
+
+
+@app.command("app-dir")
+def app_dir() -> None:
+    """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`."""
+    typer.echo(str(files.APP))
 
 
 @app.command()
@@ -194,11 +248,21 @@ def report(
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
 
     Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all;
-    node, whose model is looked at more closely.
+    node, whose model is looked at more closely. The exit code is 5 where something could not be drawn, which is told.
     """
     from fedshift_app.report import command
 
-    typer.echo(f"report: {shown(command.run(folder, arguments or []), _WHOLE)}")
+    made = command.run(folder, arguments or [])
+    typer.echo(f"report: {shown(made.page, _WHOLE)}")
+    tell_lacks(made.lacks)
+    if made.lacks:
+        raise SystemExit(exit_codes.PARTLY_DRAWN)
+
+
+def tell_lacks(lacks: Sequence[str]) -> None:
+    """Say on standard error what a report could not draw, and why."""
+    for line in lacks:
+        typer.echo(f"not drawn: {plain(line, _WHOLE)}", err=True)
 
 
 def report_after_run(folder: Path) -> None:
@@ -206,7 +270,9 @@ def report_after_run(folder: Path) -> None:
     from fedshift_app.report import command
 
     try:
-        typer.echo(f"report: {shown(command.run(folder, []), _WHOLE)}")
+        made = command.run(folder, [])
+        typer.echo(f"report: {shown(made.page, _WHOLE)}")
+        tell_lacks(made.lacks)
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
         why = "stopped" if isinstance(error, SystemExit) else str(error)
         again = f"fedshift report {shown(shlex.quote(str(folder)), _WHOLE)}"
@@ -244,10 +310,10 @@ def compare(
         raise ConfigError("give --markdown or --json, not both")
     found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    for file, content in ((csv, found.csv), (html, found.html)):
+    for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
         if file is not None:
             try:
-                file.write_text(content(), encoding="utf-8")
+                file.write_text(content(file), encoding="utf-8")
             except OSError as error:
                 raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
             typer.echo(f"wrote {shown(file.resolve(), _WHOLE)}", err=markdown or as_json)

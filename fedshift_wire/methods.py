@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from fedshift_wire import ranges
 from fedshift_wire.bounds import shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.frozen import FrozenDict, Section
@@ -56,6 +57,8 @@ class Method(BaseModel):
         short: Settings that a run of two rounds needs, for tests.
         approximation: Why it is an approximation of its paper's method only; empty where it is that. Whatever names the
             method in a table, on a page or in a log then says so.
+        search: Where ``fedshift tune`` looks for the values of its parameters, by name (``fedshift_wire.ranges``); a
+            key of another section is dotted. What FedAvg's file says counts for every method.
         defaults: Parameters by name, and sections (``images``, ``train``, ...).
     """
 
@@ -80,14 +83,22 @@ class Method(BaseModel):
     scores: tuple[str, ...] = ()
     short: str = ""
     approximation: str = ""
+    search: Section = FrozenDict({})
     defaults: Section = FrozenDict({})
+
+    @field_validator("search")
+    @classmethod
+    def _are_ranges(cls, search: Mapping[str, Any]) -> Mapping[str, Any]:
+        for key, told in search.items():
+            ranges.read(told, key)
+        return search
 
     def made_of(self, base: "Method") -> "Method":
         """Return a recipe with the classes and the defaults of the method that it is made of."""
         return self.model_copy(update={
             "strategy": self.strategy or base.strategy, "client": self.client or base.client,
             "approximation": self.approximation or base.approximation,
-            "defaults": FrozenDict(base.defaults | self.defaults),
+            "defaults": FrozenDict(base.defaults | self.defaults), "search": FrozenDict(base.search | self.search),
         })  # fmt: skip
 
     @property
@@ -148,6 +159,8 @@ def method_file(path: Path) -> Method:
     about = {"off" if key is False else key: value for key, value in said.items()}  # YAML 1.1 reads off as false
     try:
         return Method(**{"name": path.stem, "of": of, "defaults": content} | about)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: about.search.{error}") from None
     except (ValidationError, TypeError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": ("",), "msg": str(error)}
         where = ".".join(str(part) for part in first["loc"])

@@ -6,6 +6,8 @@ from typing import Any
 from fedshift_app.comparing.runs import BASELINE, NODES, Run, own_settings, usual_settings
 from fedshift_app.config import registry
 
+#: What the row of a run is called whose values a search chose.
+TUNED = "tuned"
 #: So many runs are named for a value; of others the number is told.
 _NAMED = 2
 #: So many differing parameters stand in every row of a method; of more, those that are not as the experiment has them.
@@ -15,11 +17,13 @@ _IN_EVERY_ROW = 2
 def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """Return the settings in which runs differ more than by seed, method and what a method asks for itself.
 
-    A value that the run's method asks for (``own_settings``) counts as what the experiment says without it.
+    A value that the run's method asks for (``own_settings``) counts as what the experiment says without it, one that a
+    search chose as what it replaced.
 
     Returns:
         By dotted key the value of each run.
     """
+    runs = [run.before_search for run in runs]
     plain = [_plain(run) for run in runs]
     raw = [run.group_settings for run in runs]
     found = {}
@@ -32,6 +36,7 @@ def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 def own(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """Return by method the settings in which it differs from the others because it asks for them."""
+    runs = [run.before_search for run in runs]
     counted = differing(runs)
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -56,17 +61,25 @@ def told(runs: Sequence[Run], differences: dict[str, list[Any]]) -> str:
 
 def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list[str]:
     """Return the group of each run, named by the settings in which groups differ; empty if they do not."""
-    plain = [_plain(run) for run in runs]
+    plain = [_plain(run.before_search) for run in runs]
     return [", ".join(f"{key}={shown(settings.get(key))}" for key in differences) for settings in plain]
 
 
 def row_labels(runs: Sequence[Run], unnamed: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the row of each run: its method, and the parameters in which runs of that method differ.
 
-    Where they are many, a row leaves out those that have the value in ``unnamed`` (``usual_parameters``).
+    Where they are many, a row leaves out those that have the value in ``unnamed`` (``usual_parameters``). Runs whose
+    values a search chose are rows apart, named ``tuned``.
     """
-    keys = {run.results.method: _varied(runs, run.results.method) for run in runs}
-    return [_label(run, keys[run.results.method], unnamed.get(run.results.method, {})) for run in runs]
+    keys = {_family(run): _varied(runs, _family(run)) for run in runs}
+    return [
+        _label(run, keys[_family(run)], {} if run.tuned else unnamed.get(run.results.method, {})) for run in runs
+    ]  # fmt: skip
+
+
+def tuned_told(run: Run) -> str:
+    """Return the values that a search chose for a run, each with the one that it replaced."""
+    return ", ".join(f"{parameter(key)}={shown(run.config.get(key))} ({shown(was)})" for key, was in run.tuned.items())
 
 
 def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -77,9 +90,9 @@ def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """
     found = {}
     for run in runs:
-        if run.results.method in found:
+        if run.results.method in found or run.tuned:
             continue
-        keys = _varied(runs, run.results.method)
+        keys = _varied(runs, _family(run))
         usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
         many = len(keys) > _IN_EVERY_ROW
         found[run.results.method] = {key: usual[key] for key in keys if many and key in usual}
@@ -139,9 +152,14 @@ def _own(run: Run) -> dict[str, tuple[Any, Any]]:
     return {key: value for key, value in found.items() if key in run.group_settings}
 
 
-def _varied(runs: Sequence[Run], method: str) -> list[str]:
+def _family(run: Run) -> tuple[str, bool]:
+    """Return what the rows of a run are told apart within: its method, and whether a search chose its values."""
+    return run.results.method, bool(run.tuned)
+
+
+def _varied(runs: Sequence[Run], family: tuple[str, bool]) -> list[str]:
     """Return the parameters, of method or modules, in which the runs of a method differ."""
-    settings = [run.row_settings for run in runs if run.results.method == method]
+    settings = [run.row_settings for run in runs if _family(run) == family]
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len(_distinct(one[key] for one in settings if key in one)) > 1]
 
@@ -149,9 +167,9 @@ def _varied(runs: Sequence[Run], method: str) -> list[str]:
 def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
     settings = run.row_settings
     named = [key for key in keys if key in settings and not (key in known and settings[key] == known[key])]
-    return " ".join(
-        [registry.label(run.results.method), *(f"{parameter(key)}={shown(settings[key])}" for key in named)]
-    )
+    method = registry.label(run.results.method)
+    tuned = [TUNED] if run.tuned else []
+    return " ".join([method, *tuned, *(f"{parameter(key)}={shown(settings[key])}" for key in named)])
 
 
 def _suspicious(run: Run, other: Run) -> bool:
@@ -186,7 +204,7 @@ def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, A
     known = unnamed.get(run.results.method, {})
     varied = any(run.row_settings.get(key) != value for key, value in known.items())
     values = [(0, value, "") if _is_number(value) else (1, 0.0, shown(value)) for value in run.row_settings.values()]
-    return (run.results.method != BASELINE, methods.index(run.results.method), varied, values)
+    return (run.results.method != BASELINE, methods.index(run.results.method), bool(run.tuned), varied, values)
 
 
 def _is_number(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.figures import Figures
-from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
-from fedshift_app.run.resuming import FREE
-from fedshift_wire.bounds import as_found
+from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.resuming import FREE, full_lines
+from fedshift_wire.bounds import MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from fedshift_wire.paths import user_path
@@ -31,6 +31,8 @@ ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "eval
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number, how
 #: nodes compute with precision=auto should decide none (``surroundings``).
 ASIDE = (*FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic")
+#: What a search replaced, by the key that it chose a value for.
+TUNED = "tuned."
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
 NODES = "nodes"
 #: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
@@ -92,6 +94,7 @@ class Results(_Results):
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
+    curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
 
 
 @dataclass(frozen=True)
@@ -103,12 +106,14 @@ class Run:
         results: What it came to.
         config: Its settings by dotted key, and its number of nodes.
         surroundings: What should not matter: engine, versions, state of the source.
+        tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
     """
 
     place: Path
     results: Results
     config: Mapping[str, Any]
     surroundings: Mapping[str, str]
+    tuned: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -118,7 +123,14 @@ class Run:
     @property
     def row_settings(self) -> dict[str, Any]:
         """Return the settings that make a row of its own."""
-        return {key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS)}
+        return {
+            key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS) or key in self.tuned
+        }  # fmt: skip
+
+    @property
+    def before_search(self) -> "Run":
+        """Return it as it would be with the values that a search replaced: those it chose make no group."""
+        return replace(self, config={**self.config, **self.tuned}, tuned={}) if self.tuned else self
 
     @property
     def group_settings(self) -> dict[str, Any]:
@@ -249,6 +261,7 @@ def _read(place: Path) -> Run:
     except ConfigError as error:
         raise ConfigError(f"{place}: its configuration is not one of this version: {error}") from None
     config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
+    tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[WAYS] = config[WAYS][0]  # the further ways change no number of the first
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
@@ -256,7 +269,8 @@ def _read(place: Path) -> Run:
             f"{config['method.name']!r}, {config['seed']}"
         )
     around = {key: told.get(key) for key in ("engine", "arithmetic", "git")} | dict(told.get("versions") or {})
-    return Run(place, results, config, {key: str(value) for key, value in around.items() if value is not None})
+    surroundings = {key: str(value) for key, value in around.items() if value is not None}
+    return Run(place, results, config, surroundings, tuned)
 
 
 def _json(file: Path) -> Any:
@@ -264,6 +278,23 @@ def _json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+
+
+def curve(run: Run) -> dict[int, float]:
+    """Return a run's mean accuracy over the domains by round, of the rounds scored on all test images.
+
+    A round that lacks a domain has none: a mean over the rest is another quantity. Empty where nothing tells of rounds,
+    as in a file that was kept by an earlier version.
+    """
+    if run.place.is_file():
+        return run.results.curve
+    found = {}
+    for line in full_lines(run.place / METRICS_FILE):
+        told = line.get("accuracy")
+        values = list(told.values()) if isinstance(told, dict) and "evaluated_share" not in line else []
+        if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
+            found[line["round"]] = sum(values) / len(values)
+    return found
 
 
 Score = Callable[[Run], dict[str, float | None]]

@@ -22,7 +22,7 @@ from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explained
-from fedshift_app.run.tracking import check_tracker
+from fedshift_app.run.tracking import check_trackers
 from fedshift_wire.bounds import as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS
@@ -163,7 +163,7 @@ def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) ->
     layers["dataset"] = own_names.filled(layers["dataset"])
     networks.find_file(layers, path)
     config = networks.with_digest(validate(layers))
-    check_tracker(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
+    check_trackers(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
     return config
 
 

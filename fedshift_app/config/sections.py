@@ -15,7 +15,7 @@ from datasets.splits import Allocation
 from fedshift_app.config import networks, registry
 from fedshift_app.config.places import at
 from fedshift_app.config.privacy import PrivacyConfig
-from fedshift_app.run.tracking import TrackerName
+from fedshift_app.run.tracking import Trackers
 from fedshift_wire.bounds import MOST_NODES, as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.frozen import FrozenDict, Section
@@ -186,7 +186,9 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     rounds: Rounds  # with ``evaluate.patience`` the most
     seed: Seed = 0
     profile: bool = False  # tell where the time of each round went
-    tracking: TrackerName = "none"  # show the rounds elsewhere as well, beside metrics.jsonl
+    tracking: Trackers = ()  # show the rounds elsewhere as well, beside metrics.jsonl
+    #: Of a run whose values a search chose (``fedshift tune``): their dotted keys, each with the value that it had.
+    tuned: Section = FrozenDict({})
 
     @field_validator("experiment")
     @classmethod
@@ -399,6 +401,8 @@ def _check_choosing(config: RunConfig) -> None:
         ConfigError: With the keys.
     """
     patience = config.evaluate.patience
+    if not config.evaluate.test:
+        _check_without_test(config)
     if config.keep == "last" and not patience:
         return
     told = f"evaluate.patience={patience}" if config.keep == "last" else f"keep={config.keep}"
@@ -414,6 +418,24 @@ def _check_choosing(config: RunConfig) -> None:
         raise ConfigError(
             f"evaluate.patience={patience} may end a run before its last five rounds, which "
             "evaluate.client_models=last scores; allowed are off and every"
+        )
+
+
+def _check_without_test(config: RunConfig) -> None:
+    """Refuse to score nothing at all, and the nodes' own models on test images that are not to be looked at.
+
+    Raises:
+        ConfigError: With the keys.
+    """
+    if not config.allocation.validation_fraction:
+        raise ConfigError(
+            "evaluate.test=false scores validation parts alone: it needs allocation.validation_fraction above 0, "
+            "found 0"
+        )
+    if config.evaluate.client_models != "off":
+        raise ConfigError(
+            f"evaluate.test=false: evaluate.client_models={config.evaluate.client_models} scores test images; allowed "
+            "is off"
         )
 
 

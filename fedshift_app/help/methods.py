@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import yaml
@@ -16,11 +15,11 @@ from fedshift_app.help import ranges
 from fedshift_app.help.tables import columns, facts
 from fedshift_wire.extensions import OURS
 from fedshift_wire.methods import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
+from fedshift_wire.ranges import read
 from fedshift_wire.yaml_files import read_yaml
 
 PAGES = "docs/methods"  # of the repository
 EQUATIONS = "#equations"  # of a page
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = ("key", "default", "allowed", "set in the tables of papers")
 NONE = "-"
 MOST_NAMED = 3  # experiments beside a value
@@ -101,6 +100,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("travels", f"besides the weights: {registry.travels(method)}"),
         ("stays", f"on the node: {method.private}"),
         ("asks for", asks),
+        ("tuned in", ", ".join(f"{key} {_yaml(read(told, key).told())}" for key, told in method.search.items())),
         ("needs", needs),
         ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
     ]
@@ -112,7 +112,7 @@ def page(name: str) -> str:
     Some have none of their own, such as FedAvg.
     """
     told = f"{PAGES}/{name}.md"
-    here = ROOT / told
+    here = files.APP / told
     if not here.is_file():
         return told
     return f"{here}{EQUATIONS}" if "\n## Equations\n" in here.read_text(encoding="utf-8") else str(here)

@@ -125,8 +125,12 @@ class InUse(Exception):  # noqa: N818 (a state, not a malfunction)
 class Lock:
     """A lock on a folder, held until :meth:`release` or until the process ends, however it ends."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
         """Take the lock that the file ``path`` stands for.
+
+        Args:
+            path: The file.
+            shared: Others may have it as well that share it; nobody who does not.
 
         Raises:
             InUse: If somebody else has it.
@@ -134,7 +138,7 @@ class Lock:
         """
         self._file = path.open("a+", encoding="utf-8")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.seek(0)
             holder = _holder(self._file.read())
@@ -145,6 +149,8 @@ class Lock:
             raise
         try:
             self._file.truncate(0)
+            if shared:  # there may be many of them
+                return
             self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
             self._file.flush()
         except OSError:

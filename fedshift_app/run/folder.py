@@ -160,7 +160,7 @@ class RunFolder:
 
     def _track(self) -> None:
         told = self.config.model_dump(mode="json") | self._approximation()
-        self._tracker = tracking.tracker(self.config.tracking, self.path, told, self.history)
+        self._tracker = tracking.tracker(self.config.tracking, self.path, self.run_id, told, self.history)
 
     def _go_on(self, past: Past, resumed: dict[str, Any]) -> None:
         """Continue the run of ``past``: what came after its last checkpoint is removed, and this is noted.

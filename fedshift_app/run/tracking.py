@@ -1,4 +1,7 @@
-"""``tracking=tensorboard``: the rounds of a run as TensorBoard's event files, beside ``metrics.jsonl``."""
+"""``tracking=tensorboard,mlflow,wandb``: the rounds of a run elsewhere as well, beside ``metrics.jsonl``.
+
+Nothing leaves this machine unless its user has said so in the environment (``fedshift_app.run.trackers``).
+"""
 
 import importlib.util
 import logging
@@ -6,7 +9,9 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator
 
 from fedshift_app.run.scores import mean
 from fedshift_wire.errors import ConfigError
@@ -14,19 +19,43 @@ from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 
-TrackerName = Literal["none", "tensorboard"]
+TrackerName = Literal["tensorboard", "mlflow", "wandb"]
+#: What people call them, and the extra of FedShift that installs each.
+CALLED = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "Weights & Biases"}
+EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb"}
 FOLDER = "tensorboard"  # in the run folder
 EVENTS = "events.out.tfevents."  # begins the name of each file that TensorBoard reads
 
 
-def check_tracker(name: TrackerName) -> None:
+def _listed(told: Any) -> Any:
+    """Return the names in what a configuration says: a list, names with commas, or ``none`` (what it was once)."""
+    if told is None:
+        return ()
+    names = told.strip("[] ").split(",") if isinstance(told, str) else told
+    if not isinstance(names, list | tuple):
+        return told
+    words = [one.strip() if isinstance(one, str) else one for one in names]
+    return tuple(word for word in words if word not in ("none", ""))
+
+
+def _different(names: tuple[TrackerName, ...]) -> tuple[TrackerName, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+Trackers = Annotated[tuple[TrackerName, ...], BeforeValidator(_listed), AfterValidator(_different)]
+
+
+def check_trackers(names: Sequence[TrackerName]) -> None:
     """Refuse to track with what is not installed.
 
     Raises:
         ConfigError: With the command that installs it.
     """
-    if name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError('tracking=tensorboard: TensorBoard is not installed; run: pip install "fedshift[tracking]"')
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f'tracking={name}: {CALLED[name]} is not installed; run: pip install "fedshift[{EXTRAS[name]}]"'
+            )
 
 
 class Tracker:
@@ -39,43 +68,93 @@ class Tracker:
         """Write nothing more."""
 
 
-def tracker(name: TrackerName, run_folder: Path, told: Mapping[str, Any], history: Sequence[RoundResult]) -> Tracker:
-    """Return what shows the rounds of a run.
+class All(Tracker):
+    """Several of them."""
 
-    Args:
-        name: Value of the key ``tracking``.
-        run_folder: The run's folder.
-        told: The run's configuration, for the page of hyperparameters.
-        history: The rounds that the run has already.
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = trackers
+
+    def add(self, result: RoundResult) -> None:
+        """Show a full round to all of them."""
+        for one in self._trackers:
+            one.add(result)
+
+    def close(self) -> None:
+        """Write nothing more."""
+        for one in self._trackers:
+            one.close()
+
+
+class Guarded(Tracker):
+    """One whose failure is none of the run: it warns once and ends.
+
+    Attributes:
+        name: Its name in a configuration.
     """
-    return TensorBoard(run_folder / FOLDER, told, history) if name == "tensorboard" else Tracker()
 
-
-class TensorBoard(Tracker):
-    """Writes scalars by round into one event file. No failure of it is one of the run: it warns once and ends."""
+    name: TrackerName
 
     def __init__(self, folder: Path, told: Mapping[str, Any], history: Sequence[RoundResult]) -> None:
-        """Begin the event file anew with ``history``: a resumed run shows no round that it did not keep."""
-        self._records: Any = None
+        """Begin anew with ``history``: a resumed run shows no round that it did not keep."""
+        self._on = True
         self._safely(lambda: self._open(folder, told, history))
 
     def add(self, result: RoundResult) -> None:
         """Write a round; it can be seen at once."""
-        if self._records is not None:
-            self._safely(lambda: self._write(result))
+        self._safely(lambda: self._write(result))
 
     def close(self) -> None:
-        """Close the file."""
-        if self._records is not None:
-            self._safely(self._records.close)
-            self._records = None
+        """Write nothing more."""
+        self._safely(self._end)
+        self._on = False
 
     def _safely(self, act: Callable[[], None]) -> None:
+        if not self._on:
+            return
         try:
             act()
         except Exception as error:
-            log.warning("tracking: no more rounds for TensorBoard: %s: %s", type(error).__name__, error)
-            self._records = None
+            log.warning("tracking: no more rounds for %s: %s: %s", CALLED[self.name], type(error).__name__, error)
+            self._on = False
+
+    def _open(self, folder: Path, told: Mapping[str, Any], history: Sequence[RoundResult]) -> None:
+        raise NotImplementedError
+
+    def _write(self, result: RoundResult) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+
+def tracker(
+    names: Sequence[TrackerName], run_folder: Path, run_id: str, told: Mapping[str, Any], history: Sequence[RoundResult]
+) -> Tracker:
+    """Return what shows the rounds of a run.
+
+    Args:
+        names: Value of the key ``tracking``.
+        run_folder: The run's folder.
+        run_id: Names the run, also after it was resumed.
+        told: The run's configuration, for the page of hyperparameters.
+        history: The rounds that the run has already.
+    """
+    found: list[Tracker] = []
+    for name in names:
+        if name == "tensorboard":
+            found.append(TensorBoard(run_folder / FOLDER, told, history))
+            continue
+        from fedshift_app.run import trackers  # only where it is asked for
+
+        kind = trackers.MLflow if name == "mlflow" else trackers.WeightsAndBiases
+        found.append(kind(run_folder, told, history, run_id=run_id))
+    return All(found)
+
+
+class TensorBoard(Guarded):
+    """Writes scalars by round into one event file."""
+
+    name = "tensorboard"
 
     def _open(self, folder: Path, told: Mapping[str, Any], history: Sequence[RoundResult]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -90,7 +169,7 @@ class TensorBoard(Tracker):
         now = time.time()
         self._records = RecordWriter((folder / f"{EVENTS}{int(now)}.fedshift").open("wb"))
         self._records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-        hparams = summary_v2.hparams_pb(dict(_scalars(told)), trial_id=folder.parent.name)
+        hparams = summary_v2.hparams_pb(dict(settings(told)), trial_id=folder.parent.name)
         self._records.write(Event(wall_time=now, summary=hparams).SerializeToString())
         self._records.flush()
         for result in history:
@@ -101,6 +180,9 @@ class TensorBoard(Tracker):
         event = self._event(wall_time=time.time(), step=result.server_round, summary=self._summary(value=values))
         self._records.write(event.SerializeToString())
         self._records.flush()
+
+    def _end(self) -> None:
+        self._records.close()
 
 
 def scalars(result: RoundResult) -> dict[str, float]:
@@ -114,10 +196,10 @@ def scalars(result: RoundResult) -> dict[str, float]:
     return {tag: value for tag, value in found.items() if value is not None and math.isfinite(value)}
 
 
-def _scalars(section: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+def settings(section: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
     """Return all values of a configuration by their dotted key; lists as text, what is unset not at all."""
     for key, value in section.items():
         if isinstance(value, Mapping):
-            yield from _scalars(value, f"{above}{key}.")
+            yield from settings(value, f"{above}{key}.")
         elif value is not None:
             yield f"{above}{key}", value if isinstance(value, bool | int | float | str) else str(value)

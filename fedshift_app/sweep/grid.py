@@ -172,7 +172,7 @@ def points(asked: Asked, check_data: CheckData) -> tuple[list[Point], list[str]]
     found: dict[str, Point] = {}
     checked: set[str] = set()
     combinations = list(_combinations(asked))
-    default = "" if any(key in asked.values for key in METHOD_KEYS) else _method_of(asked.experiment)
+    default = "" if any(key in asked.values for key in METHOD_KEYS) else method_of(asked.experiment)
     methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
     lacking = _lacking(asked, list(dict.fromkeys(methods)), notes)
     for combination, method in zip(combinations, methods, strict=True):
@@ -180,14 +180,14 @@ def points(asked: Asked, check_data: CheckData) -> tuple[list[Point], list[str]]
         named = [f"{key}={given[key]}" for key in asked.varied if key in given and key not in METHOD_KEYS]
         label = " ".join([registry.label(method), *named])
         try:
-            point = _point(label, asked.experiment, given)
-            same_data = point.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(point.nodes)
+            one = point(label, asked.experiment, given)
+            same_data = one.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(one.nodes)
             if same_data not in checked:
-                check_data(point.config, point.nodes)
+                check_data(one.config, one.nodes)
         except FedShiftError as error:
             raise type(error)(f"{shortened(label)}: {error}") from None
         checked.add(same_data)
-        found.setdefault(point.key, point)
+        found.setdefault(one.key, one)
     if len(found) < len(combinations):
         notes.append(f"{len(found)} runs instead of {len(combinations)}: those with the same configuration are one")
     return list(found.values()), notes
@@ -228,7 +228,8 @@ def _engine(values: Mapping[str, str | tuple[str, ...]]) -> str:
     return given if isinstance(given, str) else ",".join(given)
 
 
-def _method_of(experiment: str) -> str:
+def method_of(experiment: str) -> str:
+    """Return the method of an experiment."""
     return str(configuration.resolve({"experiment": experiment}).method["name"])
 
 
@@ -249,7 +250,12 @@ def _lacking(asked: Asked, methods: Sequence[str], notes: list[str]) -> Mapping[
     return lacking
 
 
-def _point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
+def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
+    """Return a run of an experiment with one value of each key.
+
+    Raises:
+        ConfigError: If a key or value is not allowed.
+    """
     told = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
     if "report" not in given:
         told.append("report=false")  # the comparison is what a sweep is for

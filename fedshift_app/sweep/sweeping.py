@@ -7,13 +7,11 @@ folder is there without. So a sweep may be killed at any moment, and goes on whe
 import json
 import os
 import re
-import shlex
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +19,18 @@ import typer
 
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.flower import inline
-from fedshift_app.launch import processes, runner, side_by_side
+from fedshift_app.launch import processes, side_by_side
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, exit_codes, resuming
 from fedshift_app.run.durable import InUse, Lock, write_atomically
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
 from fedshift_app.run.variables import COMMAND
-from fedshift_app.sweep import grid
+from fedshift_app.sweep import children, grid
+from fedshift_app.sweep.children import MARK, POLL_SECONDS, Child
 from fedshift_app.sweep.grid import Asked, CheckData, Point
 from fedshift_app.sweep.progress import Bar, time_left
 from fedshift_app.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
-
-MARK = "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder
-RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in that of every process of one run: folder and key
-POLL_SECONDS = 0.1
-STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
 
 
 @dataclass(frozen=True)
@@ -45,19 +39,13 @@ class Job:
 
     Attributes:
         record: Which one.
-        process: Its process.
-        log: What it prints.
-        begin: Where in the log this attempt begins, in bytes.
-        started: When it was started, by ``time.monotonic``.
+        child: Its process.
         resumed: The run folder that it continues.
         workers: How many processes play its nodes.
     """
 
     record: Record
-    process: subprocess.Popen[bytes]
-    log: Path
-    begin: int
-    started: float
+    child: Child
     resumed: Path | None
     workers: int
 
@@ -80,28 +68,32 @@ def sweep(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
         papers.get(paper)  # an unknown table is told now, not after the last run
     asked = grid.read(arguments)
     points, notes = grid.points(asked, check_data)
-    given, _ = parse_arguments([f"output-dir={value}" for value in asked.values.get("output-dir", ())])
-    output = Path(given["output-dir"])
-    folder = output / f"sweep-{points[0].config.experiment}-{grid.grid_hash([p.key for p in points])}"
+    folder = folder_of(asked, points)
     for note in notes:
         typer.echo(note)
-    lock = _lock(folder)
+    held = lock(folder)
     try:
         Sweep(folder, asked, points).run(paper)
     finally:
-        lock.release()
+        held.release()
+
+
+def folder_of(asked: Asked, points: Sequence[Point]) -> Path:
+    """Return the folder of a sweep."""
+    given, _ = parse_arguments([f"output-dir={value}" for value in asked.values.get("output-dir", ())])
+    return Path(given["output-dir"]) / f"sweep-{points[0].config.experiment}-{grid.grid_hash([p.key for p in points])}"
 
 
 class Sweep:
     """A sweep in its folder, whose lock the caller holds."""
 
-    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point]) -> None:
-        """Find out how each run stands."""
-        self.folder, self.asked = folder, asked
+    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point], notes: tuple[str, ...] = ()) -> None:
+        """Find out how each run stands; ``notes`` stand below the comparison."""
+        self.folder, self.asked, self._notes = folder, asked, notes
         self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # what was read of run folders
         self._running: list[Job] = []
-        self._jobs = asked.options.jobs or _jobs(points)
-        left = processes.stop_marked(MARK, str(folder))
+        self._jobs = asked.options.jobs or usual_jobs(points)
+        left = processes.stop_marked(MARK, self.mark)
         if left:
             typer.echo(f"{left} processes of a sweep that was killed were still running here and were ended")
         before = read_records(folder)
@@ -114,6 +106,11 @@ class Sweep:
         if asked.options.reuse:
             self._reuse()
 
+    @property
+    def mark(self) -> str:
+        """What all its processes have in their environment."""
+        return str(self.folder)
+
     def run(self, paper: str) -> None:
         """Do what is not finished, and compare.
 
@@ -124,7 +121,7 @@ class Sweep:
         finished = self._finished()
         typer.echo(f"sweep folder: {self.folder}")
         typer.echo(f"{len(self.records)} runs, {len(finished)} of them finished")
-        watchdog = processes.Watchdog(MARK, str(self.folder))
+        watchdog = processes.Watchdog(MARK, self.mark)
         try:
             with Bar(len(self.records), len(finished)) as bar:
                 self._work(bar)
@@ -156,11 +153,11 @@ class Sweep:
                 self._start(queue.popleft(), len(queue))
                 self._save()
             bar.show([job.record.point.label for job in self._running], self._left(queue))
-            ended = [job for job in self._running if job.process.poll() is not None]
+            ended = [job for job in self._running if job.child.process.poll() is not None]
             for job in ended:
                 self._running.remove(job)
-                if job.process.returncode:
-                    processes.stop_marked(RUN_MARK, self._run_mark(job.record))  # what a killed run leaves
+                if job.child.process.returncode:
+                    job.child.clean_up()
                 self._settle(job, queue)
                 self._save()
                 if job.record.state == "finished":
@@ -184,24 +181,13 @@ class Sweep:
             except FedShiftError as error:
                 self._begin_anew(record, resumed, str(error))
                 resumed = None
-        env = os.environ | {
-            MARK: str(self.folder),
-            RUN_MARK: self._run_mark(record),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
-        }
-        if self._jobs > 1:
-            env["OMP_NUM_THREADS"] = "1"
         record.attempts += 1
         record.state = "running"
-        with self._log(record).open("ab") as log:
-            begin = log.tell()
-            log.write(f"--- attempt {record.attempts}: {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
-            log.flush()
-            process = subprocess.Popen(
-                [*run_command(), *arguments], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
-            )  # fmt: skip
-        self._running.append(Job(record, process, self._log(record), begin, time.monotonic(), resumed, workers))
+        child = children.start(
+            run_command(), arguments, self._log(record), sweep=self.mark, key=point.key, attempt=record.attempts,
+            alone=self._jobs == 1,
+        )  # fmt: skip
+        self._running.append(Job(record, child, resumed, workers))
 
     def _share(self, waiting: int) -> int:
         """Return how many workers a run gets that starts now: more than one where nobody else will take the cores."""
@@ -211,11 +197,11 @@ class Sweep:
     def _settle(self, job: Job, queue: deque[Record]) -> None:
         """Take a run that has ended for what it left on disk."""
         record = job.record
-        record.seconds += time.monotonic() - job.started
+        record.seconds += job.child.seconds
         self._look(record)
         if record.state == "finished":
             return
-        record.error = _last_error(job)
+        record.error = job.child.last_error()
         if job.resumed is not None and record.error.startswith("resume: "):
             self._begin_anew(record, job.resumed, record.error)
             queue.appendleft(record)
@@ -223,7 +209,7 @@ class Sweep:
         record.failures += 1
         again = record.failures <= self.asked.options.retries
         then = "to be tried again at the end" if again else "left at that"
-        typer.echo(f"{record.point.label}: failed, {then}: {record.error} (log: {job.log})", err=True)
+        typer.echo(f"{record.point.label}: failed, {then}: {record.error} (log: {job.child.log})", err=True)
         if again:
             queue.append(record)
         else:
@@ -274,8 +260,7 @@ class Sweep:
         return [record for record in self.records if record.state == "finished"]
 
     def _left(self, queue: Sequence[Record]) -> float | None:
-        now = time.monotonic()
-        running = [(job.record.timed, now - job.started) for job in self._running]
+        running = [(job.record.timed, job.child.seconds) for job in self._running]
         done = [record.timed for record in self._finished()]
         return time_left(done, running, [r.timed for r in queue], self._jobs)
 
@@ -291,21 +276,14 @@ class Sweep:
     def _stop(self) -> None:
         """End the runs that are going on; each ends what it started itself."""
         try:
-            for job in self._running:
-                job.process.terminate()
-            deadline = time.monotonic() + STOP_SECONDS
-            while any(job.process.poll() is None for job in self._running) and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS)
+            children.stop([job.child for job in self._running])
         finally:  # also after a second Ctrl-C
-            processes.stop_marked(MARK, str(self.folder))
+            processes.stop_marked(MARK, self.mark)
             for record in self.records:
                 if record.state == "running":
                     self._look(record)
             self._running.clear()
             self._save()
-
-    def _run_mark(self, record: Record) -> str:
-        return f"{self.folder}:{record.point.key}"
 
     def _log(self, record: Record) -> Path:
         name = re.sub(r"[^\w.=-]+", "-", record.point.label)[:100]
@@ -329,12 +307,16 @@ class Sweep:
         # What else the grid varies was asked for; anything that it does not is still refused.
         more = any(key != "seed" and key.split(".")[0] != "method" for key in self.asked.varied)
         found = comparing.compare(runs, paper=paper, allow_different=more)
-        for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html())):
+        if self._notes:
+            found = replace(found, numbers=replace(found.numbers, notes=(*found.numbers.notes, *self._notes)))
+        page = self.folder / "compare.html"
+        for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html(page))):
             write_atomically(self.folder / f"compare.{ending}", text)
         typer.echo(found.text())
+        typer.echo(f"comparison: {page}")
 
 
-def _jobs(points: Sequence[Point]) -> int:
+def usual_jobs(points: Sequence[Point]) -> int:
     """Return how many runs are done side by side unless it is said: as many as have a core for each of their threads.
 
     A simulation has all cores to itself, and a GPU one run.
@@ -353,7 +335,7 @@ def _workers_of(point: Point) -> int | None:
     return side_by_side.asked(point.launch) if _is_inline(point) else 1
 
 
-def _lock(folder: Path) -> Lock:
+def lock(folder: Path) -> Lock:
     """Make the folder of a sweep and lock it.
 
     Raises:
@@ -371,12 +353,3 @@ def _lock(folder: Path) -> Lock:
 def run_command() -> list[str]:
     """Return what starts a run; its arguments follow. The working folder's modules must not come first."""
     return [sys.executable, "-P", "-m", "fedshift_app.cli", "run"]
-
-
-def _last_error(job: Job) -> str:
-    """Return what the last line of an attempt's log with ``error:`` says, else its last line."""
-    with job.log.open("rb") as file:
-        file.seek(job.begin)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()[1:] if line.strip()]
-    named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-    return named[-1] if named else f"ended with code {job.process.returncode} and said nothing"

@@ -163,6 +163,7 @@ class Evaluation:
         own_tests: bool = False,
         everywhere: bool = False,
         validation: bool = False,
+        test: bool = True,
         batch: int = 64,
         divisible: bool = True,
         share: float = 1.0,
@@ -178,6 +179,7 @@ class Evaluation:
             own_tests: Each node has a test set of its own for every domain.
             everywhere: Each node that sees all test sets scores each of them with its own model.
             validation: Validation parts are scored as well.
+            test: Test images are scored; otherwise validation parts alone.
             batch: Images per batch on the nodes.
             divisible: The scores of some images do not depend on which others are scored with them.
             share: Share of each test set to score, rounded up to whole batches.
@@ -193,9 +195,10 @@ class Evaluation:
         self._failed: set[Node] = set()
         self._asked: dict[Node, list[_Task]] = {}
         self._scored = self._images = 0
-        self._tasks = [task for i, domain in enumerate(domains) for task in self._plan(i, domain, share)]
+        planned = domains if test else ()
+        self._tasks = [task for i, domain in enumerate(planned) for task in self._plan(i, domain, share)]
         self.share = self._scored / self._images if self._images else 1.0
-        self._classes, self.counting = classes, bool(classes) and self.share == 1
+        self._classes, self.counting = classes, bool(classes) and test and self.share == 1
 
     def first(self) -> Questions:
         """Return which node is asked for which parts; for none where only its validation part is asked for."""

@@ -122,8 +122,8 @@ class Federation:
         """Return who of the nodes that are connected scores what after a round."""
         return Evaluation(
             self.domains, nodes, personal=self.personal, own_tests=self.own_tests, validation=self.validation,
-            everywhere=self.everywhere, batch=self.eval_batch, divisible=self.scores_images_alone,
-            share=self.evaluate.share(server_round, self.rounds),
+            test=self.evaluate.test, everywhere=self.everywhere, batch=self.eval_batch,
+            divisible=self.scores_images_alone, share=self.evaluate.share(server_round, self.rounds),
             scores=(*self.scores, *(BN_SCORE + way for way in self.bn_ways[1:])),
             classes=self.num_classes if self.evaluate.figures else 0,
         )  # fmt: skip

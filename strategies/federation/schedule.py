@@ -31,6 +31,8 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: Share of each test set that the global model is scored on before the last five rounds, which are scored
     #: on all of it: a sample that is the same in all rounds, drawn from (seed, domain), whole batches of it.
     fraction: float = Field(1.0, gt=0, le=1)
+    #: False: no test image is looked at, only the nodes' validation parts are scored (``fedshift tune``).
+    test: bool = True
     #: Models right after local training (FedCode, section 7: LTA, ATA, GATA, GASA, CPRR): off; last: in the
     #: last five rounds; every: in every round.
     client_models: Literal["off", "last", "every"] = "off"

@@ -21,7 +21,7 @@ from fedshift_app.node import setup
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode
 
-PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_wire")
+PARTS = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fedshift_wire")
 SHORT = "train.epochs=1 allocation.share=0.1"
 
 #: cifar.py alone reads pickled files: those of the data set's authors, by an unpickler that refuses all but arrays.
@@ -85,6 +85,7 @@ BELOW = {
     "strategies": {"datasets", "fedshift_wire"},
     "clients": {"datasets", "fedshift_wire"},
     "fedshift_app": {"strategies", "clients", "datasets", "fedshift_wire"},
+    "fedshift": {"fedshift_app"},
 }  # fmt: skip
 
 
@@ -117,7 +118,7 @@ def test_a_node_computes_without_flower() -> None:
 
 def test_what_the_bundle_leaves_out_is_not_needed_in_it() -> None:
     """Server and node use no room of ``fedshift_app`` that only the command needs."""
-    out = ("launch", "sweep", "comparing", "report", "costs", "out", "help")
+    out = ("launch", "sweep", "tune", "comparing", "report", "costs", "out", "help")
     for path in (ROOT / "fedshift_app").rglob("*.py"):
         room = path.relative_to(ROOT / "fedshift_app").parts[0]
         if room in out or room == "cli.py":

@@ -94,6 +94,7 @@ def test_parameters_by_hand(method: str, key: str, default: str, allowed: str) -
 def test_values_of_papers_are_those_of_their_experiments() -> None:
     told = parameter("fedcode", "alpha").papers
     assert told.startswith("100.0 (") and "f2dc-pacs" in told and "digits-small" not in told
+    assert "lambda_proto [0.1, 10.0, log]" in shown("methods", "fedproto")  # where `fedshift tune` looks
     page = shown("methods", "fedcode")
     assert "alpha is 100 for PACS" in page  # what conf/methods says of where its values are from
     assert "strategies.fedcode:FedCodeStrategy" in page and "style encoder, head" in page

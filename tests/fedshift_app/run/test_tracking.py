@@ -114,7 +114,7 @@ def test_a_failure_is_told_once_and_costs_no_run(tmp_path: Path, monkeypatch: py
     told: list[str] = []
     monkeypatch.setattr(tracking.log, "warning", lambda text, *values: told.append(text % values))
     (tmp_path / tracking.FOLDER).write_text("in the way")
-    tracker = tracking.tracker("tensorboard", tmp_path, {}, [RoundResult(1, {})])
+    tracker = tracking.tracker(("tensorboard",), tmp_path, "x", {}, [RoundResult(1, {})])
     tracker.add(RoundResult(2, {}))
     tracker.close()
     assert len(told) == 1
@@ -127,15 +127,30 @@ def test_not_installed_is_told_before_anything_starts(monkeypatch: pytest.Monkey
         resolve({"tracking": "tensorboard"})
     resolve({"tracking": "none"})
     # A node is sent the configuration, and needs no TensorBoard.
-    config = resolve({}).model_copy(update={"tracking": "tensorboard"})
-    assert from_json(config.model_dump_json()).tracking == "tensorboard"
+    config = resolve({}).model_copy(update={"tracking": ("tensorboard",)})
+    assert from_json(config.model_dump_json()).tracking == ("tensorboard",)
+    for name in ("mlflow", "wandb"):
+        with pytest.raises(ConfigError, match=rf'tracking={name}: .* is not installed; run: pip .*\[{name}\]"'):
+            resolve({"tracking": f"{name},tensorboard"})
 
 
 def test_an_unknown_tracker_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"tracking.*'none' or 'tensorboard'.*'wandb'"):
-        resolve({"tracking": "wandb"})
+    with pytest.raises(ConfigError, match=r"tracking\.1: Input should be 'tensorboard', 'mlflow' or 'wandb', found 'c"):
+        resolve({"tracking": "tensorboard,comet"})
+
+
+@pytest.mark.parametrize(
+    ("told", "names"),
+    [
+        ("none", ()), ("", ()), (None, ()), ([], ()), ("mlflow", ("mlflow",)), ("[wandb, mlflow]", ("wandb", "mlflow")),
+        ("mlflow,mlflow", ("mlflow",)), (["none"], ()), (["tensorboard", "wandb"], ("tensorboard", "wandb")),
+    ],
+)  # fmt: skip
+def test_trackers_are_a_list_and_may_be_one_word_as_runs_of_before_have_it(told: Any, names: tuple[str, ...]) -> None:
+    config = resolve({}).model_dump(mode="json") | {"tracking": told}
+    assert from_json(json.dumps(config)).tracking == names
 
 
 def test_it_may_differ_when_a_run_is_resumed() -> None:
     assert "tracking" in resuming.FREE
-    assert json.loads(resolve({}).model_dump_json())["tracking"] == "none"
+    assert json.loads(resolve({}).model_dump_json())["tracking"] == []

@@ -7,21 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from played_runs import Compared, Played
 
-import fedshift_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import checking, processes, runner, side_by_side
 from fedshift_app.run.durable import Lock
-from fedshift_app.run.folder import versions
 from fedshift_app.run.resuming import FREE
 from fedshift_app.sweep import grid, progress, sweeping
 from fedshift_app.sweep.grid import Point
@@ -198,124 +195,6 @@ def test_the_bar_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 
 # --- runs, played by a script ---------------------------------------------------------------------------------
 
-#: Does as a run does: makes its folder, then its results. What happens to it is said in a file named after its seed.
-SCRIPT = """
-import json, os, pathlib, sys, time
-told = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
-home = pathlib.Path(__file__).parent
-fate = home / f"fate-{told['seed']}"
-todo = fate.read_text().split("\\n") if fate.exists() else []
-act, rest = (todo[0], todo[1:]) if todo else ("", [])
-fate.write_text("\\n".join(rest))
-with (home / "started").open("a") as file:
-    file.write(f"{told['seed']} {'resumed' if 'resume' in told else 'new'} {os.getpid()}\\n")
-if act == "refuse" and "resume" in told:
-    sys.exit("error: resume: the weights of the checkpoint are not of the model")
-folder = pathlib.Path(told.get("resume") or f"{told['output-dir']}/run-{told['seed']}-{time.time_ns()}")
-folder.mkdir(exist_ok=True)
-(folder / "config.yaml").write_text((home / f"config-{told['seed']}.yaml").read_text())
-print("round 1/2")
-if act == "fail":
-    sys.exit("Traceback ...\\nerror: no node is left\\nand more")
-if act == "sleep":
-    time.sleep(60)
-if act == "die":
-    os.kill(os.getpid(), 9)
-results = {"avg": 50.0 + int(told["seed"]), "seconds": 1.5}
-(folder / "results.json").write_text(json.dumps(results))
-sys.exit(3 if act == "late" else 0)
-"""
-
-
-class Compared:
-    """What the comparison was given."""
-
-    calls: list[tuple[list[str], str, bool]]
-
-
-@pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
-    """Put a small comparison in place of the real one, which has tests of its own."""
-
-    class Table:
-        def text(self) -> str:
-            return "the table"
-
-        markdown = csv = html = text
-
-    def compare(runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False) -> Table:
-        assert all((run / "results.json").is_file() for run in runs)
-        Compared.calls.append(([run.name for run in runs], paper, allow_different))
-        return Table()
-
-    Compared.calls = []
-
-    def get(table: str) -> None:
-        if table != "i2pfl.table1":
-            raise ConfigError(f"there is no table {table!r}")
-
-    fake = types.ModuleType("fedshift_app.comparing")
-    vars(fake).update(compare=compare, papers=types.SimpleNamespace(get=get))
-    monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    monkeypatch.setattr(fedshift_app, "comparing", fake, raising=False)
-    return Compared
-
-
-class Played:
-    """Sweeps over seeds whose runs are played by ``SCRIPT``."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.script = home / "play.py"
-        self.script.write_text(SCRIPT)
-        self.check: grid.CheckData = lambda *_: None
-
-    def fate(self, seed: int, *acts: str) -> None:
-        (self.home / f"fate-{seed}").write_text("\n".join(acts))
-
-    def sweep(self, *arguments: str, paper: str = "") -> None:
-        one = [] if any(argument.startswith("jobs=") for argument in arguments) else ["jobs=1"]
-        given = [f"output-dir={self.home / 'runs'}", *arguments, *one]
-        asked = grid.read(["handwritten", *arguments])
-        for point in grid.points(asked, lambda *_: None)[0]:
-            told = {
-                "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
-                "run_id": "x", "versions": versions(point.config),
-            }  # fmt: skip
-            (self.home / f"config-{point.config.seed}.yaml").write_text(yaml.safe_dump(told))
-        sweeping.sweep(["handwritten", *given], paper, self.check)
-
-    @property
-    def started(self) -> list[str]:
-        """Return how each run was started: its seed, and whether it was resumed."""
-        file = self.home / "started"
-        return [line.rpartition(" ")[0] for line in file.read_text().splitlines()] if file.exists() else []
-
-    @property
-    def pids(self) -> list[int]:
-        return [int(line.split()[-1]) for line in (self.home / "started").read_text().splitlines()]
-
-    @property
-    def folder(self) -> Path:
-        (found,) = (self.home / "runs").glob("sweep-*")
-        return found
-
-    @property
-    def points(self) -> list[dict[str, Any]]:
-        content: dict[str, Any] = json.loads((self.folder / "sweep.json").read_text())
-        found: list[dict[str, Any]] = content["points"]
-        return found
-
-    def states(self) -> list[str]:
-        return [point["state"] for point in self.points]
-
-
-@pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: type[Compared]) -> Played:
-    found = Played(tmp_path)
-    monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(found.script)])
-    return found
-
 
 def test_all_runs_are_done_then_compared(
     played: Played, compared: type[Compared], capsys: pytest.CaptureFixture[str]
@@ -325,8 +204,10 @@ def test_all_runs_are_done_then_compared(
     assert [line.split(":")[0] for line in lines if line.startswith("[")] == [
         "[1/3] fedavg seed=0", "[2/3] fedavg seed=1", "[3/3] fedavg seed=2",
     ]  # fmt: skip
-    assert "avg 52.0" in lines[-3] and lines[-3].endswith("left 0:00")
-    assert lines[-2:] == ["the table", f"sweep folder: {played.folder}"]
+    assert "avg 52.0" in lines[-4] and lines[-4].endswith("left 0:00")
+    page = played.folder / "compare.html"
+    assert lines[-3:] == ["the table", f"comparison: {page}", f"sweep folder: {played.folder}"]
+    assert page.read_text() == "the page"
     assert played.started == ["0 new", "1 new", "2 new"]
     ((runs, paper, different),) = compared.calls
     assert ([run.split("-")[1] for run in runs], paper, different) == (["0", "1", "2"], "i2pfl.table1", False)

@@ -1,0 +1,1 @@
+"""A search of equal budget for every method, by validation images only."""

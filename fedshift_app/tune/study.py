@@ -1,0 +1,217 @@
+"""The search of one method: which values to try next, when to end a trial early, which were the best (Optuna).
+
+What is tried depends on the numbers of the trials before and on nothing else: each trial's draws have a seed of their
+own, so that a search that was interrupted goes on as it would have. The first trial is the method as it is.
+"""
+
+import contextlib
+import importlib.util
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.ranges import Range
+from fedshift_wire.seeding import torch_seed
+
+#: So many trials are drawn at random, the first one included, before what they came to is gone by.
+STARTUP = 5
+DIGITS = 3  # of a value that is tried
+RUN, ERROR, SECONDS, ROUNDS = "run", "error", "seconds", "rounds"  # what a trial is noted with
+
+COMPLETE, PRUNED, FAILED, RUNNING = "complete", "pruned", "failed", "running"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial as it stands.
+
+    Attributes:
+        number: From 0, the method as it is.
+        values: What it tries, by dotted key; empty for the first.
+        state: ``complete``, ``pruned`` (ended early), ``failed`` or ``running``.
+        validation: Accuracy on validation images in percent, of a complete one.
+        by_round: The same after each round.
+        notes: ``run``, ``error``, ``seconds``, ``rounds``.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    state: str
+    validation: float | None
+    by_round: Mapping[int, float]
+    notes: Mapping[str, Any]
+
+
+def check_installed() -> None:
+    """Refuse to search without Optuna.
+
+    Raises:
+        ConfigError: With the command that installs it.
+    """
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError('fedshift tune: Optuna is not installed; run: pip install "fedshift[tune]"')
+
+
+class Store:
+    """The file of all searches of a folder; one process at a time has it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it; what a kill left half written is cut off.
+
+        Raises:
+            ConfigError: If it is damaged.
+        """
+        import optuna
+        from optuna.storages.journal import JournalFileBackend, JournalStorage
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(f"{path.name}.lock").unlink()  # of a process that was killed: this one holds the folder
+        if path.exists():
+            _cut_off(path)
+        try:
+            self.storage: Any = JournalStorage(JournalFileBackend(str(path)))
+        except (ValueError, KeyError, AssertionError) as error:
+            raise ConfigError(
+                f"{path} is damaged: {error}; remove it to search anew, the runs of trials stay"
+            ) from None
+
+
+def _cut_off(path: Path) -> None:
+    """Remove the last line of a file if it is not whole."""
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
+    try:
+        if last:
+            json.loads(last)
+    except ValueError:
+        whole = whole[: len(whole) - len(last)]
+    if whole != data:
+        path.write_bytes(whole)
+
+
+class Search:
+    """The search of one method."""
+
+    def __init__(
+        self, store: Store, method: str, space: Mapping[str, Range], default: Mapping[str, Any], *, seed: int,
+        rounds: int, pruning: bool,
+    ) -> None:  # fmt: skip
+        """Begin it, or go on where it was.
+
+        Args:
+            store: Where it is kept.
+            method: Its name.
+            space: Where to look, by dotted key.
+            default: What the method has there, by dotted key.
+            seed: Of the run.
+            rounds: Of a trial.
+            pruning: End trials early that are worse than the median.
+        """
+        import optuna
+
+        self.method, self._seed, self._default = method, seed, dict(default)
+        self._axes = {key: _distribution(space[key]) for key in sorted(space)}
+        self._known = {key: axis for key, axis in self._axes.items() if space[key].holds(default.get(key))}
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=max(1, rounds // 4))
+        self._study = optuna.create_study(
+            study_name=method, storage=store.storage, direction="maximize", load_if_exists=True,
+            pruner=pruner if pruning else optuna.pruners.NopPruner(),
+        )  # fmt: skip
+        if not self._study.get_trials(deepcopy=False):
+            self._study.enqueue_trial({key: default[key] for key in self._known})
+
+    def trials(self) -> list[Trial]:
+        """Return all trials that were begun, in their order."""
+        return [_as_trial(one) for one in self._study.get_trials(deepcopy=False) if one.state.name != "WAITING"]
+
+    def next(self) -> int:
+        """Return the number of the trial to do: one that was interrupted, or a new one."""
+        import optuna
+
+        begun = self.trials()
+        left = next((one.number for one in begun if one.state == RUNNING), None)
+        number = len(begun) if left is None else left
+        self._study.sampler = optuna.samplers.TPESampler(
+            n_startup_trials=STARTUP, seed=torch_seed(self._seed, f"tune-{self.method}", number) % 2**32
+        )
+        axes = self._axes if number else self._known
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
+            if left is None:
+                return int(self._study.ask(axes).number)
+            for key, axis in axes.items():  # of a kill right after it was begun
+                self._trial(number)._suggest(key, axis)
+        return number
+
+    def values(self, number: int) -> dict[str, Any]:
+        """Return what a trial tries, by dotted key; nothing for the first, which is the method as it is."""
+        return dict(_as_trial(self._frozen(number)).values)
+
+    def report(self, number: int, by_round: Mapping[int, float]) -> int | None:
+        """Tell how a trial does, round by round; return the round after which it is to end early, None to go on."""
+        trial, known = self._trial(number), self._frozen(number).intermediate_values
+        for server_round in sorted(by_round):
+            if server_round not in known:
+                trial.report(by_round[server_round], server_round)
+                if trial.should_prune():
+                    return server_round
+        return None
+
+    def note(self, number: int, **notes: Any) -> None:
+        """Keep what a person wants to know of a trial."""
+        trial = self._trial(number)
+        for key, value in notes.items():
+            trial.set_user_attr(key, value)
+
+    def end(self, number: int, state: str, validation: float | None = None) -> None:
+        """End a trial."""
+        import optuna
+
+        states = optuna.trial.TrialState
+        as_theirs = {COMPLETE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL}
+        self._study.tell(number, validation, state=as_theirs[state])
+
+    def best(self, budget: int) -> Trial | None:
+        """Return the best of the first ``budget`` trials, the first of equals; None if none is complete."""
+        known = [one for one in self.trials() if one.state == COMPLETE and one.number < budget]
+        return max(known, key=lambda one: one.validation or 0.0, default=None)
+
+    def _frozen(self, number: int) -> Any:
+        return self._study.get_trials(deepcopy=False)[number]
+
+    def _trial(self, number: int) -> Any:
+        import optuna
+
+        return optuna.trial.Trial(self._study, self._frozen(number)._trial_id)
+
+
+def _as_trial(frozen: Any) -> Trial:
+    """Return a trial of Optuna's as this module tells it."""
+    names = {"COMPLETE": COMPLETE, "PRUNED": PRUNED, "FAIL": FAILED, "RUNNING": RUNNING}
+    values = {key: rounded(value) for key, value in frozen.params.items()} if frozen.number else {}
+    complete = frozen.state.name == "COMPLETE"
+    return Trial(
+        frozen.number, values, names[frozen.state.name], float(frozen.value) if complete else None,
+        dict(frozen.intermediate_values), dict(frozen.user_attrs),
+    )  # fmt: skip
+
+
+def rounded(value: Any) -> Any:
+    """Return a value as it is tried: a number with as many digits as anybody reads."""
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _distribution(place: Range) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if place.values:
+        return CategoricalDistribution(place.values)
+    if place.whole:
+        return IntDistribution(int(place.low), int(place.high))
+    return FloatDistribution(place.low, place.high, log=place.log)

@@ -1,0 +1,188 @@
+"""MLflow's local store and W&B's offline files hold the rounds of a run, each once, and nothing leaves the machine."""
+
+import json
+import math
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedshift_app.run import trackers, tracking
+from strategies.federation.rounds import RoundResult
+
+TOLD = {"experiment": "mine", "train": {"lr": 0.1, "clip": None}, "allocation": {"counts": {"a": 2}}, "tracking": ["x"]}
+
+
+def result(server_round: int, accuracy: float) -> RoundResult:
+    losses = {"loss": 0.5, "loss/ce": 0.25, "bad": math.nan}
+    return RoundResult(server_round, {"scan": accuracy, "Straße 5%": accuracy - 2}, losses=losses, seconds=1.0)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No place is named in the environment, and there is no network."""
+    for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    connect = socket.socket.connect
+
+    def local(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "localhost", "::1"):
+            raise AssertionError(f"a connection to {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", local)
+
+
+def begin(name: Any, folder: Path, history: list[RoundResult], run_id: str = "run1") -> tracking.Tracker:
+    folder.mkdir(exist_ok=True)
+    return tracking.tracker((name,), folder, run_id, TOLD, history)
+
+
+def test_mlflows_store_shows_each_round_once_also_of_a_resumed_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    first = begin("mlflow", tmp_path / "run", [])
+    first.add(result(1, 40.0))
+    first.add(result(2, 99.0))  # drawn, but then it did not count
+    first.close()
+    again = begin("mlflow", tmp_path / "run", [result(1, 40.0)])
+    again.add(result(2, 50.0))
+    (tmp_path / "run" / "results.json").write_text("{}")
+    again.close()
+    begin("mlflow", tmp_path / "other", [], "run2").close()
+    assert caplog.records == []
+    client = MlflowClient(tracking_uri=(tmp_path / trackers.STORE).as_uri())
+    experiment = client.get_experiment_by_name("mine")
+    assert experiment is not None
+    shown = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert {name: run.info.status for name, run in shown.items()} == {"run": "FINISHED", "other": "KILLED"}
+    run = shown["run"]
+    assert run.data.params == {
+        "experiment": "mine", "train.lr": "0.1", "allocation.counts.a": "2", "tracking": "['x']"
+    }  # fmt: skip
+    history = client.get_metric_history(run.info.run_id, "accuracy/scan")
+    assert [(one.step, one.value) for one in history] == [(1, 40.0), (2, 50.0)]
+    assert run.data.metrics["accuracy/Straße 5_"] == 48.0
+    assert (run.data.metrics["loss/loss"], run.data.metrics["loss/loss.ce"]) == (0.5, 0.25)  # no file is a folder
+    assert "loss/bad" not in run.data.metrics
+
+
+def test_runs_that_begin_at_once_share_one_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    look = MlflowClient.get_experiment_by_name
+
+    def slowly(self: MlflowClient, name: str) -> Any:
+        found = look(self, name)
+        time.sleep(0.05)  # what others do between looking and making shows
+        return found
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        for one in pool.map(lambda i: begin("mlflow", tmp_path / f"run{i}", [], f"id{i}"), range(4)):
+            one.close()
+    monkeypatch.undo()
+    client = MlflowClient(tracking_uri=trackers.store_in(tmp_path))
+    (mine,) = [one for one in client.search_experiments() if one.name == "mine"]
+    assert len(client.search_runs([mine.experiment_id])) == 4
+
+
+def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    told: list[str] = []
+    monkeypatch.setattr(tracking.log, "warning", lambda text, *values: told.append(text % values))
+    (tmp_path / trackers.STORE).write_text("in the way")
+    tracker = begin("mlflow", tmp_path / "run", [result(1, 40.0)])
+    tracker.add(result(2, 40.0))
+    tracker.close()
+    assert len(told) == 1
+    assert told[0].startswith("tracking: no more rounds for MLflow: ")
+
+
+def records(file: Path) -> list[Any]:
+    """Return what a small file of W&B holds: 7 bytes that name its format, then checksum, length, kind and message."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found, data = [], file.read_bytes()[7:]
+    while data:
+        _, length, kind = struct.unpack("<IHB", data[:7])
+        assert kind == 1  # a whole one: the file is smaller than a block
+        found.append(Record.FromString(data[7 : 7 + length]))
+        data = data[7 + length :]
+    return found
+
+
+def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Read back as its own messages: configuration and rounds; a resumed run's file is the only one."""
+    pytest.importorskip("wandb")
+    first = begin("wandb", tmp_path / "run", [])
+    first.add(result(1, 40.0))
+    first.close()
+    again = begin("wandb", tmp_path / "run", [result(1, 40.0)])
+    again.add(result(2, 50.0))
+    again.close()
+    assert caplog.records == []
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-run1.wandb")
+    held = records(file)
+    (begun,) = [one.run for one in held if one.HasField("run")]
+    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    assert (config["train.lr"], begun.display_name, begun.project) == (0.1, "run", "fedshift")
+    lines = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
+        for one in held
+        if one.HasField("history")
+    ]
+    assert [(line["_step"], line["accuracy/scan"], line["loss/ce"]) for line in lines] == [
+        (1, 40.0, 0.25), (2, 50.0, 0.25)
+    ]  # fmt: skip
+
+
+class _Wandb:
+    """Stands for the library: it says what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+        self.logged: list[tuple[int, float]] = []
+
+    def Settings(self, **given: Any) -> dict[str, Any]:
+        return given
+
+    def init(self, **given: Any) -> "_Wandb":
+        self.asked = given
+        return self
+
+    def log(self, told: dict[str, float], step: int) -> None:
+        self.logged.append((step, told["accuracy/scan"]))
+
+    def finish(self, exit_code: int) -> None:
+        self.asked["exit_code"] = exit_code
+
+    def teardown(self) -> None:
+        self.logged.append((0, 0.0))
+
+
+@pytest.mark.parametrize(("mode", "resume"), [("", None), ("online", "allow")])
+def test_wandb_goes_online_only_where_its_user_says_so(
+    mode: str, resume: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    fake = _Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setenv("WANDB_MODE", mode)
+    tracker = begin("wandb", tmp_path / "run", [result(1, 40.0)])
+    tracker.add(result(2, 50.0))
+    tracker.close()
+    assert (fake.asked["mode"], fake.asked["resume"]) == (mode or "offline", resume)
+    assert (fake.asked["id"], fake.asked["name"], fake.asked["project"]) == ("run1", "run", "fedshift")
+    assert fake.asked["settings"]["x_disable_stats"] and fake.asked["settings"]["x_disable_meta"]
+    assert fake.logged == [(1, 40.0), (2, 50.0), (0, 0.0)] and fake.asked["exit_code"] == 1
+    assert json.loads(json.dumps(fake.asked["config"]))["train.lr"] == 0.1

@@ -1,0 +1,98 @@
+"""Sweeps whose runs are played by a script: it makes the folders that runs make, and fails as it is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedshift_app.run.folder import versions
+from fedshift_app.sweep import grid, sweeping
+
+#: Does as a run does: makes its folder, then its results. What happens to it is said in a file named after its seed.
+SCRIPT = """
+import json, os, pathlib, sys, time
+told = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
+home = pathlib.Path(__file__).parent
+fate = home / f"fate-{told['seed']}"
+todo = fate.read_text().split("\\n") if fate.exists() else []
+act, rest = (todo[0], todo[1:]) if todo else ("", [])
+fate.write_text("\\n".join(rest))
+with (home / "started").open("a") as file:
+    file.write(f"{told['seed']} {'resumed' if 'resume' in told else 'new'} {os.getpid()}\\n")
+if act == "refuse" and "resume" in told:
+    sys.exit("error: resume: the weights of the checkpoint are not of the model")
+folder = pathlib.Path(told.get("resume") or f"{told['output-dir']}/run-{told['seed']}-{time.time_ns()}")
+folder.mkdir(exist_ok=True)
+(folder / "config.yaml").write_text((home / f"config-{told['seed']}.yaml").read_text())
+(folder / "status.json").write_text(json.dumps({"state": "training", "engine": "inline", "round": 1, "rounds": 2}))
+print("round 1/2")
+if act == "fail":
+    sys.exit("Traceback ...\\nerror: no node is left\\nand more")
+if act == "sleep":
+    time.sleep(60)
+if act == "die":
+    os.kill(os.getpid(), 9)
+results = {"avg": 50.0 + int(told["seed"]), "seconds": 1.5, "lost": ["node 3"] if act == "lose" else []}
+(folder / "results.json").write_text(json.dumps(results))
+sys.exit(3 if act == "late" else 0)
+"""
+
+
+class Compared:
+    """What the comparison was given."""
+
+    calls: list[tuple[list[str], str, bool]]
+
+
+class Played:
+    """Sweeps over seeds whose runs are played by ``SCRIPT``."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.script = home / "play.py"
+        self.script.write_text(SCRIPT)
+        self.check: grid.CheckData = lambda *_: None
+
+    def fate(self, seed: int, *acts: str) -> None:
+        (self.home / f"fate-{seed}").write_text("\n".join(acts))
+
+    def prepare(self, *arguments: str) -> None:
+        """Write what each run's folder will hold."""
+        asked = grid.read(["handwritten", *arguments])
+        for point in grid.points(asked, lambda *_: None)[0]:
+            told = {
+                "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
+                "run_id": "x", "versions": versions(point.config),
+            }  # fmt: skip
+            (self.home / f"config-{point.config.seed}.yaml").write_text(yaml.safe_dump(told))
+
+    def sweep(self, *arguments: str, paper: str = "") -> None:
+        one = [] if any(argument.startswith("jobs=") for argument in arguments) else ["jobs=1"]
+        given = [f"output-dir={self.home / 'runs'}", *arguments, *one]
+        self.prepare(*arguments)
+        sweeping.sweep(["handwritten", *given], paper, self.check)
+
+    @property
+    def started(self) -> list[str]:
+        """Return how each run was started: its seed, and whether it was resumed."""
+        file = self.home / "started"
+        return [line.rpartition(" ")[0] for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def pids(self) -> list[int]:
+        return [int(line.split()[-1]) for line in (self.home / "started").read_text().splitlines()]
+
+    @property
+    def folder(self) -> Path:
+        (found,) = (self.home / "runs").glob("sweep-*")
+        return found
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        content: dict[str, Any] = json.loads((self.folder / "sweep.json").read_text())
+        found: list[dict[str, Any]] = content["points"]
+        return found
+
+    def states(self) -> list[str]:
+        return [point["state"] for point in self.points]
