@@ -115,7 +115,7 @@ def picture(
     head = Text.assemble(
         (f"{told.get('method')} on {told.get('experiment')}", "bold"),
         f"  round {told.get('round')} of {told.get('rounds')}, {told.get('state')}: "
-        f"{told.get('answered')} of {told.get('asked')} nodes have answered",
+        f"{told.get('answered')} of {told.get('asked')} answered",
         "" if left is None else f"  left {duration(left)}",
         no_wrap=False, overflow="fold",
     )  # fmt: skip

@@ -241,7 +241,10 @@ def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
     assert kept is not None and [one.n for one in kept.domains.values() if one is not None] == [90] * 4
     (copied.folder / "figures.json").unlink()  # a run of an earlier version
     assert reading.read(copied.folder).figures is None
-    assert "no node counted by class" in by_class.section(None).missing
+    without = by_class.section(None)
+    assert without.missing.startswith("No node counted by class") and without.empty
+    assert without.lacks == {"By class": "no node counted by class"}
+    assert by_class.section(None, asked=False).lacks == {}  # the user did without
 
 
 @pytest.mark.long
