@@ -4,6 +4,7 @@
 # make docker-demo  the same in containers: builds the image, runs docker/compose.yaml, removes it again
 # make test         ruff, mypy and the tests;  make check leaves out the tests that start Flower's processes,
 #                   make test-all runs those too that kill a run again and again, or train each method until it has learnt
+# make docs         the pages of docs/ as a site in site/, without a network; a link that leads nowhere is an error
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --maxprocesses 8 --dist work
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
-.PHONY: install demo deploy-demo docker-demo lint check test test-all clean
+.PHONY: install demo deploy-demo docker-demo lint check test test-all docs clean
 
 install: $(MARK)
 
@@ -46,5 +47,8 @@ test: lint
 test-all: lint
 	$(PYTEST)
 
+docs: install
+	$(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

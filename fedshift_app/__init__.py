@@ -12,6 +12,6 @@ from fedshift_wire import __version__ as __version__
 
 if not getattr(datasets, "FEDSHIFT", False):
     raise ImportError(
-        f"FedShift needs its own package 'datasets', but found another one at {datasets.__file__}. "
-        "Hugging Face's library has the same name: uninstall it here, or put FedShift's folder first on PYTHONPATH."
+        f"FedShift's package 'datasets' is hidden by {datasets.__file__}, which this process imported before: "
+        "run FedShift in a process of its own, see docs/installing.md."
     )

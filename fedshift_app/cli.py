@@ -4,7 +4,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn, TypeVar
@@ -21,8 +21,8 @@ from fedshift_app.flower import forking
 from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
-from fedshift_app.run.variables import COMMAND, COMMIT
-from fedshift_wire.bounds import as_found, shown
+from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
+from fedshift_wire.bounds import as_found, plain, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.extensions import OURS, Named, Registry
 from fedshift_wire.methods import Method
@@ -76,7 +76,7 @@ def run(
     workers = side_by_side.asked(launch)
     if inline and (workers or side_by_side.cores()) > 1:
         forking.begin()  # it imports torch while this process does
-    from fedshift_app.launch import advice, runner
+    from fedshift_app.launch import advice, live, runner
     from fedshift_app.launch.checking import check_data
     from fedshift_app.run import resuming, status
     from fedshift_app.run.folder import commit
@@ -97,11 +97,13 @@ def run(
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         return runner.resources(config, nodes, *limits)
 
-    if inline:
-        check_data(config, nodes)
-        folder = runner.run_inline(flat, nodes, side_by_side.workers(config, nodes, workers))
-    else:
-        folder = runner.run_simulation(flat, nodes, settled)
+    with live.screen() as screen:
+        if inline:
+            check_data(config, nodes)
+            folder = runner.run_inline(flat, nodes, side_by_side.workers(config, nodes, workers), screen)
+        else:
+            os.environ[THREADS] = str(launch.get("cpus-per-client", 1))  # of nodes for which train.threads is 0
+            folder = runner.run_simulation(flat, nodes, settled, screen)
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, _WHOLE)}")
@@ -182,11 +184,24 @@ def status(
 def doctor(
     renew: Annotated[bool, typer.Option("--renew", help="Measure again what trains fastest here.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Look instead whether the app's folder is what Flower Hub takes.")
+    ] = False,
 ) -> None:
     """Tell what this machine is, what trains fastest on it, and what is wrong with it, which makes the exit code 1."""
     from fedshift_app.launch import doctor as machine
 
+    if publish:
+        if renew:
+            raise ConfigError("give --publish or --renew, not both: --publish looks at the app alone")
+        raise SystemExit(machine.show_publishing(as_json=as_json))
     raise SystemExit(machine.show(renew=renew, as_json=as_json))
+
+
+@app.command("app-dir")
+def app_dir() -> None:
+    """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`."""
+    typer.echo(str(files.APP))
 
 
 @app.command()
@@ -197,11 +212,21 @@ def report(
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
 
     Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all;
-    node, whose model is looked at more closely.
+    node, whose model is looked at more closely. The exit code is 5 where something could not be drawn, which is told.
     """
     from fedshift_app.report import command
 
-    typer.echo(f"report: {shown(command.run(folder, arguments or []), _WHOLE)}")
+    made = command.run(folder, arguments or [])
+    typer.echo(f"report: {shown(made.page, _WHOLE)}")
+    tell_lacks(made.lacks)
+    if made.lacks:
+        raise SystemExit(exit_codes.PARTLY_DRAWN)
+
+
+def tell_lacks(lacks: Sequence[str]) -> None:
+    """Say on standard error what a report could not draw, and why."""
+    for line in lacks:
+        typer.echo(f"not drawn: {plain(line, _WHOLE)}", err=True)
 
 
 def report_after_run(folder: Path) -> None:
@@ -209,7 +234,9 @@ def report_after_run(folder: Path) -> None:
     from fedshift_app.report import command
 
     try:
-        typer.echo(f"report: {shown(command.run(folder, []), _WHOLE)}")
+        made = command.run(folder, [])
+        typer.echo(f"report: {shown(made.page, _WHOLE)}")
+        tell_lacks(made.lacks)
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
         why = "stopped" if isinstance(error, SystemExit) else str(error)
         again = f"fedshift report {shown(shlex.quote(str(folder)), _WHOLE)}"
@@ -339,10 +366,10 @@ def compare(
         raise ConfigError("give --markdown or --json, not both")
     found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    for file, content in ((csv, found.csv), (html, found.html)):
+    for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
         if file is not None:
             try:
-                file.write_text(content(), encoding="utf-8")
+                file.write_text(content(file), encoding="utf-8")
             except OSError as error:
                 raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
             typer.echo(f"wrote {shown(file.resolve(), _WHOLE)}", err=markdown or as_json)

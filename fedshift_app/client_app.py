@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import simulating
 from fedshift_app.node import arithmetic, holdings, noise, setup, shelves, starts
@@ -60,6 +61,7 @@ from fedshift_wire.names import (
     UNHELD_TEST,
     VALIDATION,
 )  # fmt: skip
+from fedshift_wire.packing import has_packed, packed, unpacked
 from fedshift_wire.params import ARITHMETICS
 from fedshift_wire.records import decode, encode
 
@@ -71,6 +73,7 @@ MEMORY_OF = "memory-of"  # the record of context.state that says from which roun
 app = ClientApp()
 console.set_up_node()
 simulating.prepare()
+registry.METHODS["fedavg"].params()  # what all methods rest on: a process forked for a message has it imported then
 
 
 @app.train()
@@ -97,12 +100,20 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
     Flower would send a traceback; the server should be able to show what it is told.
     """
     try:
-        return Message(work(), reply_to=msg)
+        return Message(_as_asked(msg, work), reply_to=msg)
     except FedShiftError as error:
         return Message(Error(code=RAISED, reason=plain(str(error))), reply_to=msg)
     except Exception as error:
         log.exception("this node failed")
         return Message(Error(code=RAISED, reason=plain(f"{type(error).__name__}: {error}")), reply_to=msg)
+
+
+def _as_asked(msg: Message, work: Callable[[], RecordDict]) -> RecordDict:
+    """Return what ``work`` returns, with its arrays packed as the message's are; ``work`` finds those unpacked."""
+    if not has_packed(msg.content):
+        return work()
+    msg.content = unpacked(msg.content)
+    return packed(work())
 
 
 def _train(msg: Message, context: Context) -> RecordDict:

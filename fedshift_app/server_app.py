@@ -13,16 +13,16 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedshift_app.config import privacy, registry
-from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import NAME, LocalGrid
 from fedshift_app.flower.internals import (
     is_simulation_grid,
     keep_out_malformed_replies,
+    pack_messages,
     superlinks_above,
     watch_replies,
 )
-from fedshift_app.flower.quick import quicken_grid
+from fedshift_app.flower.quick import PLAIN_WAITS, quicken_grid
 from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.node import holdings, setup, shelves, starts
 from fedshift_app.run import (
@@ -34,6 +34,7 @@ from fedshift_app.run import (
     durable,
     exit_codes,
     logs,
+    plain,
     profiling,
     resuming,
     space,
@@ -86,18 +87,22 @@ def main(grid: Grid, context: Context) -> None:
             _tell(status)
         except OSError as error:  # it must not hide how the run ended
             console.log.warning("%s", error)
-        if status["run_folder"] and not os.environ.get(STATUS_FILE):
-            if status["state"] == DEGRADED:
-                console.log.warning("the run is degraded: %s", status["error"])
-            console.log.info("run folder: %s", status["run_folder"])
-            if status["state"] == FAILED:
-                go_on = resume_command(Path(status["run_folder"]), _engine(grid))
-                console.log.info("once the cause is mended, it goes on with: %s", go_on)
-            if is_simulation_grid(grid) and (links := superlinks_above()):
-                console.log.info(
-                    "Flower's local SuperLink goes on running, for further runs; to end it: kill %s",
-                    " ".join(map(str, links)),
-                )  # fmt: skip
+        if not os.environ.get(STATUS_FILE):
+            _tell_plainly(grid, status)
+
+
+def _tell_plainly(grid: Grid, status: dict[str, Any]) -> None:
+    """Say how a run of plain ``flwr run`` has ended, also one that was refused, and what it has left running."""
+    if status["run_folder"]:
+        if status["state"] == DEGRADED:
+            console.log.warning("the run is degraded: %s", status["error"])
+        console.log.info("run folder: %s", status["run_folder"])
+        if status["state"] == FAILED:
+            go_on = resume_command(Path(status["run_folder"]), _engine(grid))
+            console.log.info("once the cause is mended, it goes on with: %s", go_on)
+    if is_simulation_grid(grid) and (links := superlinks_above()):
+        kill = " ".join(map(str, links))
+        console.log.info("Flower's local SuperLink goes on running, for further runs; to end it: kill %s", kill)
 
 
 def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> str:
@@ -115,8 +120,13 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     if past is not None:
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)
+    if is_simulation_grid(grid) and not os.environ.get(STATUS_FILE):  # `fedshift run` has counted itself
+        before = None if past is None else past.num_nodes
+        console.log.info("%s", plain.look(config, run_config, grid, before), extra={"event": "nodes"})
     keep_out_malformed_replies()
     quicken_grid(grid)
+    if engine == setup.DEPLOYMENT and not os.environ.get(PLAIN_WAITS):
+        pack_messages(grid)
     going_on = past is not None and past.checkpoint is not None
     config, beginning = (config, beginnings.plain(config)) if going_on else beginnings.begin(config)
     start = starts.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None
@@ -320,8 +330,7 @@ class Progress:
 
 def _command(run_config: Any) -> str:
     """Return what was typed; of a plain ``flwr run`` only the run-config is known."""
-    changed = {k: v for k, v in run_config.items() if v != configuration.FLAT_KEYS.get(k)}
-    told = " ".join(f"{key}={json.dumps(value)}" for key, value in changed.items())
+    told = plain.run_config_told(run_config)
     return os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", told])
 
 

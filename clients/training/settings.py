@@ -91,7 +91,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     arithmetic: Literal[Arithmetic, "", "hardware"] = ""
     threads: int = Field(
         0, ge=0, le=MOST_CORES
-    )  # CPU threads of a node; 0: those that Ray gave, else one in simulation
+    )  # CPU threads of a node; 0: in simulation one, or as many as cpus-per-client says
 
     @field_validator("schedule_steps")
     @classmethod

@@ -32,9 +32,15 @@ class Comparison:
         """Return one line per row of the table, numbers in full."""
         return rendering.table_csv(self.numbers)
 
-    def html(self) -> str:
-        """Return a page that needs nothing else."""
-        return rendering.page(self.numbers)
+    def html(self, where: Path | None = None) -> str:
+        """Return a page that needs nothing else.
+
+        Args:
+            where: The file that it will be, from which the reports of the runs are linked; None for no links.
+        """
+        from fedshift_app.comparing import page  # matplotlib: only where there is a page
+
+        return page.page(self.numbers, where)
 
     def json(self) -> str:
         """Return all numbers, with those of each seed."""

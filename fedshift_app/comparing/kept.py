@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.comparing import runs
+from fedshift_app.comparing.runs import Run
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.figures import SHORT
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
@@ -36,16 +37,17 @@ def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for run, file in zip(finished, files, strict=True):
-            write_atomically(file, _as_lines(_content(run.place)))
+            write_atomically(file, _as_lines(_content(run)))
     except OSError as error:
         raise ConfigError(f"--keep: cannot write into {folder}: {error.strerror}") from None
     return files
 
 
-def _content(place: Path) -> dict[str, Any]:
-    if place.is_file():
-        kept: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+def _content(run: Run) -> dict[str, Any]:
+    if run.place.is_file():
+        kept: dict[str, Any] = json.loads(run.place.read_text(encoding="utf-8"))
         return kept
+    place = run.place
     config = read_yaml(place / CONFIG_FILE)
     told = {key: config[key] for key in _TOLD if key in config}
     resolved = told["resolved"]
@@ -54,7 +56,8 @@ def _content(place: Path) -> dict[str, Any]:
     if figures := results.get("figures"):  # without what grows with the classes
         short = {name: one and {key: one[key] for key in ("n", *SHORT)} for name, one in figures["domains"].items()}
         results["figures"] = {"round": figures["round"], "domains": short}
-    return results | {"config": told}
+    by_round = {str(number): round(avg, 2) for number, avg in runs.curve(run).items()}
+    return results | ({"curve": by_round} if by_round else {}) | {"config": told}
 
 
 def _as_lines(content: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
-"""A comparison as text, Markdown, CSV, HTML and JSON."""
+"""A comparison as text, Markdown, CSV and JSON."""
 
 import csv
-import html
 import io
 import json
 import textwrap
@@ -14,31 +13,9 @@ from fedshift_app.comparing.seeds import Spread
 from fedshift_app.comparing.table import WORST, Numbers, Row, same_worst
 from fedshift_app.run.logs import cleaned
 
-_STYLE = """
-:root { color-scheme: light dark; --bg: #fff; --fg: #1b1f24; --muted: #59636e; --line: #d5dae0; --warn: #d55e00 }
-@media (prefers-color-scheme: dark) {
-  :root { --bg: #14181d; --fg: #e4e8ec; --muted: #9ba6b2; --line: #333b45; --warn: #ff8f4f }
-}
-body { margin: 0; background: var(--bg); color: var(--fg); font: 16px/1.5 system-ui, sans-serif }
-main { max-width: 82rem; margin: 0 auto; padding: 1rem }
-h1 { font-size: 1.3rem; overflow-wrap: anywhere }
-.scroll { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--bg) }
-td:first-child { white-space: pre }
-tr.aside td { color: var(--muted) }
-@media (max-width: 40rem) {
-  th, td { padding: .25rem .4rem }
-  th:first-child, td:first-child { white-space: pre-wrap; min-width: 7.5rem; overflow-wrap: anywhere }
-}
-ul { padding-left: 1.2rem; color: var(--muted); font-size: .9rem; overflow-wrap: anywhere }
-.warn { border-left: 4px solid var(--warn); padding-left: .7rem; overflow-wrap: anywhere }
-"""
-
 
 @dataclass(frozen=True)
-class _Line:
+class Line:
     """A line of the table; ``best`` are the places of its marked cells, ``aside`` says that it is not ours."""
 
     cells: tuple[str, ...]
@@ -48,7 +25,7 @@ class _Line:
 
 def text(numbers: Numbers, width: int) -> str:
     """Return aligned lines; columns that do not fit follow in blocks below, each with the methods again."""
-    head, lines = _grid(numbers)
+    head, lines = grid(numbers)
     starred = {i for line in lines for i in line.best}
     marks = [["*" if i in line.best else " " if i in starred else "" for i in range(len(head))] for line in lines]
     marked = [tuple(map(str.__add__, line.cells, mark)) for line, mark in zip(lines, marks, strict=True)]
@@ -70,7 +47,7 @@ def text(numbers: Numbers, width: int) -> str:
 
 def markdown(numbers: Numbers) -> str:
     """Return a table and its notes; the best of a column in bold."""
-    head, lines = _grid(numbers)
+    head, lines = grid(numbers)
     rows = [
         [f"**{cell}**" if i in line.best else _escaped(cell) for i, cell in enumerate(line.cells)] for line in lines
     ]
@@ -104,31 +81,6 @@ def table_json(numbers: Numbers) -> str:
     return json.dumps(told, indent=2)
 
 
-def page(numbers: Numbers) -> str:
-    """Return a page that stands by itself; all words are escaped."""
-    head, lines = _grid(numbers)
-    rows = []
-    for line in lines:
-        cells = [
-            f"<td><strong>{html.escape(cell)}</strong></td>" if i in line.best else f"<td>{html.escape(cell)}</td>"
-            for i, cell in enumerate(line.cells)
-        ]
-        opened = '<tr class="aside">' if line.aside else "<tr>"
-        rows.append(f"{opened}{''.join(cells)}</tr>")
-    heads = [f'<th scope="col">{html.escape(name)}</th>' for name in head]
-    told = [f'<p class="warn">{html.escape(warning)}</p>' for warning in numbers.warnings]
-    return "\n".join([
-        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(numbers.title)}</title>", f"<style>{_STYLE}</style>", "</head>", "<body>", "<main>",
-        f"<h1>{html.escape(numbers.title)}</h1>", *told, '<div class="scroll">', "<table>",
-        f"<thead><tr>{''.join(heads)}</tr></thead>",
-        "<tbody>", *rows, "</tbody>", "</table>", "</div>",
-        "<ul>", *(f"<li>{html.escape(note)}</li>" for note in numbers.notes), "</ul>", "</main>", "</body>", "</html>",
-        "",
-    ])  # fmt: skip
-
-
 def record(row: Row, numbers: Numbers) -> dict[str, Any]:
     """Return a row as one flat record."""
     found: dict[str, Any] = {
@@ -145,6 +97,7 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
         found |= {
             "difference": told.difference.mean, "difference std": told.difference.std,
             "difference seeds": " ".join(map(str, told.seeds)), "p": told.p,
+            "difference low": told.interval and told.interval[0], "difference high": told.interval and told.interval[1],
         }  # fmt: skip
     if row.paper is not None:
         found |= {"paper row": row.paper.label, "not the paper's": "; ".join(one.told for one in row.paper.altered)}
@@ -160,7 +113,7 @@ def _altered(row: Row) -> dict[str, Any]:
     return {"altered": {one.key: {"ours": one.ours, "paper": one.paper} for one in row.paper.altered}}
 
 
-def _grid(numbers: Numbers) -> tuple[tuple[str, ...], list[_Line]]:
+def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
     """Return the head and the lines that all formats show."""
     compared = any(row.difference is not None for row in numbers.rows)
     extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
@@ -171,7 +124,7 @@ def _grid(numbers: Numbers) -> tuple[tuple[str, ...], list[_Line]]:
     for row in numbers.rows:
         if row.group != group:
             group = row.group
-            lines.append(_Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
+            lines.append(Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
         cells = [row.label, row.scored, str(len(row.seeds))]
         cells += [_cell(row, column, named) for column in numbers.columns]
         if compared:
@@ -179,7 +132,7 @@ def _grid(numbers: Numbers) -> tuple[tuple[str, ...], list[_Line]]:
             p = "" if told is None or told.p is None else _p(told.p)
             cells += [_spread(told.difference, sign="+") if told else "", p]
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
-        lines.append(_Line(tuple(cells), best))
+        lines.append(Line(tuple(cells), best))
         lines += _paper_lines(row, numbers, len(extra))
     return head, lines
 
@@ -188,7 +141,7 @@ def _cell(row: Row, column: str, named: bool) -> str:
     return f"{_spread(row.values.get(column))}{f' {row.worst}' if named and column == WORST and row.worst else ''}"
 
 
-def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[_Line]:
+def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[Line]:
     if row.paper is None:
         return []
     printed = [_number(row.paper.values[column], row.paper.spreads[column]) for column in numbers.columns]
@@ -198,8 +151,8 @@ def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[_Line]:
     number = len(row.paper.altered)
     differ = f", {number} {'value differs' if number == 1 else 'values differ'}" if number else ""
     return [
-        _Line((f"  paper: {label}", "", "", *printed, *empty), aside=True),
-        _Line((f"  less paper{differ}", "", "", *less, *empty), aside=True),
+        Line((f"  paper: {label}", "", "", *printed, *empty), aside=True),
+        Line((f"  less paper{differ}", "", "", *less, *empty), aside=True),
     ]
 
 

@@ -15,9 +15,9 @@ from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.figures import Figures
-from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
-from fedshift_app.run.resuming import FREE
-from fedshift_wire.bounds import as_found
+from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.resuming import FREE, full_lines
+from fedshift_wire.bounds import MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from fedshift_wire.paths import user_path
@@ -93,6 +93,7 @@ class Results(_Results):
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
+    curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
 
 
 @dataclass(frozen=True)
@@ -276,6 +277,23 @@ def _json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+
+
+def curve(run: Run) -> dict[int, float]:
+    """Return a run's mean accuracy over the domains by round, of the rounds scored on all test images.
+
+    A round that lacks a domain has none: a mean over the rest is another quantity. Empty where nothing tells of rounds,
+    as in a file that was kept by an earlier version.
+    """
+    if run.place.is_file():
+        return run.results.curve
+    found = {}
+    for line in full_lines(run.place / METRICS_FILE):
+        told = line.get("accuracy")
+        values = list(told.values()) if isinstance(told, dict) and "evaluated_share" not in line else []
+        if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
+            found[line["round"]] = sum(values) / len(values)
+    return found
 
 
 Score = Callable[[Run], dict[str, float | None]]

@@ -110,6 +110,7 @@ class Numbers:
         notes: What a reader must know of the numbers.
         warnings: What should be looked into.
         paper: The id of the paper's table, empty without one.
+        score: Which numbers they are, see ``comparing.runs.SCORES``.
     """
 
     title: str
@@ -119,6 +120,7 @@ class Numbers:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     paper: str = ""
+    score: str = "last5"
 
 
 def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: bool) -> Numbers:
@@ -175,7 +177,7 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
         notes += _paper_notes(rows, table)
     return Numbers(
         title, columns, headline, tuple(rows), tuple(notes), tuple(grouping.warnings(runs, labels)),
-        table.id if table else "",
+        table.id if table else "", score,
     )  # fmt: skip
 
 
@@ -338,26 +340,26 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> 
             f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
         )
     found += [
-        f"{_named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
+        f"{named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
     ]  # fmt: skip
     for row in rows:
         base = _baseline(row, rows)
         if row.difference is not None and base is not None and set(row.seeds) != set(base.seeds):
             common = ", ".join(map(str, row.difference.seeds)) or "none"
             found.append(
-                f"{_named(row)} has the seeds {', '.join(map(str, row.seeds))}, {BASELINE} "
+                f"{named(row)} has the seeds {', '.join(map(str, row.seeds))}, {BASELINE} "
                 f"{', '.join(map(str, base.seeds))}: paired on {common}"
             )
         for seed, values in row.by_seed.items():
             missing = [column for column, value in values.items() if value is None and column not in OVERALL]
             if missing:
-                found.append(f"{_named(row)}, seed {seed}: no {', '.join(missing)}; no average over the rest is taken")
+                found.append(f"{named(row)}, seed {seed}: no {', '.join(missing)}; no average over the rest is taken")
     found += [
-        f"{_named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
+        f"{named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
         for row in rows for run in row.runs if run.results.lost
     ]  # fmt: skip
     found += [
-        f"{_named(row)}, seed {run.results.seed} {stop_told(run.results.stopped_early.model_dump())}"
+        f"{named(row)}, seed {run.results.seed} {stop_told(run.results.stopped_early.model_dump())}"
         for row in rows for run in row.runs if run.results.stopped_early is not None
     ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
@@ -368,7 +370,7 @@ def _notes(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> 
             known = {name: [value for one in spreads if (value := one.get(name)) is not None] for name in spreads[0]}
             each = ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in known.items() if values)
             found.append(
-                f"{_named(row)}, scored personal on all: each node's own model on every domain, mean over nodes; "
+                f"{named(row)}, scored personal on all: each node's own model on every domain, mean over nodes; "
                 f"standard deviation over nodes {each}"
             )
     return found
@@ -387,15 +389,16 @@ def _images(rows: Sequence[Row]) -> list[str]:
         for run in row.runs:
             if run.results.figures is not None:
                 known = {name: one.n for name, one in run.results.figures.domains.items() if one is not None}
-                named = told.setdefault(", ".join(f"{name} {number}" for name, number in known.items()), [])
-                if _named(row) not in named:
-                    named.append(_named(row))
+                who = told.setdefault(", ".join(f"{name} {number}" for name, number in known.items()), [])
+                if named(row) not in who:
+                    who.append(named(row))
     if len(told) == 1:
         return [f"test images: {next(iter(told))}"]
     return [f"test images of {', '.join(who)}: {images}" for images, who in told.items()]
 
 
-def _named(row: Row) -> str:
+def named(row: Row) -> str:
+    """Return the label of a row with its group."""
     return f"{row.label} [{row.group}]" if row.group else row.label
 
 
@@ -444,9 +447,9 @@ def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
     for row, paper in pairs:
         own = [one for one in paper.altered if one not in shared]
         if own:
-            found.append(f"not the paper's, {_named(row)} beside {paper.label}: {listed(own)}")
+            found.append(f"not the paper's, {named(row)} beside {paper.label}: {listed(own)}")
         else:
-            faithful.append(f"{_named(row)} beside {paper.label}")
+            faithful.append(f"{named(row)} beside {paper.label}")
     if faithful:
         found.append(f"{'nothing else differs' if shared else 'all as in the paper'}: {', '.join(faithful)}")
     lost = [paper.label for _, paper in pairs if not paper.certain]

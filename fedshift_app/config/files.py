@@ -1,8 +1,10 @@
-"""The YAML files of ``conf/``."""
+"""The app's folder, and the YAML files of its ``conf/``."""
 
 from pathlib import Path
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+#: The folder with pyproject.toml, which ``flwr run`` takes: a checkout, or ``fedshift/app`` of an installed wheel.
+APP = Path(__file__).resolve().parents[2]
+CONF = APP / "conf"
 
 
 def names(kind: str) -> list[str]:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
-from pathlib import Path
+
+from fedshift_app.config.files import APP
 
 PRELOADED = "fedshift_app.client_app"
-_APP = Path(__file__).resolve().parents[2]
 
 
 def context() -> ForkServerContext:
@@ -52,7 +52,7 @@ def _surroundings() -> Iterator[None]:
 
     A new process inherits the environment and which signals are ignored; here both are put back.
     """
-    path = os.pathsep.join(filter(None, [str(_APP), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(APP), os.environ.get("PYTHONPATH")]))
     changed = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in changed}
     main = threading.current_thread() is threading.main_thread()  # only there may signals be set

@@ -1,4 +1,4 @@
-"""The few parts of Flower 1.41 that FedShift uses and Flower does not export; all in this one place."""
+"""The few parts of Flower that FedShift uses and Flower does not export; all in this one place."""
 
 import logging
 import os
@@ -14,6 +14,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedshift_wire.errors import FedShiftError
+from fedshift_wire.names import RAISED
+from fedshift_wire.packing import has_packed, packed, unpacked
+from fedshift_wire.records import RecordError
 
 log = logging.getLogger("fedshift")
 
@@ -56,6 +59,43 @@ def watch_replies(grid: Grid, heard: Callable[[list[int]], None]) -> None:
     grid.pull_messages = watched  # type: ignore[method-assign]
 
 
+def pack_messages(grid: Grid) -> None:
+    """Pack the arrays of what goes through a real deployment's grid, and unpack those of replies.
+
+    Each would be two objects, and each object some requests (:mod:`fedshift_wire.packing`). A reply whose packed
+    arrays are none is an error of its node.
+    """
+    push, pull = grid.push_messages, grid.pull_messages
+
+    def pushed(messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        contents = [message.content for message in messages]
+        once: dict[int, bytes] = {}  # a record that goes to several nodes is packed once
+        for message, content in zip(messages, contents, strict=True):
+            message.content = packed(content, once)
+        try:
+            return push(messages)
+        finally:
+            for message, content in zip(messages, contents, strict=True):
+                message.content = content
+
+    def pulled(message_ids: Iterable[str]) -> Iterable[Message]:
+        return [_unpacked(reply) for reply in pull(message_ids)]
+
+    grid.push_messages = pushed  # type: ignore[method-assign]
+    grid.pull_messages = pulled  # type: ignore[method-assign]
+
+
+def _unpacked(reply: Message) -> Message:
+    if not (reply.has_content() and has_packed(reply.content)):
+        return reply
+    try:
+        reply.content = unpacked(reply.content)
+    except RecordError as error:
+        return make_message(metadata=reply.metadata, error=Error(code=RAISED, reason=str(error)))
+    return reply
+
+
 def keep_out_malformed_replies() -> None:
     """Let a reply of a SuperNode that is no message come to nothing; Flower's grid would raise, which ends the run.
 
@@ -86,6 +126,13 @@ def whole_or_nothing(inflate: Callable[..., Any]) -> Callable[..., Any]:
 
     read.guarded = True  # type: ignore[attr-defined]
     return read
+
+
+def without_colours() -> None:
+    """Let Flower's log of this process have no colours, which it has wherever it goes."""
+    from flwr.common.logger import update_console_handler
+
+    update_console_handler(colored=False)
 
 
 def identify_process() -> None:
@@ -123,7 +170,10 @@ def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     """Run ``flower-superlink`` in this process, behind :func:`guard_superlink`."""
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
+    from fedshift_app.flower import middlewares
+
     guard_superlink(guard)
+    middlewares.narrow()
     os.environ["PATH"] = path_with_flower()
     sys.argv = ["flower-superlink", *options]
     flower_superlink()

@@ -1,7 +1,8 @@
 """Short waits in the place of Flower 1.41's fixed ones: ``fedshift supernode``, and the ServerApp's look for replies.
 
-Flower's SuperNode sleeps three seconds when there is no message, its SuperExec asks for work once a second, and its
-grid looks for replies every three seconds. Where another version is found, or one that sleeps elsewhere, nothing is
+Flower's SuperNode sleeps three seconds when there is no message, its SuperExec asks for work once a second, its grid
+looks for replies every three seconds, and who finds a message a moment before its parts are there (they are pushed
+after it) asks for them again a second later. Where another version is found, or one that sleeps elsewhere, nothing is
 changed and a line says so: the numbers are the same, only later.
 """
 
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -27,19 +29,22 @@ from fedshift_app.flower.waits import Backoff, OtherPopen, OtherSleep
 log = logging.getLogger("fedshift")
 
 PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"  # in the ServerApp's environment: Flower's own waits (benchmarks/deploy.py)
-KNOWN = "1.41."  # patches of this version; `pyproject.toml` asks for no other
+KNOWN = "1.41."  # patches of this version; under another all is Flower's way, and a line says so
 NODE = "flwr.supernode.start_client_internal"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
 #: What each function must hold for its waits to be ours: the calls that are replaced, as they are written.
 SHAPES = {
     (NODE, "start_client_internal"): ("time.sleep(3)", 'command = ["flower-superexec"]', "subprocess.Popen(command)"),
     (NODE, "_push_messages"): ("time.sleep(0.5)", "state.get_messages_legacy(is_reply=True)"),
-    (NODE, "_pull_and_store_message"): ("state.create_task(", "state.store_message(message)"),
-    (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)"),
+    (NODE, "_pull_and_store_message"): ("state.create_task(", "state.store_message(message)", "= pull_objects("),
+    (NODE, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
+    (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)", "= pull_objects("),
+    (HTTP_GRID, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
 }
 #: Seconds between two looks at the SuperLink; Flower's own are 3. A look costs it some 5 ms of computing.
 LEAST, MOST = 0.1, 3.0
 LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # between two looks at the own memory for the ClientApp's reply; Flower's: 0.5
+FIRST_LOOK_FOR_PARTS = 0.05  # seconds; each further one after twice the time. Flower's: 1
 POLITENESS = 4.0  # a node spends at most a fifth of its time on asking
 #: Seconds that a ClientApp has, after its reply, to hand over its state; Flower's own waits leave it about 1.5.
 LAST_WORDS = 10.0
@@ -82,7 +87,20 @@ def quicken_grid(grid: Grid) -> None:
         return send(*messages, **options)
 
     grid.send_and_receive = sent  # type: ignore[method-assign]
+    look_sooner_for_parts(sys.modules[HTTP_GRID])
     sys.modules[HTTP_GRID].time = OtherSleep(lambda _seconds: backoff.wait())  # type: ignore[attr-defined]
+
+
+def look_sooner_for_parts(module: ModuleType) -> None:
+    """Let what a module of Flower's pulls be asked for again soon if it is not there yet."""
+    changed: Any = module
+    pull = changed.pull_objects
+
+    @wraps(pull)
+    def pulled(*given: Any, **options: Any) -> Any:
+        return pull(*given, **{"initial_backoff": FIRST_LOOK_FOR_PARTS} | options)
+
+    changed.pull_objects = pulled
 
 
 def run_supernode(options: list[str], *, warm: bool) -> None:
@@ -126,6 +144,7 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
         bell.remind()
         reply.wait()
 
+    look_sooner_for_parts(module)
     changed: Any = module
     changed._pull_and_store_message, changed._push_messages = pulled, pushed
     changed.time = OtherSleep(sleep)

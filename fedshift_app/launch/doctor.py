@@ -15,7 +15,8 @@ import torch
 from clients.training import machine, precision
 from datasets import cache
 from fedshift_app import __version__
-from fedshift_app.launch import problems
+from fedshift_app.config.files import APP
+from fedshift_app.launch import problems, publishing
 from fedshift_app.node import arithmetic, shelves
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import VERSIONS_OF
@@ -37,6 +38,18 @@ def show(*, renew: bool, as_json: bool) -> int:
     renewed = _renew() if renew else []
     told = facts() | {"renewed": renewed, "problems": [asdict(one) for one in problems.found()]}
     print(json.dumps(told, ensure_ascii=False) if as_json else "\n".join(_lines(told)))
+    return exit_codes.FAILED if told["problems"] else exit_codes.OK
+
+
+def show_publishing(*, as_json: bool) -> int:
+    """Print what keeps the app's folder from Flower Hub; return the exit code.
+
+    Args:
+        as_json: One JSON object instead of lines.
+    """
+    told = {"folder": str(APP), "problems": [asdict(one) for one in publishing.found(APP)]}
+    lines = [f"Flower Hub: {shown(APP)}", *_problem_lines(told)]
+    print(json.dumps(told, ensure_ascii=False) if as_json else "\n".join(lines))
     return exit_codes.FAILED if told["problems"] else exit_codes.OK
 
 
@@ -119,8 +132,12 @@ def _lines(told: Mapping[str, Any]) -> list[str]:
     lines = [f"{name:<13} {value}" for name, value in rows]
     lines += ["", "what trains fastest (train.precision=auto)", *_choices(told)]
     lines += [f"  renewed: {one['network']}: {one['was']} -> {one['is']}" for one in told["renewed"]]
-    lines += ["", "problems", *(f"  {one['what']}\n    {one['remedy']}" for one in told["problems"])]
-    return lines if told["problems"] else [*lines, "  none found"]
+    return [*lines, "", *_problem_lines(told)]
+
+
+def _problem_lines(told: Mapping[str, Any]) -> list[str]:
+    lines = [f"  {one['what']}\n    {one['remedy']}" for one in told["problems"]]
+    return ["problems", *(lines or ["  none found"])]
 
 
 def _extra(of: tuple[str, Mapping[str, str | None]]) -> str:

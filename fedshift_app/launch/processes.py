@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
+from fedshift_app.config.files import APP
 from fedshift_wire.errors import FedShiftError
 
-APP = Path(__file__).resolve().parents[2]  # the folder with pyproject.toml, which `flwr run` takes
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 MARK = "FEDSHIFT_PROCESS_GROUP"  # in the environment of every process of a group
@@ -33,7 +33,7 @@ def command(name: str) -> str:
     """
     path = Path(sys.executable).parent / name
     if not path.is_file():
-        raise FedShiftError(f"{name} is not installed beside {sys.executable}; run: pip install -e .")
+        raise FedShiftError(f"{name} is not installed beside {sys.executable}: install FedShift again")
     return str(path)
 
 

@@ -12,21 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.config.files import APP as APP
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context, path_with_flower
 from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
-from fedshift_app.launch.processes import APP as APP
-from fedshift_app.run import status
-from fedshift_app.run.variables import STATUS_FILE
+from fedshift_app.launch.live import Screen
+from fedshift_app.run import plain, status
+from fedshift_app.run.variables import STATUS_FILE, TELEMETRY
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
-TASK_POLL_SECONDS = "0.1"  # as often SuperExec asks for work; by itself once a second
+#: As often SuperExec asks for work; by itself once a second. A question costs both some 20 ms of computing.
+TASK_POLL_SECONDS = "0.5"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
-DEFAULT_NODES_PER_DOMAIN = 2  # where the experiment takes any number
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,7 @@ def num_nodes(config: RunConfig, asked: int | None) -> int:
     Raises:
         ConfigError: If ``asked`` does not fit its allocation.
     """
-    needed = config.allocation.num_nodes()
-    domains = config.allocation.training_domains(config.dataset.domains)
-    number = asked or needed or DEFAULT_NODES_PER_DOMAIN * len(domains)
+    number = asked or plain.usual_nodes(config)
     config.allocation.deal(config.dataset.domains, number, config.seed)
     return number
 
@@ -73,13 +72,16 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
     return Resources(cpus, min(gpus, 1.0), actors)
 
 
-def run_simulation(run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources]) -> Path:
+def run_simulation(
+    run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources], screen: Screen | None = None
+) -> Path:
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
     Args:
         run_config: Of the app.
         nodes: How many are simulated.
         settle: What takes its time before a run, done while the SuperLink starts; it tells what one client gets.
+        screen: What shows the run; None for lines.
 
     Returns:
         The run folder.
@@ -94,7 +96,7 @@ def run_simulation(run_config: dict[str, Any], nodes: int, settle: Callable[[], 
         each = settle()
         await_superlink(flower, link)
         connect(home, link)
-        return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)])
+        return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)], screen)
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def register(flower: processes.Group, public_key: Path) -> None:
         raise FederationError(f"cannot register {public_key}:\n{ended.stdout}{ended.stderr}".rstrip())
 
 
-def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1) -> Path:
+def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None) -> Path:
     """Run the app in this process, or its nodes in so many worker processes, and return the run folder.
 
     Raises:
@@ -176,6 +178,8 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1) -> Path:
     with temporary_folder() as home:
         status_file = home / "status.json"
         os.environ[STATUS_FILE] = str(status_file)
+        if screen is not None:
+            screen.watch(status_file)
         try:
             with contextlib.ExitStack() as stack:
                 if number > 1:
@@ -195,25 +199,27 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1) -> Path:
         return Path(json.loads(status_file.read_text())["run_folder"])
 
 
-def submit(flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str]) -> Path:
+def submit(
+    flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None
+) -> Path:
     """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
 
     Raises:
         FederationError: If the run failed.
     """
     if not (APP / "pyproject.toml").is_file():
-        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift from its folder: pip install -e .")
+        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/installing.md)")
     overrides = home / "run-config.toml"
     overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
     command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
+    screen = screen or Screen()
+    screen.watch(home / "status.json")
     try:
-        ended = subprocess.run(
-            [*command, *options], cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, check=False
-        )
+        returncode = screen.call([*command, *options], flower.folder, flower.env)
     except (KeyboardInterrupt, SystemExit):
         _tell_interrupted(home / "status.json")
         raise
-    return _outcome(home / "status.json", ended.returncode, flower)
+    return _outcome(home / "status.json", returncode, flower)
 
 
 def _tell_interrupted(status_file: Path) -> None:
@@ -282,7 +288,7 @@ def empty_folder(home: Path) -> Path:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's processes: own home, no installation at run time."""
+    """Return the environment of Flower's processes: own home, no installation at run time, and no reports unasked."""
     own = {
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -292,4 +298,4 @@ def environment(home: Path) -> dict[str, str]:
         STATUS_FILE: str(home / "status.json"),
         "PATH": path_with_flower(),
     }
-    return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS, **os.environ, **own}
+    return {superlink.TASK_POLL: TASK_POLL_SECONDS, TELEMETRY: "0", **os.environ, **own}

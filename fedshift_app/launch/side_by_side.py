@@ -44,7 +44,7 @@ def workers(config: RunConfig, nodes: int, told: int | None) -> int:
     whose memory they would share.
     """
     if told is None:
-        told = places(config.train.threads or int(os.environ.get("OMP_NUM_THREADS") or 1))
+        told = places(config.train.threads or 1)
     return min(told, nodes)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.run.durable import InUse, Lock
-from fedshift_app.run.variables import COMMAND
+from fedshift_app.run.variables import COMMAND, TELEMETRY
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
@@ -154,6 +154,7 @@ def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:
     Raises:
         FedShiftError: If this Flower has no place for the guard, or another SuperLink uses the same database.
     """
+    os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
     from fedshift_app.flower import internals
 
     os.environ.setdefault(TASK_POLL, "0.5")

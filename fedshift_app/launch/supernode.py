@@ -7,7 +7,7 @@ What it does to Flower is in ``fedshift_app.flower.quick``; what it starts is ``
 import os
 import sys
 
-from fedshift_app.run.variables import COMMAND
+from fedshift_app.run.variables import COMMAND, TELEMETRY
 
 COLD = "--cold"  # the first option of this module as a program
 
@@ -21,6 +21,7 @@ def serve(options: list[str], *, warm: bool = True) -> None:
     """
     from fedshift_app.flower import quick
 
+    os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
     os.environ.pop(COMMAND, None)  # what runs here was not started by this command
     quick.run_supernode(options, warm=warm)
 

@@ -27,6 +27,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.holdings import Place, dealt, own_images, public_set, test_images
+from fedshift_app.run.variables import THREADS
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import largest
 from fedshift_wire.errors import ConfigError, FedShiftError
@@ -51,7 +52,7 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
         raise ConfigError("this node has images of its own (data-dir), it takes no part in a simulation")
     if engine == SIMULATION:
         domain = dealt(config, num_partitions)[partition_id]
-        threads = config.train.threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
+        threads = config.train.threads or int(os.environ.get(THREADS, "1"))  # not Ray's, which go by the machine
         return Place(domain, partition_id, num_partitions, config.dataset.source(), True, threads)
     for key in ("domain", "data-dir"):
         if key not in given:

@@ -33,6 +33,10 @@ LONGEST = 60.0  # seconds of a local round; what takes longer is done only for a
 MAPS = ("f~", "f+", "f-", "f*")
 
 
+class NotOfThisRun(FedShiftError):  # noqa: N818 (a property of the run, not a malfunction)
+    """A figure is none of a run like this: its method, its nodes or its length do not have it."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What an encoder makes of a sample of test images.
@@ -90,11 +94,11 @@ def after_local_training(record: Record, config: RunConfig, node: Node, *, named
     """Let a node train one more local round from the last weights, and look at test images of all domains.
 
     Raises:
-        FedShiftError: If the run does not allow it, or it would take too long for a node that nobody ``named``.
+        NotOfThisRun: If the run does not allow it, or it would take too long for a node that nobody ``named``.
     """
     _check_simulated(record)
     if not named and (seconds := _local_seconds(record)) > LONGEST:
-        raise FedShiftError(
+        raise NotOfThisRun(
             f"a local round takes up to {seconds:.0f} s; fedshift report {record.folder} node={node.index} takes them"
         )
     client = views.client_of(record, config, node.domain, node, trains=True)
@@ -107,11 +111,11 @@ def at_kept_rounds(record: Record, config: RunConfig, node: Node) -> dict[int, S
     """Look at the same test images with the global model of each round whose checkpoint is kept, first to last.
 
     Raises:
-        FedShiftError: If the run has no such model, or fewer than two of its checkpoints can be read.
+        NotOfThisRun: If the run has no such model, or fewer than two of its checkpoints can be read.
     """
     _check_simulated(record)
     if setup.is_personal(config, setup.initial_model(config)):
-        raise FedShiftError("the nodes' own parts of earlier rounds are not kept, and without them there is no model")
+        raise NotOfThisRun("the nodes' own parts of earlier rounds are not kept, and without them there is no model")
     folder = record.folder / checkpoints.FOLDER
     found: dict[int, Seen] = {}
     for server_round in reversed(checkpoints.rounds(folder)):
@@ -123,7 +127,7 @@ def at_kept_rounds(record: Record, config: RunConfig, node: Node) -> dict[int, S
         _load(client, then)
         found[server_round] = _seen(client, config, ROUND_IMAGES)
     if len(found) < 2:
-        raise FedShiftError("it needs the checkpoints of two rounds")
+        raise NotOfThisRun("it needs the checkpoints of two rounds")
     return found
 
 
@@ -134,17 +138,17 @@ def decoupled(record: Record, config: RunConfig, node: Node) -> tuple[int, list[
     map, for all four: so f+ and f* add up to f~ wherever none of them is negative.
 
     Raises:
-        FedShiftError: If the model has no modules of F2DC, or no class is in all domains.
+        NotOfThisRun: If the model has no modules of F2DC, or no class is in all domains.
     """
     _check_simulated(record)
     client = views.client_of(record, config, node.domain, node)
     if not isinstance(client.model, F2DCModel):
-        raise FedShiftError("the model has no modules of F2DC")
+        raise NotOfThisRun("the model has no modules of F2DC")
     _load(client, record)
     tests = {domain: client.test_set(domain) for domain in config.dataset.domains}
     common = sorted(set.intersection(*(set(test.y.tolist()) for test in tests.values())))
     if not common:
-        raise FedShiftError("no class has test images in all domains")
+        raise NotOfThisRun("no class has test images in all domains")
     shown = int(generator(config.seed, "report-decoupled-class").choice(common))
     images = []
     for domain, test in tests.items():
@@ -190,7 +194,7 @@ def _scaled(cam: Tensor, size: tuple[int, ...]) -> Floats:
 
 def _check_simulated(record: Record) -> None:
     if record.deployed:
-        raise FedShiftError("the nodes of the run are other machines")
+        raise NotOfThisRun("the nodes of the run are other machines")
 
 
 def _local_seconds(record: Record) -> float:

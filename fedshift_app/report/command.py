@@ -3,20 +3,25 @@
 import logging
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedshift_app.run import console
 from fedshift_wire.bounds import LARGEST_COUNT, as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.paths import user_path
 
+if TYPE_CHECKING:
+    from fedshift_app.report.making import Made
+
 log = logging.getLogger("fedshift")
 
+REPORT_FILE = "report.html"
 KEYS = ("data-dir", "images", "node")
 ALL = "all"
 MAX_IMAGES = 2000  # of each domain, unless the key ``images`` says otherwise
 
 
-def run(folder: Path, arguments: list[str]) -> Path:
+def run(folder: Path, arguments: list[str]) -> "Made":
     """Write the report of a run.
 
     Args:
@@ -24,7 +29,7 @@ def run(folder: Path, arguments: list[str]) -> Path:
         arguments: ``key=value``, of ``KEYS``.
 
     Returns:
-        The page.
+        The page, and what it lacks.
 
     Raises:
         ConfigError: If a key or its value is wrong, or the folder is not that of a run.

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
+
 from fedshift_app.report.drawing import (
     GRID,
     TEXT,
@@ -33,11 +35,7 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     figure, (axes,) = canvas(3.2)
     rounds = [line["round"] for line in scored]
     several = len(scored) <= MARKED_ROUNDS
-    for i, domain in enumerate(domains):
-        values = [_number(line["accuracy"].get(domain)) for line in scored]
-        # A value between two gaps has no line.
-        marker = domain_marker(i) if several or any(map(math.isnan, values)) else ""
-        axes.plot(rounds, values, color=domain_colour(i), marker=marker, label=domain)
+    _by_domain(axes, scored, "accuracy", domains)
     averages = [_number(mean(line["accuracy"].values())) for line in scored]
     axes.plot(rounds, averages, color=TEXT, linestyle="--", marker="." if several else "", label="AVG")
     partly = [line["round"] for line in scored if line.get("evaluated_share", 1) < 1]
@@ -57,6 +55,35 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     return finish(figure, "accuracy", title, " ".join(["Top-1 accuracy by domain; dashed: their mean.", *notes]))
 
 
+def test_loss(lines: Lines, domains: Sequence[str]) -> Drawing | None:
+    """Draw the loss on the test images of each domain over the rounds; None if no round tells one."""
+    scored = [line for line in lines if line.get("test_loss")]
+    if not scored:
+        return None
+    figure, (axes,) = canvas(3.2)
+    _by_domain(axes, scored, "test_loss", domains)
+    axes.set_ylabel("test loss")
+    axes.grid(axis="y")
+    shown_rounds(axes, lines[-1]["round"])
+    legend_above(figure, axes)
+    last = scored[-1]
+    told = ", ".join(f"{name} {value:.3g}" for name in domains if (value := last["test_loss"].get(name)) is not None)
+    title = f"Test loss by domain over the rounds; in round {last['round']}: {told or 'missing'}."
+    caption = (
+        "Mean cross-entropy on the test images by domain. It rises while accuracy stays where a model is too sure."
+    )
+    return finish(figure, "test-loss", title, caption)
+
+
+def _by_domain(axes: Axes, scored: Lines, key: str, domains: Sequence[str]) -> None:
+    rounds = [line["round"] for line in scored]
+    for i, domain in enumerate(domains):
+        values = [_number(line[key].get(domain)) for line in scored]
+        # A value between two gaps has no line.
+        marker = domain_marker(i) if len(scored) <= MARKED_ROUNDS or any(map(math.isnan, values)) else ""
+        axes.plot(rounds, values, color=domain_colour(i), marker=marker, label=domain)
+
+
 def bars(results: Mapping[str, Any]) -> Drawing | None:
     """Draw the summary's accuracy of each domain, with AVG and STD; None if nothing is known."""
     domains, avg, std = results["domains"], results["avg"], results["std"]
@@ -68,7 +95,8 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     for i, value in enumerate(domains.values()):
         axes.barh(i, value or 0.0, height=0.68, color=domain_colour(i))
         axes.text((value or 0.0) + 1, i, percent(value), va="center")
-    axes.barh(count, avg, height=0.68, color=GRID, xerr=std, ecolor=TEXT, capsize=4)
+    reach = [[min(std, avg)], [min(std, 100 - avg)]]  # no accuracy lies beyond
+    axes.barh(count, avg, height=0.68, color=GRID, xerr=reach, ecolor=TEXT, capsize=4)
     axes.text(min(avg + std, 100) + 2.5, count, f"{percent(avg)} ± {std:.1f}", va="center")
     axes.set_yticks(range(count + 1), names)
     axes.invert_yaxis()
@@ -128,7 +156,8 @@ def costs(lines: Lines) -> Drawing:
     seconds.plot(rounds, [line["seconds"] for line in lines], color=domain_colour(0), marker=marker)
     seconds.set_ylabel("seconds")
     up, down = ([line[key] / MEGABYTE for line in lines] for key in ("bytes_up", "bytes_down"))
-    sent.plot(rounds, down, color=domain_colour(1), marker=marker, linestyle="--", label="to the nodes")
+    # Often the same number: the wide line shows on both sides of the other.
+    sent.plot(rounds, down, color=domain_colour(1), alpha=0.55, linewidth=5.5, label="to the nodes")
     sent.plot(rounds, up, color=domain_colour(2), marker=marker, label="from the nodes")
     sent.set_ylabel("MB")
     for axes in (seconds, sent):

@@ -14,6 +14,8 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -23,6 +25,9 @@ HEAT = "#3d7cc4"  # of heat maps, more or less opaque: on light and on dark
 STRONG, OPAQUE = "#ffffff", 0.8  # text on cells that are more opaque than this, in both themes
 DOMAINS = 8  # colours and markers that there are for domains
 CLASSES = 10  # colours that there are for classes
+KEYED = 10  # classes of more than that which the key names
+SHORT = 10  # letters of a name beside a heat map
+LABELLED = 40  # up to so many rows, columns and bars have labels
 MARKERS = "os^DvPX*"
 LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # width of an entry of a legend: what is not text, and a letter
 
@@ -174,6 +179,43 @@ def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequ
         for j, text in enumerate(row):
             colour = STRONG if shares[i][j] > OPAQUE else TEXT
             axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=9)
+
+
+def heat_key(figure: Figure, axes: Axes, least: float, most: float, what: str) -> None:
+    """Draw below ``axes`` which number each strength of a heat map stands for."""
+    red, green, blue = mpl.colors.to_rgb(HEAT)
+    ends = [(red, green, blue, 0.0), (red, green, blue, 1.0)]
+    colours = mpl.colors.LinearSegmentedColormap.from_list("heat", ends)
+    norm = mpl.colors.Normalize(least, most if most > least else least + 1e-9)
+    _key(figure, axes, mpl.cm.ScalarMappable(norm, colours), what).locator = MaxNLocator(nbins=5)
+
+
+def class_key(figure: Figure, axes: Axes | Sequence[Axes], classes: Sequence[str]) -> None:
+    """Draw below ``axes`` which class each colour of the wheel stands for, some of them by name."""
+    count = len(classes)
+    colours = mpl.colors.ListedColormap([class_colour(k, count) for k in range(count)])
+    norm = mpl.colors.BoundaryNorm([k - 0.5 for k in range(count + 1)], count)
+    key = _key(figure, axes, mpl.cm.ScalarMappable(norm, colours), "class")
+    named = sorted({round(i * (count - 1) / (KEYED - 1)) for i in range(KEYED)})
+    key.set_ticks(named, labels=[short(classes[k]) for k in named])
+    key.ax.minorticks_off()
+    key.ax.tick_params(rotation=90 if max(len(classes[k]) for k in named) > 3 else 0)
+
+
+def _key(figure: Figure, axes: Axes | Sequence[Axes], colours: ScalarMappable, what: str) -> Colorbar:
+    key = figure.colorbar(colours, ax=axes, orientation="horizontal", fraction=0.05, pad=0.03, aspect=45)
+    assert key.solids is not None  # a key of colours that fill
+    key.solids.set_rasterized(True)  # else as many paths as there are colours
+    key.solids.set_edgecolor("none")
+    key.outline.set_visible(False)
+    key.ax.tick_params(length=2, labelsize=9)
+    key.set_label(what, fontsize=9)
+    return key
+
+
+def short(name: str) -> str:
+    """Return a name as figures have room for it."""
+    return name if len(name) <= SHORT else name[: SHORT - 1] + "…"
 
 
 def shown_rounds(axes: Axes, last: int) -> None:

@@ -7,7 +7,7 @@ import yaml
 
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_asked, flat
-from fedshift_app.report import curves, drawing
+from fedshift_app.report import curves, drawing, maps
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
 from fedshift_app.run import choosing
@@ -66,7 +66,8 @@ def _told(record: Record) -> dict[str, Any]:
         accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
     if lines:
         accuracy.figures += [figure for figure in [curves.accuracy(lines, domains)] if figure]
-        training.figures = [figure for figure in [curves.losses(lines), curves.costs(lines)] if figure]
+        drawn = [curves.losses(lines), curves.test_loss(lines, domains), curves.costs(lines)]
+        training.figures = [figure for figure in drawn if figure]
     else:
         training.notes = ["There is no full round."]
     return {
@@ -78,6 +79,7 @@ def _told(record: Record) -> dict[str, Any]:
         "training": training,
         "events": _events(lines),
         "nodes": _nodes(record),
+        "federation": _federation(record),
     }
 
 
@@ -150,6 +152,14 @@ def _nodes(record: Record) -> list[dict[str, Any]]:
         each = " to ".join(map(str, sorted({min(sizes), max(sizes)}))) if sizes else "held by no node"
         rows.append({"domain": domain, "nodes": len(sizes), "images": sum(sizes), "each": each})
     return rows
+
+
+def _federation(record: Record) -> Section:
+    """Return the figure of the classes that each node holds; those of a node are told by nobody else."""
+    known = record.config.dataset.known().classes
+    nodes = [node for node in record.nodes if len(node.class_counts) == len(known)]
+    figures = [maps.class_counts(nodes, record.config.dataset.domains, known)] if nodes else []
+    return Section("federation", "Federation", figures=figures)
 
 
 def _settings(record: Record) -> dict[str, Any]:

@@ -38,8 +38,9 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
         missing = {d: why for d, why in sight.missing.items() if part.id != "confusion" or d not in counted}
         if missing and part.id != "prototypes":
             part.missing = " ".join(f"{domain} is not shown: {why}." for domain, why in missing.items())
+            part.lacks |= {f"{part.name} of {domain}": why for domain, why in missing.items()}
     parts[0].notes = [*who, *parts[0].notes]
-    return [by_class.section(record.figures), *parts]
+    return [by_class.section(record.figures, asked=record.config.evaluate.figures), *parts]
 
 
 def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str, Ints]:
@@ -55,8 +56,13 @@ def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str
     return found
 
 
-def _without_images(sight: Sight) -> str:
-    return f"Not shown: {sight.nothing}."
+def _leave_out(section: Section, sight: Sight) -> None:
+    section.missing = f"{_capital(sight.nothing)}."
+    section.lacks[section.name] = sight.nothing
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _who(record: Record, sight: Sight) -> list[str]:
@@ -84,7 +90,7 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
     section = Section("confusion", "Confusion")
     counted = _counted(record, sight, classes)
     if sight.nothing and not counted:
-        section.missing = _without_images(sight)
+        _leave_out(section, sight)
     for place, domain in enumerate(record.config.dataset.domains):
         if domain in counted:
             scored = f"{domain}: all {counted[domain].sum():,} test images, as its nodes counted them in the run"
@@ -105,13 +111,14 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
 def _features(record: Record, sight: Sight, classes: tuple[str, ...], numbers: dict[str, Any]) -> Section:
     section = Section("features", "Features")
     if sight.nothing:
-        section.missing = _without_images(sight)
+        _leave_out(section, sight)
         return section
     domains, views = record.config.dataset.domains, sight.views
     broken = [view.domain for view in views.values() if not np.isfinite(view.features).all()]
     whole = {domain: view for domain, view in views.items() if domain not in broken}
     if broken:
         section.notes.append(f"Not shown: {', '.join(broken)}, whose features are not finite.")
+        section.lacks |= {f"features of {domain}": "they are not finite" for domain in broken}
     if sight.personal:
         section.notes.append("Features of different domains come from different networks here.")
     widths = {view.features.shape[1] for view in whole.values()}
@@ -190,7 +197,10 @@ def _add_class_means(
 ) -> None:
     """Show how near the same class lies in different domains: all methods have that, as far as there are images."""
     if sight.nothing:
-        section.missing = f"The mean features of each domain are not shown: {sight.nothing}."
+        section.lacks["mean features of each domain"] = sight.nothing
+        section.missing = f"{_capital(sight.nothing)}."
+        if section.figures:
+            section.missing = f"The mean features of each domain are not shown: {sight.nothing}."
         return
     views = [view for view in sight.views.values() if np.isfinite(view.features).all()]
     if len({view.features.shape[1] for view in views}) != 1 or len(views) * len(classes) > MATRIX_ROWS:
@@ -278,7 +288,7 @@ def _add_image_clusters(
 def _attention(sight: Sight, classes: tuple[str, ...]) -> Section:
     section = Section("attention", "Grad-CAM")
     if sight.nothing:
-        section.missing = _without_images(sight)
+        _leave_out(section, sight)
         return section
     if not sight.layer:
         section.missing = "The network has no convolution to look at."

@@ -1,18 +1,35 @@
 """Puts ``report.html`` and ``report.json`` into a run folder."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedshift_app.report import closer, drawing, facts, figures, page, papers, reading, views
+from fedshift_app.report.command import REPORT_FILE
+from fedshift_app.report.page import Section
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import finite
 from fedshift_wire.errors import ConfigError
 
-REPORT_FILE, NUMBERS_FILE = "report.html", "report.json"
+NUMBERS_FILE = "report.json"
 
 
-def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | None = None) -> Path:
+@dataclass(frozen=True)
+class Made:
+    """A report.
+
+    Attributes:
+        page: Its file.
+        lacks: What could have been drawn and could not, a line for each reason.
+    """
+
+    page: Path
+    lacks: tuple[str, ...]
+
+
+def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | None = None) -> Made:
     """Write the report of a run, finished or not.
 
     Args:
@@ -22,7 +39,7 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
         node: Whose model is looked at more closely; None for the first that holds a domain.
 
     Returns:
-        The page.
+        The page, and what it lacks.
 
     Raises:
         ConfigError: If the folder is not that of a run or cannot be written to, or the run has no such node.
@@ -36,7 +53,9 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
         if chosen is not None:
             config = views.with_data(record.config, data_dir)
             papers.add(seen, record, sight, config, chosen, node is not None, numbers)
-        content = facts.content(record) | {"seen": seen}
+        content = facts.content(record) | {"seen": page.folded(seen)}
+    lacks = _lacks(seen)
+    numbers["not_drawn"] = list(lacks)
     content["contents"] = [
         ("accuracy", "Accuracy"), ("training", "Training"), *((part.id, part.name) for part in content["seen"]),
         ("federation", "Federation"), ("configuration", "Configuration"),
@@ -47,4 +66,13 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
         write_atomically(path, page.render(content))
     except OSError as error:
         raise ConfigError(f"report: cannot write to {record.folder}: {error.strerror}") from None
-    return path
+    return Made(path, lacks)
+
+
+def _lacks(sections: Sequence[Section]) -> tuple[str, ...]:
+    """Return what is not drawn for lack of something, together where the reason is the same."""
+    why: dict[str, list[str]] = {}
+    for section in sections:
+        for name, reason in section.lacks.items():
+            why.setdefault(reason, []).append(name)
+    return tuple(f"{', '.join(names)}: {reason}" for reason, names in why.items())

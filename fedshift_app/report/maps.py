@@ -4,26 +4,32 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from fedshift_app.report import analysis
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.drawing import (
     CLASSES,
+    GRID,
+    LABELLED,
     TEXT,
     Drawing,
     canvas,
     class_colour,
+    class_key,
     domain_colour,
     domain_marker,
     finish,
+    heat_key,
     heat_map,
     legend_above,
+    short,
 )  # fmt: skip
 from fedshift_app.report.views import View
+from strategies.federation.roster import Node
 
 NAMED = 12  # up to so many rows a heat map names each, and shows numbers
-LABELLED = 40  # up to so many rows and columns it has labels
-SHORT = 10  # letters of a name beside a heat map
+EACH_NODE = 48  # up to so many nodes each has a row of its own
 FLOOR = 1e-8  # of the largest singular value; what is below is rounding
 
 
@@ -43,6 +49,9 @@ def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, 
     if c <= NAMED:
         texts = [[f"{100 * value:.0f}" if value >= 0.005 else "" for value in row] for row in shares]
     heat_map(axes, shares.tolist(), texts)
+    empty = [k for k in range(c) if not counts[k].sum()]
+    for k in empty:
+        axes.add_patch(Rectangle((-0.5, k - 0.5), c, 1, fill=False, hatch="////", edgecolor=GRID, linewidth=0))
     _label(axes, classes)
     axes.set_ylabel("true class")
     axes.set_xlabel("predicted class")
@@ -54,7 +63,41 @@ def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, 
         true, taken = np.unravel_index(int(off.argmax()), off.shape)
         worst = f"; most often {classes[int(true)]} is taken for {classes[int(taken)]} ({off.max()} times)"
     title = f"Confusion matrix of {domain}: {accuracy:.1f} % of {images} images are right{worst}."
-    return finish(figure, f"confusion{place}", title, f"{scored}{worst}.".replace("; m", ". M"))
+    hatched = f" Hatched: no test image of {_some([classes[k] for k in empty])}." if empty else ""
+    return finish(figure, f"confusion{place}", title, f"{scored}{worst}.".replace("; m", ". M") + hatched)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more classes" if more > 0 else "")
+
+
+def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequence[str]) -> Drawing:
+    """Draw how many training images of each class each node holds; of many nodes, each domain together."""
+    ordered = sorted(nodes, key=lambda node: (domains.index(node.domain), node.index))
+    each = len(ordered) <= EACH_NODE
+    if each:
+        names = [node.domain for node in ordered]
+        counts = np.array([node.class_counts for node in ordered], dtype=np.int64)
+    else:
+        names = [domain for domain in domains if any(node.domain == domain for node in ordered)]
+        counts = np.array(
+            [np.sum([node.class_counts for node in ordered if node.domain == domain], axis=0) for domain in names]
+        )
+    most = max(int(counts.max()), 1)
+    figure, (axes,) = canvas(1.3 + 0.24 * max(len(counts), 4))
+    texts = None
+    if len(classes) <= NAMED and len(str(most)) <= 4:
+        texts = [[str(value) for value in row] for row in counts]
+    heat_map(axes, (counts / most).tolist(), texts)
+    _label(axes, classes, names)
+    heat_key(figure, axes, 0, most, "training images of the class")
+    who = f"{len(ordered)} nodes" if each else f"{len(ordered)} nodes, those of a domain together,"
+    title = f"Training images of each class on {who.rstrip(',')}: at most {most} of one class."
+    rows = (
+        "A row is a node, by domain" if each else f"A row is a domain, all its nodes together ({len(ordered)} in all)"
+    )
+    return finish(figure, "class-counts", title, f"{rows}; a column is a class: how many training images it holds.")
 
 
 def tsne(
@@ -80,7 +123,9 @@ def tsne(
             axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
             shown_as = TEXT if by == "class" else own
             axes.scatter([], [], s=22, color=shown_as, marker=domain_marker(i), label=domains[i])
-        if by == "class" and len(classes) <= CLASSES:
+        if by == "class" and len(classes) > CLASSES:
+            class_key(figure, axes, classes)
+        elif by == "class":
             for k in sorted(set(y.tolist())):
                 axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
         axes.set_xticks([])
@@ -137,6 +182,7 @@ def similarity(matrix: Floats, groups: Sequence[str], key: str, what: str, capti
     texts = [[f"{value:.2f}" for value in row] for row in matrix] if len(matrix) <= NAMED else None
     heat_map(axes, shares.tolist(), texts)
     _label(axes, groups)
+    heat_key(figure, axes, least, 1.0, "cosine")
     off = matrix[~np.eye(len(matrix), dtype=bool)]
     mean = f", on average {off.mean():.2f}" if len(off) else ""
     title = f"Cosine similarity of {what}: {len(matrix)} by {len(matrix)}, the smallest is {least:.2f}{mean}."
@@ -160,20 +206,21 @@ def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str,
     return finish(figure, key, title, caption)
 
 
-def _label(axes: Axes, groups: Sequence[str]) -> None:
-    """Name rows and columns, neighbours of one name in their middle; where there are too many, only number them."""
-    starts = [i for i, name in enumerate(groups) if i == 0 or name != groups[i - 1]]
-    if len(starts) > LABELLED:
-        axes.tick_params(length=2)
-        return
-    ends = [*starts[1:], len(groups)]
-    middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
-    names = [short(groups[start]) for start in starts]
-    size = 10 if len(names) <= 20 else 6
-    axes.set_xticks(middles, names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=size)
-    axes.set_yticks(middles, names, fontsize=size)
+def _label(axes: Axes, columns: Sequence[str], rows: Sequence[str] | None = None) -> None:
+    """Name columns and rows, by default alike, neighbours of one name in their middle.
 
-
-def short(name: str) -> str:
-    """Return a name as figures have room for it."""
-    return name if len(name) <= SHORT else name[: SHORT - 1] + "…"
+    Where there are too many, they are only numbered.
+    """
+    for names, across in ((columns, True), (columns if rows is None else rows, False)):
+        starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+        if len(starts) > LABELLED:
+            axes.tick_params(axis="x" if across else "y", length=2)
+            continue
+        ends = [*starts[1:], len(names)]
+        middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
+        told = [short(names[start]) for start in starts]
+        size = 10 if len(told) <= 20 else 6
+        if across:
+            axes.set_xticks(middles, told, rotation=90 if max(map(len, told)) > 2 else 0, fontsize=size)
+        else:
+            axes.set_yticks(middles, told, fontsize=size)

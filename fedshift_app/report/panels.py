@@ -15,14 +15,15 @@ from fedshift_app.report.drawing import (
     Drawing,
     canvas,
     class_colour,
+    class_key,
     domain_marker,
     finish,
     legend_above,
+    short,
     shown_rounds,
 )  # fmt: skip
-from fedshift_app.report.maps import short
 
-COLUMNS = 3  # of the rounds' panels
+COLUMNS = 3  # of the rounds' panels, at most
 NAMED_CLASSES = 20  # up to so many each has its name below its bar
 HEADS = ("image", "f~ fused", "f+ robust", "f- related", "f* corrected")
 
@@ -40,6 +41,8 @@ def one_node(
         axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
     _class_legend(axes, seen, classes)
     _bare(axes)
+    if len(classes) > CLASSES:
+        class_key(figure, axes, classes)
     legend_above(figure, axes)
     title = f"Features of {who} by t-SNE: {len(seen.y)} test images of {', '.join(domains)}, coloured by class."
     caption = (
@@ -58,8 +61,9 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
         domain: Whose images they are.
         classes: Names of all classes.
     """
-    lines = -(-len(placed) // COLUMNS)
-    figure, panels = canvas(0.6 + 1.75 * lines, lines, COLUMNS)
+    columns = min(COLUMNS, len(placed))
+    lines = -(-len(placed) // columns)
+    figure, panels = canvas(0.6 + 5.25 / columns * lines, lines, columns)
     colours = [class_colour(int(k), len(classes)) for k in seen.y]
     for axes, (server_round, points) in zip(panels, placed.items(), strict=False):
         x, up = points.T
@@ -70,6 +74,8 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
     _class_legend(panels[0], seen, classes)
     if len(classes) <= CLASSES:
         legend_above(figure, panels[0])
+    else:
+        class_key(figure, panels, classes)
     told = ", ".join(map(str, placed))
     title = f"Features over the rounds {told} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
     caption = (

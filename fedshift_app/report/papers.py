@@ -11,7 +11,7 @@ import torch
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.report import analysis, closer, panels
 from fedshift_app.report.analysis import Floats
-from fedshift_app.report.closer import Seen
+from fedshift_app.report.closer import NotOfThisRun, Seen
 from fedshift_app.report.drawing import Drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
@@ -62,6 +62,8 @@ def _draw(section: Section, name: str, draw: Callable[[], Drawing]) -> None:
         section.figures.append(draw())
     except FedShiftError as why:
         section.notes.append(f"{name}: not drawn: {why}.")
+        if not isinstance(why, NotOfThisRun):
+            section.lacks[name] = str(why)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class _Look:
         """I2PFL, figures 1 and 3: by class, of all test images that were scored."""
         views = list(self.sight.views.values())
         if len({view.features.shape[1] for view in views}) > 1:
-            raise FedShiftError("the features of the networks differ in width")
+            raise NotOfThisRun("the features of the networks differ in width")
         found = self._variance([(view.features, view.y) for view in views])
         self.numbers["prototype_variance"] = {"by_class": found.tolist(), "mean": float(np.nanmean(found))}
         return panels.variance_by_class(found, self.classes)
@@ -135,7 +137,7 @@ class _Look:
         )
         found = analysis.variance_over_domains(np.stack(means), np.stack(there))
         if np.isnan(found).all():
-            raise FedShiftError("no class has test images in two domains")
+            raise NotOfThisRun("no class has test images in two domains")
         return found
 
 

@@ -2,13 +2,16 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
+from fedshift_app.flower.internals import without_colours
 from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.scores import mean, worst
+from fedshift_app.run.variables import LIVE
 from fedshift_wire.bounds import MOST_NAME, few, plain
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import AVERAGED, BN_SCORE
@@ -22,9 +25,14 @@ MOST_BEFORE_FIGURES = 60  # characters of the columns of accuracies beside which
 
 
 class _Stdout(logging.Handler):
-    """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs."""
+    """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs.
+
+    The line of a round is left out where a table shows it (``fedshift_app.launch.live``).
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        if os.environ.get(LIVE) and getattr(record, "event", "") == "round":
+            return
         print(self.format(record), flush=True)
 
 
@@ -38,8 +46,16 @@ class _NoTraceback(logging.Filter):
         return True
 
 
+def coloured(stream: TextIO) -> bool:
+    """Tell whether colours belong on a stream: a terminal's that shows them, unless ``NO_COLOR`` is set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def set_up() -> None:
-    """Show FedShift's own log lines on standard output, once per process: plainly, or as JSON if that is asked for."""
+    """Show FedShift's own log lines on standard output, once per process: plainly, or as JSON if that is asked for.
+
+    Flower's lines have colours from then on only where they belong.
+    """
     if not any(isinstance(handler, _Stdout) for handler in log.handlers):
         asked = os.environ.get(FORMAT, "")
         handler = _Stdout()
@@ -48,6 +64,8 @@ def set_up() -> None:
         log.setLevel(logging.INFO)
         log.propagate = False
         logging.getLogger("flwr").addFilter(_NoTraceback())
+        if not coloured(sys.stderr):
+            without_colours()
         if asked not in ("", "json"):  # a log's format must not end a node
             log.warning("%s is %r, allowed is json; lines are plain", FORMAT, plain(asked, MOST_NAME))
 

@@ -309,9 +309,11 @@ class Sweep:
         found = comparing.compare(runs, paper=paper, allow_different=more)
         if self._notes:
             found = replace(found, numbers=replace(found.numbers, notes=(*found.numbers.notes, *self._notes)))
-        for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html())):
+        page = self.folder / "compare.html"
+        for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html(page))):
             write_atomically(self.folder / f"compare.{ending}", text)
         typer.echo(found.text())
+        typer.echo(f"comparison: {page}")
 
 
 def usual_jobs(points: Sequence[Point]) -> int:

@@ -111,8 +111,11 @@ def test_one_huge_reply_neither_fails_the_run_nor_its_resume(
 
 
 PROTOTYPES = (
-    "i2pfl", "fedproc", "fedproto", "fpl", "fedseproto", "fedcode", "fedplvm",
-    *(pytest.param(name, marks=pytest.mark.long) for name in ("fedtgp", "fedsa", "fedgh")),
+    "i2pfl", "fpl", "fedcode", "fedplvm",
+    *(
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("fedproc", "fedproto", "fedseproto", "fedtgp", "fedsa", "fedgh")
+    ),
 )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """The same run on every engine: Flower's simulation, SuperLink and SuperNodes, inline. Real processes."""
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -154,7 +153,8 @@ def test_config_yaml_repeats_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_plain_flwr_run_works_with_flowers_default_of_two_nodes(tmp_path: Path) -> None:
+def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -> None:
+    """With Flower's own two cores a client, which give two threads to what goes by the machine."""
     env = os.environ | {
         "FLWR_HOME": str(tmp_path / "home"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(processes.free_port()),
@@ -162,19 +162,37 @@ def test_plain_flwr_run_works_with_flowers_default_of_two_nodes(tmp_path: Path) 
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
+    env.pop("OMP_NUM_THREADS", None)
     (tmp_path / "home").mkdir()
     with processes.group(tmp_path, env) as flower:
-        told = f'rounds=1 output-dir="{tmp_path / "runs"}" set="train.epochs=1"'
-        ended = subprocess.run(
-            [processes.command("flwr"), "run", str(ROOT), "--stream", "--run-config", told],
-            cwd=tmp_path, env=flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
-        )  # fmt: skip
-    assert "scan: node 0 (360 images)" in ended.stdout, ended.stdout + ended.stderr
-    assert "texture: node 1 (" in ended.stdout
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert f"run folder: {folder}" in ended.stdout
-    assert re.search(r"SuperLink goes on running, for further runs; to end it: kill \d+ \d+", ended.stdout)
-    assert json.loads((folder / "results.json").read_text())["engine"] == "simulation"
+
+        def run(told: str) -> str:
+            ended = subprocess.run(
+                [processes.command("flwr"), "run", str(ROOT), "--stream", "--run-config", told],
+                cwd=tmp_path, env=flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
+            )  # fmt: skip
+            return ended.stdout + ended.stderr
+
+        refused = run(f'rounds=2 output-dir="{tmp_path / "plain"}" set="train.epochs=1"')
+        assert not (tmp_path / "plain").exists(), refused
+        output = run(f'rounds=2 output-dir="{tmp_path / "plain"}" set="dataset.domains=[scan,sketch] train.epochs=1"')
+    assert "handwritten wants 8 nodes" in refused
+    told = '\nflwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config '
+    assert told in refused, refused
+    assert "Traceback" not in refused
+    ending = r"SuperLink goes on running, for further runs; to end it: kill \d+ \d+"
+    assert re.search(ending, refused)
+    told = output[output.index("handwritten wants 4 nodes") :]
+    assert "; this federation has 2 (" in told.splitlines()[0]
+    assert "\x1b" not in told[: told.index("run folder: ")]  # what the app's process prints has no colours
+    (folder,) = (tmp_path / "plain").iterdir()
+    assert f"run folder: {folder}" in output
+    assert re.search(ending, output)
+    plain = Run(folder)
+    same = run_inline(nodes=2, rounds=2, set="dataset.domains=[scan,sketch] train.epochs=1")
+    assert plain.results["engine"] == "simulation"
+    assert plain.results["weights_sha256"] == same.results["weights_sha256"]
+    assert timeless(plain) == timeless(same)
 
 
 @pytest.mark.slow

@@ -36,7 +36,14 @@ def ask(python: Path, *arguments: str, cwd: Path = ROOT) -> subprocess.Completed
     return subprocess.run([str(python), *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("methods", "equal-domains"), ("datasets", "stripes"), ("models", "tiny")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("methods", "equal-domains"),
+        pytest.param("datasets", "stripes", marks=pytest.mark.long),
+        pytest.param("models", "tiny", marks=pytest.mark.long),
+    ],
+)
 def test_lists_name_the_package(kind: str, name: str, python: Path) -> None:
     told = ask(python, "-m", "fedshift_app.cli", kind)
     assert told.returncode == 0, told.stderr

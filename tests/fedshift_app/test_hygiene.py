@@ -21,7 +21,7 @@ from fedshift_app.node import setup
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode
 
-PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_wire")
+PARTS = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fedshift_wire")
 SHORT = "train.epochs=1 allocation.share=0.1"
 
 #: cifar.py alone reads pickled files: those of the data set's authors, by an unpickler that refuses all but arrays.
@@ -85,6 +85,7 @@ BELOW = {
     "strategies": {"datasets", "fedshift_wire"},
     "clients": {"datasets", "fedshift_wire"},
     "fedshift_app": {"strategies", "clients", "datasets", "fedshift_wire"},
+    "fedshift": {"fedshift_app"},
 }  # fmt: skip
 
 

@@ -7,9 +7,11 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import yaml
@@ -17,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedshift_app import cli
-from fedshift_app.comparing import compare, keep
+from fedshift_app.comparing import compare, figures, keep
 from fedshift_app.comparing.altered import MOST_NAMED, MOST_VALUE, Altered, listed
 from fedshift_app.comparing.seeds import paired, spread
 from fedshift_app.config.resolving import resolve
@@ -439,7 +441,7 @@ def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
     told = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
     assert f"- not the paper's, f2dc beside F2DC: {told}" in found.text()
     assert f"- not the paper's, f2dc beside F2DC: {told}" in found.markdown()
-    assert f"<li>not the paper&#x27;s, f2dc beside F2DC: {told}</li>" in found.html()
+    assert f"<li>not the paper&#39;s, f2dc beside F2DC: {told}</li>" in found.html()
     for text in (found.text(), found.markdown(), found.html()):
         assert "  less paper, 2 values differ" in text
     (line,) = csv.DictReader(io.StringIO(found.csv()))
@@ -541,9 +543,18 @@ class _Page(HTMLParser):
         self.open: list[str] = []
         self.cells: list[str] = []
         self.links: list[str] = []
+        self.labels: list[str] = []
+        self.terms: dict[str, list[str]] = {"dt": [], "dd": []}
+
+    @classmethod
+    def read(cls, text: str) -> "_Page":
+        page = cls()
+        page.feed(text)
+        return page
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.links += [str(value) for key, value in attrs if key in ("src", "href")]
+        self.links += [str(value) for key, value in attrs if key == "src" or (tag == "a" and key == "href")]
+        self.labels += [str(value) for key, value in attrs if tag == "svg" and key == "aria-label"]
         if tag != "meta":
             self.open.append(tag)
         if tag in ("td", "th"):
@@ -555,6 +566,8 @@ class _Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if {"td", "th"} & set(self.open):
             self.cells[-1] += data
+        if self.open and self.open[-1] in self.terms:
+            self.terms[self.open[-1]].append(data)
 
 
 def test_all_formats_show_the_same_numbers(three_seeds: list[Path]) -> None:
@@ -572,6 +585,69 @@ def test_all_formats_show_the_same_numbers(three_seeds: list[Path]) -> None:
     assert json.loads(found.json())["rows"][1]["by_seed"]["1"]["AVG"] == 55
     heads = [line.count("|") for line in found.markdown().splitlines() if line.startswith("|")]
     assert len(set(heads)) == 1
+
+
+def test_the_interval_is_that_of_a_hand_computation_and_without_zero_where_p_is_small() -> None:
+    found = paired({0: 51.0, 1: 55.0, 2: 56.0, 3: 9.0}, {0: 50.0, 1: 52.0, 2: 54.0})
+    reach = 4.302653 / math.sqrt(3)  # differences 1, 3, 2: mean 2, deviation 1; t of 0.975 at two degrees of freedom
+    assert found.interval == pytest.approx((2 - reach, 2 + reach), abs=1e-5) and found.p == pytest.approx(
+        0.0742, abs=1e-4
+    )
+    assert paired({0: 1.0, 1: 3.0}, {0: 0.0, 1: 1.0}).interval is None
+    clear = paired({0: 61.0, 1: 63.0, 2: 62.0}, {0: 50.0, 1: 52.5, 2: 51.5})
+    assert clear.p is not None and clear.p < 0.05 and clear.interval is not None and clear.interval[0] > 0
+
+
+def with_rounds(folder: Path, avgs: list[float | None]) -> None:
+    """Write the rounds of a run; None: a domain is missing. The last one is scored on a part of the images."""
+    lines = [{"round": n, "accuracy": {"scan": 10.0, "street": avg and 2 * avg - 10}} for n, avg in enumerate(avgs, 1)]
+    lines[-1]["evaluated_share"] = 0.5
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_page_has_figures_facts_and_ways_to_the_reports(three_seeds: list[Path], tmp_path: Path) -> None:
+    place = tmp_path / "my pages" / "c.html"
+    for run in three_seeds:
+        with_rounds(run, [20.0, None, 40.0 if "i2pfl" in run.name else 30.0, 90.0])
+    renamed = three_seeds[0].rename(three_seeds[0].with_name("odd name #1&"))
+    (renamed / "report.html").write_text("")
+    runs = [renamed, *three_seeds[1:]]
+    found = compare(runs)
+    page = _Page()
+    page.feed(found.html(place))
+    assert page.open == [] and page.links == ["../runs/odd%20name%20%231%26/report.html"]
+    assert (place.parent / unquote(page.links[0])).resolve() == renamed / "report.html"
+    assert _Page.read(found.html()).links == []  # nobody knows from where
+    labels = page.labels
+    starts = [label.split(":")[0].split(",")[0] for label in labels]
+    assert starts == [
+        "Difference of AVG to fedavg with 95 % intervals", "AVG over the rounds", "AVG of each row",
+        "scan of each row", "street of each row", "WORST of each row",
+    ]  # fmt: skip
+    assert "i2pfl +2.00 (-0.48 to +4.48)" in labels[0] and "fedavg 52.00 ± 2.00; i2pfl 54.00 ± 2.65" in labels[2]
+    # A round without a domain, and one scored on a part, are no points of a curve.
+    assert labels[1] == "AVG over the rounds: fedavg 30.00 in round 3; i2pfl 40.00 in round 3."
+    told = dict(zip(page.terms["dt"], page.terms["dd"], strict=True))
+    assert told | {"rounds": "20", "network": "cnn", "nodes": "2", "test images": "not told", "seeds": "3"} == told
+    assert "swipe it sideways" in found.html()
+    kept = keep(runs, tmp_path / "kept")
+    assert _Page.read(compare(kept).html(place)).labels == labels and _Page.read(compare(kept).html(place)).links == []
+
+
+def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
+    runs = []
+    for i in range(10):
+        runs.append(make_run("i2pfl", 0, two(50 + i, 40), flat={"set": f"{SCAN_STREET} method.tau={i + 1}"}))
+        with_rounds(runs[-1], [20.0, 30.0 + i, 0.0])
+    found = compare(runs)
+    (curves,) = [figure for figure in figures.draw(found.numbers).overall if "over the rounds" in figure.svg]
+    assert "i2pfl tau=10.0 39.00 in round 2" in curves.svg
+    rows = found.numbers.rows * 7
+    assert figures.draw(replace(found.numbers, rows=rows)) == figures.Drawn([], [], ["More than 60 rows: no figures."])
+    (runs[0] / "metrics.jsonl").unlink()
+    assert figures.draw(compare(runs[:1]).numbers).lacking == [
+        "No curves over the rounds: the files of these runs tell of none."
+    ]
 
 
 def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> None:

@@ -4,11 +4,15 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.superlink.grid import http_grid
 
 from fedshift_app.flower import internals
+from fedshift_wire import packing
+from fedshift_wire.names import RAISED
+from fedshift_wire.records import decode, encode
 
 
 @pytest.mark.parametrize(
@@ -45,3 +49,38 @@ def test_without_that_grid_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(internals, "sys", SimpleNamespace(modules={}))
     internals.keep_out_malformed_replies()
     assert internals.HTTP_GRID in sys.modules
+
+
+def test_messages_are_packed_on_their_way_only_and_replies_unpacked() -> None:
+    internals.identify_process()
+    arrays = encode({"w": np.arange(3), "b": np.zeros(1)})
+    content = RecordDict({"arrays": arrays})
+    seen: list[RecordDict] = []
+    reply, broken = Message(packing.packed(content), 1, "train"), Message(content, 2, "train")
+    broken.content = RecordDict({packing.PACKED: ConfigRecord({"arrays": b"nonsense"})})
+    grid: Any = SimpleNamespace(
+        push_messages=lambda messages: seen.extend(message.content for message in messages) or ["id"],
+        pull_messages=lambda _ids: [reply, broken],
+    )
+    internals.pack_messages(grid)
+    question = Message(content, 7, "train")
+    assert grid.push_messages([question]) == ["id"]
+    assert packing.has_packed(seen[0]) and question.content is content
+    good, bad = grid.pull_messages(["id"])
+    assert decode(good.content.array_records["arrays"])["w"].tolist() == [0, 1, 2]
+    assert bad.error.code == RAISED and "packed arrays have an index" in bad.error.reason
+
+
+def test_what_cannot_be_sent_is_whole_again() -> None:
+    internals.identify_process()
+    content = RecordDict({"arrays": encode({"w": np.ones(2)})})
+
+    def fails(messages: list[Message]) -> None:
+        raise ConnectionError
+
+    grid: Any = SimpleNamespace(push_messages=fails, pull_messages=None)
+    internals.pack_messages(grid)
+    question = Message(content, 7, "train")
+    with pytest.raises(ConnectionError):
+        grid.push_messages([question])
+    assert question.content is content

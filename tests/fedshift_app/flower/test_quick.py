@@ -1,6 +1,7 @@
 """Flower's fixed waits are replaced where they are the known ones, and nowhere else."""
 
 import functools
+import itertools
 import os
 import select
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.superlink.grid import http_grid
 from flwr.supernode import start_client_internal as node
 
@@ -24,6 +26,7 @@ from fedshift_app.flower.waits import Backoff
 def grid(monkeypatch: pytest.MonkeyPatch) -> http_grid.HttpGrid:
     """Return Flower's own grid, whose module is as it was after the test."""
     monkeypatch.setattr(http_grid, "time", time)
+    monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)
     return http_grid.HttpGrid(token="t", insecure=True)
 
 
@@ -54,6 +57,29 @@ def test_replies_are_looked_for_sooner(grid: http_grid.HttpGrid, monkeypatch: py
     monkeypatch.setattr(grid, "pull_messages", lambda ids: next(replies))
     assert len(list(grid.send_and_receive([]))) == 1
     assert slept == [quick.LEAST] * 2
+
+
+def test_parts_that_are_not_there_yet_are_asked_for_again_soon(
+    grid: http_grid.HttpGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's own loop, whose second look would be a second later."""
+    monkeypatch.setattr(node, "pull_objects", node.pull_objects)
+    quick.look_sooner_for_parts(node)
+    quick.quicken_grid(grid)
+    for module in (node, http_grid):
+        looks: list[float] = []
+
+        def look(_id: str, looks: list[float] = looks) -> bytes:
+            looks.append(time.monotonic())
+            if len(looks) < 3:
+                raise ObjectUnavailableError("a")
+            return b"part"
+
+        assert module.pull_objects(["a"], look) == {"a": b"part"}
+        waits = [after - before for before, after in itertools.pairwise(looks)]
+        assert waits[0] >= 0.8 * quick.FIRST_LOOK_FOR_PARTS  # Flower's jitter is a fifth
+        assert waits[1] >= 1.6 * quick.FIRST_LOOK_FOR_PARTS
+        assert not quick.unknown(module.__name__) or module is http_grid  # whose time is ours already
 
 
 def test_a_grid_of_another_flower_is_left_alone(

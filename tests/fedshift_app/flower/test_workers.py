@@ -207,7 +207,7 @@ def test_a_worker_that_does_not_start_ends_the_run_in_a_line(monkeypatch: pytest
 
 def test_how_many_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "cores", lambda: 6)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")  # the machine's, not the run's
     threads = {None: resolve({}), 2: resolve({"set": "train.threads=2"})}
     assert [side_by_side.workers(threads[None], nodes, told) for nodes, told in ((8, None), (4, None), (8, 2))] == [
         6, 4, 2,

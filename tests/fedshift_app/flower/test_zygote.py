@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
+from flwr.supercore import telemetry
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from support import ROOT
@@ -229,6 +231,34 @@ def test_what_cannot_be_forked_from_says_why(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     with pytest.raises(zygote.UnsafeError, match="has opened the GPU"):
         zygote.check_fork()
+
+
+@pytest.mark.parametrize(("told", "silent"), [("0", True), ("1", False), (None, False)])
+def test_where_flower_may_not_report_nothing_is_prepared(
+    told: str | None, silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower would start a thread and a program for a report that it then does not send."""
+    leaving: Any = import_module("flwr.supercore.exit.exit")
+    entering: Any = import_module("flwr.supernode.runtime.run_clientapp")
+    for module in (leaving, entering):
+        monkeypatch.setattr(module, "event", telemetry.event)
+    monkeypatch.delenv(zygote.TELEMETRY, raising=False)
+    if told is not None:
+        monkeypatch.setenv(zygote.TELEMETRY, told)
+    seen: list[bool] = []
+
+    def run_clientapp(**_: Any) -> None:
+        seen.extend(module.event is not telemetry.event for module in (leaving, entering))
+
+    def ended(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(entering, "run_clientapp", run_clientapp)
+    monkeypatch.setattr(zygote.os, "_exit", ended)
+    task = {"address": "a", "token": "t", "insecure": True, "certificates": None, "parent": None}
+    with pytest.raises(SystemExit):
+        zygote.work(task, None)
+    assert seen == [silent, silent]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fedshift_app.flower import internals
 from fedshift_app.launch import processes, runner, superlink
-from fedshift_app.run.variables import COMMAND
+from fedshift_app.run.variables import COMMAND, TELEMETRY
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 REMOTE, LOCAL = ("192.0.2.7", 40000), ("127.0.0.1", 40000)
@@ -109,6 +109,13 @@ def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch
     superlink.serve(["--port", "1"])
     assert os.environ[COMMAND] == "fedshift deploy-demo"
     assert started == [["--port", "1"]] * 2
+
+
+def test_flower_reports_to_its_makers_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TELEMETRY, raising=False)
+    assert runner.environment(tmp_path)[TELEMETRY] == "0"
+    monkeypatch.setenv(TELEMETRY, "1")
+    assert runner.environment(tmp_path)[TELEMETRY] == "1"
 
 
 def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:

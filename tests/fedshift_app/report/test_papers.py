@@ -52,7 +52,7 @@ def copied(i2pfl: Run, tmp_path: Path) -> Run:
 
 
 def page_of(run: Run, *arguments: str) -> str:
-    return " ".join(command.run(run.folder, list(arguments)).read_text().split())
+    return " ".join(command.run(run.folder, list(arguments)).page.read_text().split())
 
 
 def change_config(run: Run, **changes: Any) -> None:

@@ -24,8 +24,10 @@ from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import exporting, runner
-from fedshift_app.report import analysis, by_class, command, drawing, making, maps, reading, views
+from fedshift_app.report import analysis, by_class, command, curves, drawing, making, maps, reading, views
+from fedshift_app.report.theme import widths
 from fedshift_app.report.views import View
+from fedshift_app.run import exit_codes
 from fedshift_wire.bounds import MOST_SHOWN
 from fedshift_wire.errors import ConfigError, DataError, FedShiftError
 
@@ -44,6 +46,7 @@ class Page(HTMLParser):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.text, self.open = "", []
+        self.lacks: tuple[str, ...] = ()
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.tables: dict[str, list[list[str]]] = {}
         self._rows: list[list[str]] | None = None
@@ -95,9 +98,9 @@ class Page(HTMLParser):
 
 def report(folder: Path, *arguments: str) -> Page:
     """Make the report of a run and check what holds for all of them."""
-    path = command.run(folder, list(arguments))
-    assert path == folder / "report.html"
-    page = Page(path)
+    made = command.run(folder, list(arguments))
+    assert made.page == folder / "report.html"
+    page = Page(made.page)
     json.loads((folder / "report.json").read_text())
     assert page.source.startswith("<!DOCTYPE html>")
     # It refers to nothing outside itself, and runs nothing.
@@ -121,7 +124,10 @@ def report(folder: Path, *arguments: str) -> Page:
     for found in page.all("svg"):
         assert len(found["aria-label"]) > 20 and found["role"] == "img"
     assert page.source.count("<title>") == 1 + len(page.all("svg"))
-    assert set(names) >= SECTIONS
+    folded = SECTIONS - set(names)
+    assert folded <= {"by-class", "confusion", "features", "prototypes", "attention"}
+    assert bool(folded) == ("not-shown" in names)
+    page.lacks = made.lacks
     return page
 
 
@@ -183,8 +189,12 @@ def test_a_global_method(copied: Run) -> None:
     results = copied.results
     check_results(page, results)
     assert "Finished: 2 rounds" in page.text
-    for start in ("Mean accuracy", "Top-1 accuracy", "Training loss", "Seconds and megabytes", "Singular values"):
+    for start in (
+        "Mean accuracy", "Top-1 accuracy", "Training loss", "Test loss by domain", "Seconds and megabytes",
+        "Recall of each class", "Singular values", "Training images of each class on 8 nodes",
+    ):  # fmt: skip
         page.plot(start)
+    assert page.lacks == () == tuple(numbers(copied.folder)["not_drawn"])
     assert [label.split()[3].rstrip(":") for label in page.plots() if label.startswith("Confusion")] == list(DOMAINS)
     assert len([label for label in page.plots() if label.startswith("t-SNE")]) == 2
     assert "10 by 10" in page.plot("Cosine similarity of the global prototypes")
@@ -365,7 +375,7 @@ def test_a_missing_domain_is_not_zero(copied: Run) -> None:
     check_results(page, results)
     assert "street missing" in page.plot("Mean accuracy") and "street missing" in page.plot("Top-1 accuracy")
     assert "no node could answer for street" in page.text
-    assert "Not shown: there is no checkpoint that can be read." in page.text
+    assert "Features, Prototypes and Grad-CAM: There is no checkpoint that can be read." in page.text
 
 
 def test_nothing_is_known(copied: Run) -> None:
@@ -488,7 +498,10 @@ def test_a_deployment_says_where_the_images_are(copied: Run) -> None:
     change_config(copied, engine="deployment")
     page = report(copied.folder)
     check_results(page, copied.results)
-    assert page.text.count(f"fedshift report {copied.folder} data-dir=DIR") >= 3
+    assert f"fedshift report {copied.folder} data-dir=DIR" in page.text
+    assert not {"features", "attention"} & {found.get("id") for _, found in page.elements}
+    (lacks,) = page.lacks  # one line, as there is one reason
+    assert lacks.startswith("Features, mean features of each domain, Grad-CAM: the test images are on the nodes.")
     assert page.all("img") == []
     page.plot("Cosine similarity of the global prototypes")
     assert numbers(copied.folder)["domains"] == {}
@@ -514,10 +527,12 @@ def test_a_deployment_whose_images_are_at_hand(copied: Run, tmp_path: Path) -> N
 def test_a_deployment_with_personal_models(run_inline: InlineRun) -> None:
     run = run_inline(method="local", rounds=1, nodes=4, set=QUICK)
     change_config(run, engine="deployment")
+    page = report(run.folder, "data-dir=/nowhere")
     assert (
-        "the test images and the private parts of the models are on the nodes"
-        in report(run.folder, "data-dir=/nowhere").text
+        "Features, Prototypes and Grad-CAM: The test images and the private parts of the models are on the nodes."
+        in page.text
     )
+    assert [line.count("private parts") for line in page.lacks] == [1]
 
 
 def test_images_that_are_gone(tmp_path: Path) -> None:
@@ -614,16 +629,27 @@ def test_a_run_ends_with_its_report_unless_it_is_told_not_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = []
-    monkeypatch.setattr(command, "run", lambda folder, arguments: made.append(folder) or folder / "report.html")
+
+    def run(folder: Path, _: list[str]) -> making.Made:
+        made.append(folder)
+        return making.Made(folder / "report.html", ("Features: gone",))
+
+    monkeypatch.setattr(command, "run", run)
     quick = ["handwritten", "engine=inline", "rounds=1", "nodes=4", f"output-dir={tmp_path}", f"set={QUICK}"]
     cli.run(quick)
-    *_, said, last = capsys.readouterr().out.splitlines()
+    shown = capsys.readouterr()
+    *_, said, last = shown.out.splitlines()
+    assert shown.err.splitlines()[-1] == "not drawn: Features: gone"
     assert last == f"run folder: {made[0]}"
     assert said == f"report: {made[0] / 'report.html'}"
     cli.run([*quick, "report=false"])
     assert len(made) == 1
     with pytest.raises(ConfigError, match="report: expected true or false, found 'no'"):
         parse_arguments(["report=no"])
+    with pytest.raises(SystemExit) as caught:  # the command itself has an exit code for it, a run has not
+        cli.report(made[0], [])
+    assert caught.value.code == exit_codes.PARTLY_DRAWN == 5
+    assert "not drawn: Features: gone" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -725,7 +751,52 @@ def test_many_classes_and_domains() -> None:
         placed = np.random.default_rng(0).normal(size=(len(y), 2))
         by_class, by_domain = maps.tsne(placed, y, np.arange(len(y)) % 10, domains, classes)
     assert "colour wheel" in by_class.caption
+    assert "class 344" in by_class.svg and "class 344" not in by_domain.svg  # a key for those who look at the colours
     assert "domain 9" in by_domain.svg
+
+
+def test_rows_of_figures_have_no_gap() -> None:
+    parts = {"third": 2, "half": 3, "whole": 6}
+    assert widths(0) == [] and widths(1) == ["whole"] and widths(5) == ["third"] * 3 + ["half"] * 2
+    for count in range(2, 30):
+        ends = np.cumsum([parts[size] for size in widths(count)])
+        assert len(ends) == count and ends[-1] % 6 == 0
+        assert set(range(6, ends[-1] + 1, 6)) <= set(ends.tolist())
+
+
+def test_a_row_without_images_is_marked_and_cosines_have_a_key() -> None:
+    counts = np.array([[3, 1, 0], [0, 0, 0], [0, 0, 4]])
+    with drawing.style():
+        drawn = maps.confusion_of("scan", counts, ["a", "b", "c"], 0, "scan: on all 8 test images")
+        whole = maps.confusion_of("scan", counts + 1, ["a", "b", "c"], 1, "scan: on all 17 test images")
+        cosines = maps.similarity(np.eye(15), ["x"] * 15, "means", "what", "Cosine.")
+    assert drawn.caption.endswith("Hatched: no test image of b.") and "<pattern" in drawn.svg
+    assert "Hatched" not in whole.caption and "<pattern" not in whole.svg
+    assert ">cosine<" in cosines.svg and ">1.0<" in cosines.svg
+
+
+def test_whiskers_end_at_100_and_equal_bytes_are_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "finish", lambda figure, *_: figure)
+    told = {"domains": {"a": 100.0, "b": 92.0}, "avg": 96.0, "std": 5.7, "averaged_rounds": 5}
+    with drawing.style():
+        bars: Any = curves.bars(told)
+        costs: Any = curves.costs([{"round": n, "seconds": 1.0, "bytes_up": 5e6, "bytes_down": 5e6} for n in (1, 2)])
+    (whisker,) = bars.axes[0].collections
+    assert whisker.get_segments()[0][:, 0] == pytest.approx([90.3, 100])
+    down, up = costs.axes[1].lines
+    assert (down.get_label(), up.get_label()) == ("to the nodes", "from the nodes")
+    assert down.get_linewidth() > 2 * up.get_linewidth()
+
+
+def test_classes_of_nodes_and_of_many_nodes_by_domain() -> None:
+    few = [node_of(i, (3, i), "scan" if i < 2 else "street", 1) for i in range(4)]
+    many = [node_of(i, (1, 0), "scan" if i % 2 else "street", 1) for i in range(maps.EACH_NODE + 2)]
+    with drawing.style():
+        small, large = (maps.class_counts(nodes, ("scan", "street"), ("a", "b")) for nodes in (few, many))
+    assert small.caption.startswith("A row is a node, by domain")
+    assert "on 4 nodes: at most 3 of one class" in small.svg
+    assert large.caption.startswith("A row is a domain, all its nodes together (50 in all)")
+    assert ">25<" in large.svg
 
 
 def test_colours_are_the_themes() -> None:

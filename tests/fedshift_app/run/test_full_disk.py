@@ -329,7 +329,7 @@ def test_a_kill_while_the_report_is_written(
     with kill_at(file, stage):
         command.run(folder, [])
     assert (folder / file).exists() == (stage == "after")
-    assert command.run(folder, []).read_text().rstrip().endswith("</html>")
+    assert command.run(folder, []).page.read_text().rstrip().endswith("</html>")
     assert not list(folder.glob("*.part"))
 
 

@@ -46,8 +46,20 @@ def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch:
         ("fedprox", "modules=[f2dc] adapt.name=finetune", {"ce", "dfd", "dfc"}, {"before-fine-tuning"}),
         pytest.param("fedcode", "method.global_model=average_heads", {"ce"}, {"global"}, marks=pytest.mark.long),
         ("fedavg", "shift.label_mix=own evaluate.client_models=every", {"ce"}, set()),
-        ("fedavg", "allocation.test_fraction=0.2 evaluate.client_models=every evaluate.fraction=0.5", {"ce"}, set()),
-        ("fedbn", "allocation.held_out=[sketch] evaluate.client_models=every model.name=cnn_bn", {"ce"}, set()),
+        pytest.param(
+            "fedavg",
+            "allocation.test_fraction=0.2 evaluate.client_models=every evaluate.fraction=0.5",
+            {"ce"},
+            set(),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "fedbn",
+            "allocation.held_out=[sketch] evaluate.client_models=every model.name=cnn_bn",
+            {"ce"},
+            set(),
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "fedavg",
             "shift.name=corruption shift.severity=1 evaluate.client_models=every",

@@ -21,7 +21,11 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
         def text(self) -> str:
             return "the table"
 
-        markdown = csv = html = text
+        def html(self, where: Path) -> str:
+            assert where.name == "compare.html" and where.parent.is_dir()
+            return "the page"
+
+        markdown = csv = text
 
     def compare(runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False) -> Table:
         assert all((run / "results.json").is_file() for run in runs)

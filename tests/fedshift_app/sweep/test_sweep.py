@@ -204,8 +204,10 @@ def test_all_runs_are_done_then_compared(
     assert [line.split(":")[0] for line in lines if line.startswith("[")] == [
         "[1/3] fedavg seed=0", "[2/3] fedavg seed=1", "[3/3] fedavg seed=2",
     ]  # fmt: skip
-    assert "avg 52.0" in lines[-3] and lines[-3].endswith("left 0:00")
-    assert lines[-2:] == ["the table", f"sweep folder: {played.folder}"]
+    assert "avg 52.0" in lines[-4] and lines[-4].endswith("left 0:00")
+    page = played.folder / "compare.html"
+    assert lines[-3:] == ["the table", f"comparison: {page}", f"sweep folder: {played.folder}"]
+    assert page.read_text() == "the page"
     assert played.started == ["0 new", "1 new", "2 new"]
     ((runs, paper, different),) = compared.calls
     assert ([run.split("-")[1] for run in runs], paper, different) == (["0", "1", "2"], "i2pfl.table1", False)

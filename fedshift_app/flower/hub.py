@@ -1,0 +1,51 @@
+"""What Flower's `flwr app publish` makes of a folder, short of sending it: its own checks, and the files it takes."""
+
+from pathlib import Path
+
+from fedshift_wire.errors import ConfigError
+
+
+def refusals(folder: Path) -> list[str]:
+    """Return what Flower refuses in the folder's pyproject.toml and in its name, or warns of; a line each."""
+    import click
+    from flwr.cli.config_utils import load_and_validate
+    from flwr.cli.utils import validate_project_name
+
+    found = []
+    try:
+        config, warnings = load_and_validate(folder / "pyproject.toml", check_module=False)
+        found += warnings
+        validate_project_name(str(config["project"]["name"]), "project.name")
+    except (click.ClickException, ValueError) as error:
+        found.append(_line(error))
+    try:
+        validate_project_name(folder.name, "the folder's name")
+    except ValueError as error:
+        found.append(_line(error))
+    return found
+
+
+def uploaded(folder: Path) -> dict[str, Path]:
+    """Return the files that would be sent, by their path in the folder.
+
+    Raises:
+        ConfigError: If Flower refuses them all, for one that lies too deep.
+    """
+    from flwr.cli.utils import AppPathDepthError, collect_files, filter_paths_for_publish
+
+    try:
+        taken = filter_paths_for_publish(collect_files(folder))
+    except (AppPathDepthError, ValueError) as error:
+        raise ConfigError(_line(error)) from None
+    return {name: path for name, path in taken.items() if isinstance(path, Path)}
+
+
+def limits() -> tuple[int, int, int]:
+    """Return the most files, the most bytes of one, and the most bytes of all together."""
+    from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
+
+    return MAX_FILE_COUNT, MAX_FILE_BYTES, MAX_TOTAL_BYTES
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

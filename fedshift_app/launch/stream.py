@@ -1,0 +1,77 @@
+"""What `flwr run --stream` prints, on its way to the terminal, a pipe or a file: no colours where none belong."""
+
+import re
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from fedshift_app.run.console import coloured
+
+#: Control sequences of terminals (ECMA-48): colours, the cursor, the title of the window.
+ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+#: Lines of Flower's that are about other runs than this one, whose nodes ``fedshift run`` has counted.
+MISLEADING = (
+    "default simulated SuperNodes changed from 10 to 2",
+    "To change federation size, use the following command:",
+    "flwr federation simulation-config",
+)
+
+
+def cleaned(line: str, *, colour: bool) -> str | None:
+    """Return a line as it is shown; None for one of Flower's that misleads.
+
+    Args:
+        line: With the end of the line, if it has one.
+        colour: Control sequences stay.
+    """
+    bare = ANSI.sub("", line)
+    if _is_flowers(bare) and any(part in bare for part in MISLEADING):
+        return None
+    return line if colour else bare
+
+
+def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: TextIO, err: TextIO) -> int:
+    """Run a program to its end and pass its lines on, cleaned; return its exit code.
+
+    Args:
+        command: The program, with its arguments.
+        folder: Where it runs.
+        env: Its environment.
+        out: Where its standard output goes.
+        err: Where its standard error goes.
+    """
+    process = subprocess.Popen(
+        command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    beside = threading.Thread(target=_pass_on, args=(process.stderr, err), daemon=True)
+    with process.stdout, process.stderr:
+        beside.start()
+        try:
+            _pass_on(process.stdout, out)
+            return process.wait()
+        except BaseException:  # as subprocess.run does
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            beside.join()
+
+
+def _pass_on(lines: Iterable[str], to: TextIO) -> None:
+    colour = coloured(to)
+    for line in lines:
+        shown = cleaned(line, colour=colour)
+        if shown is not None:
+            to.write(shown)
+            to.flush()
+
+
+def _is_flowers(bare: str) -> bool:
+    """Tell whether a line without control sequences is of Flower's logger, which begins it with its level."""
+    level, sep, _ = bare.partition(":")
+    return bool(sep) and level.strip() in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -1,0 +1,202 @@
+"""FedShift as a wheel: what it holds, that no other package is hidden by it or hides it, and the same app as here."""
+
+import importlib.util
+import os
+import shutil
+import site
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Mapping
+from configparser import ConfigParser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+from support import ROOT, InlineRun, Run
+
+import fedshift
+from fedshift_app.config import files
+
+PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_wire", "conf")
+PLUGIN = ROOT / "tests" / "example_plugin"
+#: A run of a second or two.
+TINY = ("dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1")
+#: Stands for Hugging Face's library, which lies beside ours in an environment.
+THEIRS = "THEIRS = True\n"
+
+
+def build(kind: str, source: Path, folder: Path) -> Path:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)], cwd=source, check=True,
+        capture_output=True,
+    )  # fmt: skip
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", ROOT, tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of packages as an environment has it: the wheel, and another package called ``datasets``."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(folder)
+    (folder / "datasets").mkdir()
+    (folder / "datasets" / "__init__.py").write_text(THEIRS)
+    return folder
+
+
+@pytest.fixture
+def installed(packages: Path) -> ModuleType:
+    """Return the package of the wheel, beside the one of this checkout."""
+    spec = importlib.util.spec_from_file_location("installed_fedshift", packages / "fedshift" / "__init__.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def python(code: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=os.environ | {"PYTHONPATH": str(path)}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
+        names = {name for name in content.namelist() if ".dist-info/" not in name}
+        (scripts,) = [name for name in content.namelist() if name.endswith("entry_points.txt")]
+        commands = ConfigParser()
+        commands.read_string(content.read(scripts).decode())
+    here = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in (".py", ".yaml")]
+    app = {"pyproject.toml", "README.md", "LICENSE", *(str(path.relative_to(ROOT)) for path in here)}
+    assert "conf/experiments/handwritten.yaml" in app and "datasets/__init__.py" in app
+    assert names == {f"fedshift/app/{name}" for name in app} | {"fedshift/__init__.py", "fedshift/__main__.py"}
+    assert dict(commands["console_scripts"]) == {"fedshift": "fedshift:main"}
+
+
+def test_flower_makes_the_same_bundle_of_it(packages: Path) -> None:
+    assert build_fab_from_disk(packages / "fedshift" / "app") == build_fab_from_disk(ROOT)
+
+
+def test_the_app_is_the_checkout_or_lies_in_the_package(installed: ModuleType, packages: Path) -> None:
+    assert fedshift.app_dir() == files.APP == ROOT
+    assert installed.app_dir() == packages / "fedshift" / "app"
+
+
+@pytest.mark.parametrize(
+    ("given", "others"), [({}, []), ({"PYTHONPATH": ""}, []), ({"PYTHONPATH": "/mine:/yours"}, ["/mine", "/yours"])]
+)
+def test_its_packages_come_first_here_and_in_what_is_started(
+    given: Mapping[str, str], others: list[str], installed: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = str(installed.app_dir())
+    monkeypatch.setattr(sys, "path", before := ["", "/site-packages"])
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):  # a command that FedShift starts does it again
+        installed.put_on_path()
+        assert sys.path == [app, "", "/site-packages"]
+        assert os.environ["PYTHONPATH"].split(os.pathsep) == [app, *others]
+    assert sys.path is before
+
+
+def test_each_datasets_is_there_for_whom_it_is(packages: Path, tmp_path: Path) -> None:
+    """Also where the working folder has a package of that name."""
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "__init__.py").write_text("")
+    ask = "import sys, datasets; print(sys.argv[-1], datasets.__file__)"
+    ours = packages / "fedshift" / "app" / "datasets" / "__init__.py"
+    code = f"""
+import subprocess, sys
+import fedshift
+fedshift.put_on_path()
+import datasets
+print("here", datasets.__file__, flush=True)
+subprocess.run([sys.executable, "-P", "-c", {ask!r}, "child"], check=True)
+"""
+    told = python(code, packages, tmp_path)
+    assert told.stdout.splitlines() == [f"here {ours}", f"child {ours}"], told.stderr
+    theirs = python(ask, packages, packages)
+    assert theirs.stdout.split()[-1] == str(packages / "datasets" / "__init__.py"), theirs.stderr
+
+
+def test_one_process_has_one_of_them(packages: Path, tmp_path: Path) -> None:
+    told = python("import datasets, fedshift; fedshift.main()", packages, tmp_path)
+    theirs = packages / "datasets" / "__init__.py"
+    assert told.stderr.splitlines()[-1] == (
+        f"ImportError: FedShift's package 'datasets' is hidden by {theirs}, which this process imported before: "
+        "run FedShift in a process of its own, see docs/installing.md."
+    )
+
+
+def test_the_command_says_where_the_app_is(packages: Path, tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "fedshift", "app-dir"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(packages)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (told.stdout, told.stderr) == (f"{packages / 'fedshift' / 'app'}\n", "")
+
+
+@pytest.mark.long
+def test_the_source_archive_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", ROOT, tmp_path / "archive")) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    assert build("wheel", source, tmp_path / "again").read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_installed_it_runs_in_any_folder_with_the_same_numbers(
+    wheel: Path, run_inline: InlineRun, tmp_path: Path
+) -> None:
+    """Beside another ``datasets``, with a package from outside, by both engines; nothing is written where it lies."""
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=False)
+    (inner,) = environment.glob("lib/python*/site-packages")
+    (inner / "outer.pth").write_text("\n".join(site.getsitepackages()))
+    plugin = shutil.copytree(PLUGIN, tmp_path / "plugin")  # building leaves files behind
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet",
+         "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", str(wheel), str(plugin)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (inner / "datasets").mkdir()
+    (inner / "datasets" / "__init__.py").write_text(THEIRS)
+    for command in Path(sys.executable).parent.glob("fl*"):  # Flower's lie beside ours, as pip puts them
+        text = command.read_text().replace(sys.executable, str(environment / "bin" / "python"))
+        (environment / "bin" / command.name).write_text(text)
+        (environment / "bin" / command.name).chmod(0o755)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+
+    def call(*arguments: str) -> str:
+        ended = subprocess.run(
+            [str(environment / "bin" / "fedshift"), *arguments], cwd=elsewhere, env=env, capture_output=True,
+            text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    assert "[fedshift-example 1.0]" in call("methods")
+    there = {path for path in (inner / "fedshift").rglob("*") if "__pycache__" not in path.parts}
+    call("run", str(PLUGIN / "experiment.yaml"), "engine=inline", "nodes=2", "rounds=1", "report=false")
+    for engine in ("inline", "simulation"):
+        call("run", "handwritten", *TINY, "nodes=4", "report=false", f"engine={engine}", f"output-dir={engine}")
+    assert {path for path in (inner / "fedshift").rglob("*") if "__pycache__" not in path.parts} == there
+    here = run_inline(rounds=1, set=" ".join(TINY[:2])).results["weights_sha256"]
+    for engine in ("inline", "simulation"):
+        (folder,) = (elsewhere / engine).iterdir()
+        assert Run(folder).results["weights_sha256"] == here, engine

@@ -1,0 +1,106 @@
+"""The arrays of a message in few pieces: all of it comes back, and nothing of a peer's is believed."""
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedshift_wire import packing
+from fedshift_wire.records import RecordError, encode
+
+ARRAYS = hnp.arrays(
+    st.sampled_from([np.dtype("f4"), np.dtype("i8"), np.dtype("?"), np.dtype(">f8")]), hnp.array_shapes(min_side=0)
+)
+RECORDS = st.dictionaries(st.text(max_size=8), ARRAYS, max_size=4).map(encode)
+CONTENTS = st.dictionaries(st.text(min_size=1, max_size=8), RECORDS, max_size=3)
+
+
+@pytest.mark.parametrize("large", [packing.LARGE, 0])
+@given(records=CONTENTS)
+def test_what_was_packed_comes_back(records: dict[str, ArrayRecord], large: int) -> None:
+    sent = RecordDict({**records, "a config": ConfigRecord({"lr": 0.1}), "a metric": MetricRecord({"n": 3})})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "LARGE", large)
+        wired = packing.packed(sent)
+    assert packing.has_packed(wired) == bool(records)
+    back = packing.unpacked(wired)
+    assert dict(back) == dict(sent)
+    assert [list(record) for record in back.array_records.values()] == [list(r) for _, r in sorted_as(back, records)]
+
+
+def sorted_as(back: RecordDict, records: dict[str, ArrayRecord]) -> list[tuple[str, ArrayRecord]]:
+    return [(name, records[name]) for name in back.array_records]
+
+
+def test_all_arrays_are_one_object_and_large_records_three() -> None:
+    arrays = encode({f"layer{i}": np.full((50, 50), i, np.float32) for i in range(20)})
+    sent = RecordDict({"arrays": arrays, "knowledge": ArrayRecord(), "config": ConfigRecord({"round": 1})})
+    plain = len(get_all_nested_objects(sent))
+    assert plain == 4 + 2 * 20  # the dictionary, its records, and each array with its bytes
+    assert len(get_all_nested_objects(packing.packed(sent))) == 3  # the dictionary, the config, all arrays
+    sent["arrays"] = encode({"layer": np.zeros(packing.LARGE, np.uint8), "bias": np.zeros(3)})
+    assert len(get_all_nested_objects(packing.packed(sent))) == 3 + 4  # and a record, its array, its bytes in two parts
+
+
+def test_a_record_for_several_nodes_is_packed_once() -> None:
+    arrays = encode({"w": np.ones(3)})
+    once: dict[int, bytes] = {}
+    first, second = (packing.packed(RecordDict({"arrays": arrays}), once) for _ in range(2))
+    assert first.config_records[packing.PACKED]["arrays"] is second.config_records[packing.PACKED]["arrays"]
+
+
+def whole(index: Any, data: bytes) -> bytes:
+    text = index if isinstance(index, bytes) else json.dumps(index).encode()
+    return len(text).to_bytes(4, "little") + text + data
+
+
+ROW = ["w", "float32", [1], "numpy.ndarray", 4]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "an index of 0 bytes"),
+        (b"\xff\xff\xff\xff{}", "an index of 4294967295 bytes among 6"),
+        ((packing.MOST_INDEX + 1).to_bytes(4, "little") + bytes(packing.MOST_INDEX + 2), "an index of 4194305 bytes"),
+        (whole(b"nonsense", b""), "no JSON"),
+        (whole(b"[" * 100_000, b""), "no JSON"),
+        (whole({"w": 1}, b""), "does not tell"),
+        (whole([[*ROW[:4]]], b"1234"), "does not tell"),
+        (whole([["w", "float32", [-1], "numpy.ndarray", 4]], b"1234"), "does not tell"),
+        (whole([["w", "float32", [True], "numpy.ndarray", 4]], b"1234"), "does not tell"),
+        (whole([["w", 3, [1], "numpy.ndarray", 4]], b"1234"), "does not tell"),
+        (whole([ROW], b"123"), "fewer bytes than"),
+        (whole([ROW, ROW], b"12345678"), "a name twice"),
+        (whole([ROW], b"12345"), "1 bytes more than"),
+    ],
+)
+def test_what_is_not_packed_arrays_is_refused(data: bytes, why: str) -> None:
+    for content in (
+        RecordDict({packing.PACKED: ConfigRecord({"arrays": data})}),
+        RecordDict({"arrays": ArrayRecord({packing.PACKED: Array("uint8", (len(data),), packing.PACKED, data)})}),
+    ):
+        with pytest.raises(RecordError, match=why):
+            packing.unpacked(content)
+
+
+@given(data=st.binary(max_size=64))
+def test_any_bytes_are_arrays_or_are_refused(data: bytes) -> None:
+    with contextlib.suppress(RecordError):
+        assert isinstance(packing.unpack(data), ArrayRecord)
+
+
+def test_what_is_packed_as_no_bytes_or_under_a_taken_name_is_refused() -> None:
+    with pytest.raises(RecordError, match="arrays is packed as int"):
+        packing.unpacked(RecordDict({packing.PACKED: ConfigRecord({"arrays": 3})}))
+    data = packing.pack(encode({"w": np.ones(2)}))
+    taken = RecordDict({"arrays": ArrayRecord(), packing.PACKED: ConfigRecord({"arrays": data})})
+    with pytest.raises(RecordError, match="there twice"):
+        packing.unpacked(taken)
