@@ -13,6 +13,7 @@ from fedshift_wire.bounds import MOST_NODES, as_found
 from fedshift_wire.errors import ConfigError, DataError
 from fedshift_wire.frozen import FrozenDict
 from fedshift_wire.seeding import generator
+from fedshift_wire.spelling import meant
 
 #: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
 RANDOM = "random"
@@ -124,7 +125,11 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         for key, names in (("held_out", self.held_out), ("counts", tuple(self._by_domain)), ("share", shares)):
             for name in names:
                 if name not in domains:
-                    raise ConfigError(f"allocation.{key} names {as_found(name)}; the domains are {', '.join(domains)}")
+                    raise ConfigError(
+                        f"allocation.{key} names {as_found(name)}; the domains are {', '.join(domains)}"
+                        f"{meant(name, domains)}",
+                        keys=(("allocation", key, name),),
+                    )
         trained = self.training_domains(domains)
         if not trained:
             raise ConfigError("allocation.held_out leaves no domain to train on")

@@ -1,35 +1,34 @@
 """The ``fedshift`` command."""
 
 import os
+import platform
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, NoReturn
 
 import typer
 
-from clients.models.catalog import FAMILIES, NETWORKS
-from datasets import catalog
-from datasets.base import SPLITS, Dataset, Split
-from fedshift_app.config import files, registry
+from datasets.base import SPLITS, Split
+from fedshift_app import __version__
+from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.flower import forking
+from fedshift_app.help import commands as help_commands
+from fedshift_app.help import completing
 from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
 from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
 from fedshift_wire.bounds import as_found, plain, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.extensions import OURS, Named, Registry
-from fedshift_wire.methods import Method
 from fedshift_wire.paths import user_path
-from fedshift_wire.yaml_files import read_yaml
 
-T = TypeVar("T", bound=Named)
 #: Signals that end the command in order, and its exit code then.
 STOPPING = {
     signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP,
@@ -45,12 +44,30 @@ def path(given: str | Path) -> Path:
 
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    no_args_is_help=True, pretty_exceptions_enable=False,
     help="Federated learning under domain shift, as one Flower app.",
 )  # fmt: skip
 
+
+def tell_version(asked: bool) -> None:
+    """Print the versions that a report of a mistake should name, and end."""
+    if asked:
+        typer.echo(f"fedshift {__version__} (Flower {version('flwr')}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def whole(
+    version: Annotated[
+        bool, typer.Option("--version", help="Tell the version.", callback=tell_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Federated learning under domain shift, as one Flower app."""
+
+
 credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
 app.add_typer(credentials_app, name="credentials")
+app.add_typer(help_commands.app)  # methods, datasets, models, experiments, ...
 app.add_typer(out_commands.app)  # save, save-node, predict
 
 
@@ -58,9 +75,15 @@ app.add_typer(out_commands.app)  # save, save-node, predict
 def run(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]", help="See `fedshift experiments`; keys below."),
+        typer.Argument(
+            metavar="[EXPERIMENT] [KEY=VALUE ...]", help="See `fedshift experiments`; keys below.",
+            autocompletion=completing.arguments,
+        ),
     ] = None,
-) -> None:
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell configuration, nodes, images, and what it will take.")
+    ] = False,
+) -> None:  # fmt: skip
     """Run an experiment through `flwr run` and print accuracies per domain.
 
     Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
@@ -71,6 +94,11 @@ def run(
     report=false: no report.html at the end.
     """
     flat, launch = parse_arguments(arguments or [])
+    if dry:
+        from fedshift_app.costs import dry_run
+
+        typer.echo(dry_run.told(flat, launch))
+        return
     inline = launch.get("engine", "simulation") == "inline"
     side_by_side.check(launch)
     workers = side_by_side.asked(launch)
@@ -116,7 +144,11 @@ def run(
 def sweep(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE,VALUE ...]", help="Keys of `fedshift run`, and those below."),
+        typer.Argument(
+            metavar="[EXPERIMENT] [KEY=VALUE,VALUE ...]",
+            help="Keys of `fedshift run`, and those below.",
+            autocompletion=completing.arguments,
+        ),
     ] = None,
     paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
     listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
@@ -148,7 +180,11 @@ def sweep(
 def tune(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]", help="Keys of `fedshift run`."),
+        typer.Argument(
+            metavar="[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]",
+            help="Keys of `fedshift run`.",
+            autocompletion=completing.arguments,
+        ),
     ] = None,
     paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
 ) -> None:
@@ -243,98 +279,6 @@ def report_after_run(folder: Path) -> None:
         typer.echo(f"report: none ({why}); to try again: {again}", err=True)
 
 
-@app.command("methods")
-def list_methods(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
-    privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/security.md.")] = False,
-) -> None:
-    """List the methods, one line each, with the package that they come from."""
-    if markdown or privacy:
-        typer.echo(registry.markdown() if markdown else registry.privacy_markdown())
-        return
-
-    def told(method: Method) -> str:
-        about = f"{method.title} ({method.venue})" + (f"; {method.of} with settings" if method.of else "")
-        why = registry.get(method.name).approximation
-        return f"{about}; an approximation: {why}" if why else about
-
-    show(registry.METHODS, told)
-
-
-@app.command("datasets")
-def list_datasets() -> None:
-    """List the data sets, one line each, with the package that they come from."""
-
-    def told(dataset: Dataset) -> str:
-        if dataset.own is not None:
-            return f"{dataset.title}; domains and classes as in data-dir, or stated"
-        return f"{dataset.title}; domains {', '.join(dataset.domains)}; {len(dataset.classes)} classes"
-
-    show(catalog.DATASETS, told)
-
-
-@app.command("models")
-def list_models(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME ...]", help="Only these, with what is in them.")
-    ] = None,
-    size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-) -> None:
-    """List the networks, one line each; or tell features, parameters and stages of those that are named."""
-    if names:
-        from fedshift_app.launch import networks
-
-        typer.echo(networks.table(names, size, markdown=markdown))
-        return
-    show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
-    for family in FAMILIES.values():
-        typer.echo(family.title)
-
-
-@app.command("adaptations")
-def list_adaptations() -> None:
-    """List what a node can do between the weights and the score, one line each (section adapt)."""
-    show(registry.ADAPTATIONS, lambda a: a.title)
-
-
-@app.command("modules")
-def list_modules() -> None:
-    """List the modules that any method's model can carry, one line each (section modules)."""
-    show(registry.MODULES, lambda m: m.title)
-
-
-def show(kind: Registry[T], told: Callable[[T], str]) -> None:
-    """Print a line for each thing of a kind, with its package if that is another one; to stderr what cannot be used."""
-    width = max(map(len, kind))
-    for name, thing in kind.items():
-        origin = kind.origin(name)
-        typer.echo(f"{name:<{width}}  {told(thing)}" + ("" if origin == OURS else f" [{origin}]"))
-    for problem in kind.problems():
-        typer.echo(f"left out: {problem}", err=True)
-
-
-@app.command("experiments")
-def list_experiments() -> None:
-    """List the experiments, one line each: the nodes they need, and the table of a paper that they stand for."""
-    names = files.names("experiments")
-    width = max(map(len, names))
-    for name in names:
-        told = read_yaml(configuration.experiment_file(name))
-        nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
-        table = f" [{told['paper']}]" if told.get("paper") else ""
-        typer.echo(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")
-
-
-@app.command("papers")
-def list_papers() -> None:
-    """List the papers' printed tables, one line each, by the id that `fedshift compare --paper` takes."""
-    from fedshift_app.comparing import papers
-
-    for line in papers.lines():
-        typer.echo(line)
-
-
 @app.command()
 def compare(
     runs: Annotated[
@@ -382,7 +326,11 @@ def compare(
 def costs(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="METHOD... [EXPERIMENT] [KEY=VALUE ...]", help="Keys of `fedshift run`, and nodes=N."),
+        typer.Argument(
+            metavar="METHOD... [EXPERIMENT] [KEY=VALUE ...]",
+            help="Keys of `fedshift run`, and nodes=N.",
+            autocompletion=completing.costs,
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -416,7 +364,12 @@ def init(
 
 @app.command()
 def prepare(
-    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`; or the .yaml file of an experiment.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="See `fedshift datasets`; or the .yaml file of an experiment.", autocompletion=completing.data_sets
+        ),
+    ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
@@ -433,7 +386,7 @@ def prepare(
 
 @app.command()
 def preview(
-    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.")],
+    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.", autocompletion=completing.data_sets)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.", parser=path)] = Path("sheet.png"),
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.", parser=path)] = None,
     domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
@@ -458,7 +411,9 @@ def preview(
 
 @app.command()
 def export(
-    experiment: Annotated[str, typer.Argument(help="See `fedshift experiments`.")],
+    experiment: Annotated[
+        str, typer.Argument(help="See `fedshift experiments`.", autocompletion=completing.experiments)
+    ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.", parser=path)] = Path("nodes"),
 ) -> None:
@@ -475,7 +430,10 @@ def export(
 
 @app.command("deploy-demo")
 def deploy_demo(
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]")] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]", autocompletion=completing.arguments),
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
     """Run an experiment on a SuperLink and SuperNodes on this machine's loopback, with TLS and node keys.

@@ -27,7 +27,15 @@ class DataError(FedShiftError):
 
 
 class ConfigError(FedShiftError):
-    """A configuration key or value is not allowed."""
+    """A configuration key or value is not allowed.
+
+    Attributes:
+        keys: The key that each line is about, part by part; fewer than lines, or none, where that is not known.
+    """
+
+    def __init__(self, text: str | None, remedy: str = "", keys: tuple[tuple[str | int, ...], ...] = ()) -> None:
+        super().__init__(text, remedy)
+        self.keys = keys
 
 
 class FederationError(FedShiftError):

@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 from fedshift_wire import __version__
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.spelling import meant
 
 OURS = "fedshift"  # where what FedShift itself brings comes from
 MOST_REASON = 200  # characters of a package's own error that are shown
@@ -94,7 +95,9 @@ class Registry(Mapping[str, T], Generic[T]):
             return self._files[name][0]
         if name not in self._found:
             if name not in self._claims():
-                raise ConfigError(f"unknown {self.kind} {as_found(name)}; there are {', '.join(self)}")
+                raise ConfigError(
+                    f"unknown {self.kind} {as_found(name)}; there are {', '.join(self)}{meant(name, self)}"
+                )
             self._found[name] = self._load(name)
         return self._found[name]
 

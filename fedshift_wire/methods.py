@@ -25,6 +25,7 @@ from fedshift_wire.bounds import shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.frozen import FrozenDict, Section
 from fedshift_wire.params import Params
+from fedshift_wire.spelling import meant
 from fedshift_wire.yaml_files import read_yaml
 
 FEDAVG_STRATEGY, FEDAVG_CLIENT = "strategies.base:DomainStrategy", "clients.base:DomainClient"
@@ -115,13 +116,14 @@ class Method(BaseModel):
 
     def params(self) -> list[str]:
         """Return the names of the method's parameters, of both sides."""
-        return sorted({name for side in self._params_models() for name in side.model_fields})
+        return sorted({name for side in self.params_models() for name in side.model_fields})
 
     def known_keys(self) -> list[str]:
         """Return what ``method.KEY`` may be: its parameters, and those that stand for keys of other sections."""
         return sorted({*self.params(), *self.parameters})
 
-    def _params_models(self) -> tuple[type[Params], type[Params]]:
+    def params_models(self) -> tuple[type[Params], type[Params]]:
+        """Return the models of the parameters: of the server's side, of the node's."""
         return self.strategy_class().params_model, self.client_class().params_model
 
     def split_params(self, given: Mapping[str, Any]) -> tuple[Params, Params]:
@@ -131,11 +133,15 @@ class Method(BaseModel):
             ConfigError: If a parameter is unknown to both sides.
             pydantic.ValidationError: If a value is not allowed.
         """
-        sides, allowed = self._params_models(), self.params()
+        sides, allowed = self.params_models(), self.params()
         for name in given:
             if name not in allowed:
                 known = ", ".join(self.known_keys()) or "none"
-                raise ConfigError(f"unknown key method.{shortened(name)} for method {self.name!r}; there are {known}")
+                raise ConfigError(
+                    f"unknown key method.{shortened(name)} for method {self.name!r}; there are {known}"
+                    f"{meant(name, self.known_keys())}",
+                    keys=(("method", name),),
+                )
         server, node = (
             side.model_validate({k: v for k, v in given.items() if k in side.model_fields}) for side in sides
         )

@@ -165,7 +165,8 @@ def parse(text: str, *, scalar_keys: bool = False) -> Any:
     try:
         return yaml.load(text, Loader=_OnceLoaderOfMethods if scalar_keys else _OnceLoader)
     except yaml.MarkedYAMLError as error:
-        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ValueError(where + ", ".join(filter(None, [error.context, error.problem]))) from None
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
@@ -182,15 +183,38 @@ def read_yaml(path: Path, *, scalar_keys: bool = False) -> dict[str, Any]:
         ConfigError: If it cannot be read, is no YAML, is too large, or holds something else.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES} bytes")
-        content = parse(data.decode(), scalar_keys=scalar_keys)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        content = parse(_text(path), scalar_keys=scalar_keys)
     except ValueError as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
     if content is None or isinstance(content, dict):
         return content or {}
     raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+
+
+def outline(path: Path) -> Node | None:
+    """Return the nodes of a YAML file, which know their lines and columns; None if it is empty.
+
+    Raises:
+        ConfigError: If it cannot be read, or is no YAML.
+    """
+    try:
+        return _OnceLoaderOfMethods(_text(path)).get_single_node()
+    except (ValueError, yaml.YAMLError):
+        raise ConfigError(f"{path}: cannot be read as YAML") from None
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ConfigError: If it cannot be read.
+        ValueError: If it is too large, or no UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    return data.decode()

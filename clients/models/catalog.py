@@ -8,6 +8,7 @@ from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import Registry
 from fedshift_wire.methods import imported
+from fedshift_wire.spelling import meant
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Networks(Registry[Network]):
             return self._found[name]
         if not super().__contains__(name):
             known = ", ".join((*self, *(f"{prefix}:NAME" for prefix in FAMILIES)))
-            raise ConfigError(f"unknown {self.kind} {as_found(name)}; there are {known}")
+            raise ConfigError(f"unknown {self.kind} {as_found(name)}; there are {known}{meant(name, self)}")
         return super().__getitem__(name)
 
     def origin(self, name: str) -> str:

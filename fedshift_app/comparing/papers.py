@@ -12,6 +12,7 @@ from fedshift_app.comparing.runs import ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.spelling import meant
 from fedshift_wire.yaml_files import read_yaml
 
 FOLDER = "papers"
@@ -217,9 +218,8 @@ def get(table_id: str) -> Table:
     """
     tables = {_squeezed(table.id): table for table in all_tables()}
     if _squeezed(table_id) not in tables:
-        raise ConfigError(
-            f"--paper: unknown table {table_id!r}; there are {', '.join(table.id for table in tables.values())}"
-        )
+        ids = [table.id for table in tables.values()]
+        raise ConfigError(f"--paper: unknown table {table_id!r}; there are {', '.join(ids)}{meant(table_id, ids)}")
     return tables[_squeezed(table_id)]
 
 

@@ -21,6 +21,7 @@ from fedshift_wire.bounds import MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from fedshift_wire.paths import user_path
+from fedshift_wire.spelling import meant
 from fedshift_wire.yaml_files import read_yaml
 from strategies.federation.schedule import BN_WAYS_TOLD
 
@@ -306,7 +307,7 @@ def score(name: str) -> tuple[Score, str]:
         ConfigError: With the scores there are.
     """
     if name not in SCORES:
-        raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}")
+        raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}{meant(name, SCORES)}")
     return SCORES[name]
 
 

@@ -4,11 +4,13 @@ import math
 import shlex
 from typing import Any
 
+from fedshift_app.config import dotted_keys
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import MODEL_PER_NODE
 from fedshift_wire.bounds import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
+from fedshift_wire.spelling import meant
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
 LAUNCH_KEYS = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
@@ -46,8 +48,11 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
         elif "." in key or key.replace("-", "_") in WITHOUT_DOT:
             dotted.append(argument)
         else:
-            known = ", ".join((*configuration.FLAT_KEYS, *LAUNCH_KEYS))
-            raise ConfigError(f"unknown key {as_found(key)}; there are {known}, and dotted ones such as train.lr")
+            known = (*configuration.FLAT_KEYS, *LAUNCH_KEYS)
+            raise ConfigError(
+                f"unknown key {as_found(key)}; there are {', '.join(known)}, and dotted ones such as train.lr"
+                f"{dotted_keys.meant(key, known)}"
+            )
     flat["set"] = " ".join([flat.get("set", ""), *(shlex.quote(part) for part in dotted)]).strip()
     flat["output-dir"] = str(user_path(flat.get("output-dir") or "runs", "output-dir"))
     for key in ("data-dir", "resume"):
@@ -89,7 +94,7 @@ def _share(key: str, value: str) -> float:
 def _launch_value(key: str, value: str) -> str | int | float:
     if key == "engine":
         if value not in ENGINES:
-            raise ConfigError(f"engine: {as_found(value)}; allowed are {', '.join(ENGINES)}")
+            raise ConfigError(f"engine: {as_found(value)}; allowed are {', '.join(ENGINES)}{meant(value, ENGINES)}")
         return value
     if key == "report":
         return _switch(key, value)

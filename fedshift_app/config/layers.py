@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fedshift_app.config import registry
+from fedshift_app.config import dotted_keys, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
@@ -109,6 +109,7 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
     if (sections or [key])[0] not in RunConfig.model_fields:
         raise ConfigError(
             f"set: unknown key {as_found(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"
+            f"{dotted_keys.meant(dotted)}"
         )
     if (sections or [key])[0] == "modules":
         layers["modules"] = _set_modules(modules_by_name(layers.get("modules", ())), [*sections, key][1:], value)

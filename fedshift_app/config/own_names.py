@@ -7,9 +7,10 @@ from pydantic import ValidationError
 
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config.sections import DatasetConfig, explain
+from fedshift_app.config.sections import DatasetConfig, explained
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.spelling import meant
 
 
 def dataset(name: str, of: Any) -> Dataset:
@@ -28,7 +29,8 @@ def dataset(name: str, of: Any) -> Dataset:
         users = " or ".join(catalog.of_users())
         raise ConfigError(
             f"unknown dataset {as_found(name)}; there are {', '.join(catalog.DATASETS)}; for images of your own say "
-            f"dataset: {{name: {as_found(name)}, of: {users}}}"
+            f"dataset: {{name: {as_found(name)}, of: {users}}}{meant(name, catalog.DATASETS)}",
+            keys=(("dataset", "name"),),
         )
     return catalog.get(of or name)
 
@@ -43,7 +45,7 @@ def filled(section: Mapping[str, Any]) -> dict[str, Any]:
     try:
         config = DatasetConfig.model_validate({"domains": ()} | dict(section))
     except ValidationError as error:
-        raise ConfigError(explain(error, "dataset")) from None
+        raise explained(error, "dataset") from None
     known = catalog.get(config.kind)
     if known.own is None or (config.domains and config.classes):
         return dict(section)

@@ -8,6 +8,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_wire.bounds import as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.methods import Method
+from fedshift_wire.spelling import meant
 
 
 def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -26,15 +27,15 @@ def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
     own: dict[str, Any] = {}
     sections: dict[str, Any] = {}
     for key, value in given.items():
-        for dotted, meant in _targets(method, key, value):
+        for dotted, stood_for in _targets(method, key, value):
             target = sections
             section, *inner, last = dotted.split(".")
             if section == "method":
-                own[last] = meant
+                own[last] = stood_for
                 continue
             for part in (section, *inner):
                 target = target.setdefault(part, {})
-            target[last] = meant
+            target[last] = stood_for
     return own, sections
 
 
@@ -45,8 +46,11 @@ def _targets(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield target, value
             continue
         if isinstance(value, list | dict) or value not in target["values"]:
-            known = ", ".join(str(one) for one in target["values"])
-            raise ConfigError(f"method.{key}: {as_found(value)}; allowed are {known}")
+            known = [str(one) for one in target["values"]]
+            raise ConfigError(
+                f"method.{key}: {as_found(value)}; allowed are {', '.join(known)}{meant(value, known)}",
+                keys=(("method", key),),
+            )
         yield target["key"], target["values"][value]
 
 
@@ -54,6 +58,15 @@ def targets_of(method: Method, key: str) -> tuple[Any, ...]:
     """Return what a parameter stands for: dotted keys, or mappings of one with the meaning of each value."""
     stands_for = method.parameters.get(key, f"method.{key}")
     return stands_for if isinstance(stands_for, tuple) else (stands_for,)
+
+
+def said_by(method: Method) -> dict[str, str]:
+    """Return by dotted key of other sections the parameter ``method.KEY`` of a recipe that stands for it."""
+    return {
+        target if isinstance(target, str) else target["key"]: f"method.{key}"
+        for key in method.parameters
+        for target in targets_of(method, key)
+    }
 
 
 def moved(method: Method, key: str) -> bool:

@@ -12,6 +12,7 @@ from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS, Registry
 from fedshift_wire.methods import Group, Method, imported, method_file
 from fedshift_wire.params import Params
+from fedshift_wire.spelling import meant
 from strategies.contributions import described
 
 NONE = "none"  # the name of no adaptation
@@ -111,7 +112,11 @@ def _checked(model: type[Params], given: Mapping[str, Any], section: str, of: st
     for key in given:
         if key not in model.model_fields:
             known = ", ".join(sorted(model.model_fields)) or "none"
-            raise ConfigError(f"unknown key {section}.{key}{f' for {of}' if of else ''}; there are {known}")
+            raise ConfigError(
+                f"unknown key {section}.{key}{f' for {of}' if of else ''}; there are {known}"
+                f"{meant(key, model.model_fields)}",
+                keys=((*section.split("."), key),),
+            )
     return model.model_validate(given)
 
 

@@ -6,10 +6,9 @@ run-config keys, then the dotted overrides of ``set``. A method's own parameters
 then ``methods: NAME:``, then the experiment's ``method:``.
 """
 
-import difflib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,19 @@ from pydantic import ValidationError
 from clients.adapt.catalog import ADAPTATIONS
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config import extending, networks, own_names, recipes, registry
+from fedshift_app.config import dotted_keys, extending, networks, own_names, places, recipes, registry
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
-from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explain
+from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explained
 from fedshift_app.run.tracking import check_trackers
-from fedshift_wire.bounds import MOST_FOUND, as_found, shortened
+from fedshift_wire.bounds import as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS
 from fedshift_wire.frozen import FrozenDict
 from fedshift_wire.methods import Method, imported
 from fedshift_wire.paths import user_path
+from fedshift_wire.spelling import meant
 from fedshift_wire.yaml_files import MOST_DEPTH, read_yaml
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
@@ -49,6 +49,13 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
     "tracking": "",
     "set": "",
 }
+
+#: The flat keys that say a key of the configuration, which has a dot there.
+_DOTTED = {
+    "method": "method.name", "dataset": "dataset.name", "rounds": "rounds", "seed": "seed", "profile": "profile",
+    "tracking": "tracking", "evaluate-every": "evaluate.every", "evaluate-fraction": "evaluate.fraction",
+    "data-dir": "dataset.data_dir",
+}  # fmt: skip
 
 DEFAULT_EXPERIMENT = "handwritten"
 SUGGESTED = (DEFAULT_EXPERIMENT, "digits-small")  # to who asks for one that is like none
@@ -74,10 +81,10 @@ def experiment_file(experiment: str) -> Path:
             raise ConfigError(f"experiment: there is no file {path}")
         return path
     if experiment not in names("experiments"):
-        near = difflib.get_close_matches(experiment[:MOST_FOUND], names("experiments"), n=3)
+        known = names("experiments")
         raise ConfigError(
             f"unknown experiment {as_found(experiment)}; `fedshift experiments` lists them all, "
-            f"{' and '.join(near or SUGGESTED)} among them; or give a path to a .yaml file"
+            f"{' and '.join(SUGGESTED)} among them; or give a path to a .yaml file{meant(experiment, known)}"
         )
     return CONF / "experiments" / f"{experiment}.yaml"
 
@@ -94,13 +101,36 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     given = FLAT_KEYS | dict(flat)
     for key in given:
         if key not in FLAT_KEYS:
-            raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(FLAT_KEYS)}")
+            raise ConfigError(
+                f"unknown key {as_found(key)}; there are {', '.join(FLAT_KEYS)}{dotted_keys.meant(key, FLAT_KEYS)}"
+            )
     if given["resume"]:  # fedshift_app.run.resuming takes the key out
         raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
     if given["round"]:
         raise ConfigError("round: it belongs to resume=FOLDER; the number of a run's rounds is rounds=N")
     overrides = parse_set(str(given["set"]))
     path = experiment_file(str(given["experiment"]) or DEFAULT_EXPERIMENT)
+    typed = {*overrides, *(dotted for key, dotted in _DOTTED.items() if given[key] != FLAT_KEYS[key])}
+    named = str(overrides.get("method.name", "") or given["method"])
+    try:
+        return _of_file(path, given, overrides)
+    except ConfigError as error:
+        raise _placed(error, path, named, typed) from None
+
+
+def _placed(error: ConfigError, path: Path, method: str, typed: Collection[str]) -> ConfigError:
+    """Return a mistake with the place in the experiment's file, where what is wrong stands there."""
+    if not error.keys:
+        return error
+    said = read_yaml(path)
+    own = section_of(section_of(said, "resolved") or said, "method")
+    method = method or str(own.get("name", "fedavg"))
+    stands_for = recipes.said_by(registry.get(method)) if method in registry.METHODS else {}
+    return places.placed(error, path, method, typed, stands_for)
+
+
+def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) -> RunConfig:
+    """Build and check the configuration of an experiment's file with the keys of the command."""
     experiment = read_yaml(path)
     extending.take_files(experiment, path)
     specials = section_of(experiment, "methods")
@@ -112,7 +142,8 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
             k: v for k, v in experiment.items() if k not in ("title", "paper", "methods")
         }
     for name in specials:
-        registry.get(str(name))
+        with places.at("methods", name):
+            registry.get(str(name))
         section_of(specials, name)
     layers = _with_alias(layers)
     if "modules" in layers:
@@ -151,7 +182,7 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
     try:
         config = DatasetConfig.model_validate(layers["dataset"])
     except ValidationError as error:
-        raise ConfigError(explain(error, "dataset")) from None
+        raise explained(error, "dataset") from None
     check_dataset(config)
     return config
 
@@ -172,7 +203,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
         config.allocation.check(config.dataset.domains)
         check_together(config)
     except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+        raise explained(error) from None
     # Write every parameter out, so that the run folder shows defaults too.
     complete = config.model_copy(update={"modules": _complete_modules(config), "adapt": _complete_adapt(config)})
     return complete.model_copy(update={"method": _complete_method(complete)})
@@ -204,7 +235,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     try:
         server, node = config.params()
     except ValidationError as error:
-        raise ConfigError(explain(error, "method")) from None
+        raise explained(error, "method") from None
     client_class = method.client_class()
     if config.model.per_node and not client_class.heterogeneous:
         able = [m.name for m in registry.listed() if m.client_class().heterogeneous]
@@ -242,9 +273,10 @@ def _complete_modules(config: RunConfig) -> tuple[FrozenDict[str, Any], ...]:
     for entry in config.modules:
         given = {key: value for key, value in entry.items() if key != "name"}
         try:
-            params = registry.modules_params(str(entry["name"]), given)
+            with places.at("modules", str(entry["name"])):
+                params = registry.modules_params(str(entry["name"]), given)
         except ValidationError as error:
-            raise ConfigError(explain(error, "modules", str(entry["name"]))) from None
+            raise explained(error, "modules", str(entry["name"])) from None
         found.append(FrozenDict({"name": entry["name"]} | params.model_dump()))
     return tuple(found)
 
@@ -253,9 +285,10 @@ def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
     """Return the section ``adapt`` with all its parameters, checked."""
     name = str(config.adapt.get("name", registry.NONE))
     try:
-        params = registry.adapt_params(config.adapt)
+        with places.at("adapt", "name"):
+            params = registry.adapt_params(config.adapt)
     except ValidationError as error:
-        raise ConfigError(explain(error, "adapt")) from None
+        raise explained(error, "adapt") from None
     if name != registry.NONE:
         adaptation = imported(ADAPTATIONS[name].adaptation)(params)
         adaptation.check(config.images)
@@ -346,7 +379,8 @@ def _with_method(
     wanted = str(overrides.pop("method.name", "") or flat)
     before = section_of(layers, "method")
     name, own = _chosen(before, "method", wanted, "fedavg")
-    method = registry.get(name)
+    with places.at("method", "name"):
+        method = registry.get(name)
     if again and name == before.get("name"):
         return layers | {"method": own}, {}, {}, _asked(method, overrides)
     if again:
@@ -394,7 +428,7 @@ def _with_dataset(
         raise ConfigError("dataset: the experiment lacks the key dataset.name")
     known = own_names.dataset(name, overrides.get("dataset.of", own.get("of", "")))
     images = section_of(layers, "images") if own else {}
-    defaults = _dataset_defaults(known)
+    defaults = dataset_defaults(known)
     domains = {"domains": defaults["domains"]} if "domains" in defaults else {}
     found = {"dataset": domains | own | {"name": name}}
     found["images"] = defaults.get("images", {}) | dict(of_method) | images
@@ -403,7 +437,7 @@ def _with_dataset(
     return layers | found
 
 
-def _dataset_defaults(dataset: Dataset) -> dict[str, Any]:
+def dataset_defaults(dataset: Dataset) -> dict[str, Any]:
     """Return what is said of a data set: conf/datasets of ours, its own ``defaults`` of any other."""
     if catalog.DATASETS.origin(dataset.name) == OURS:
         return read_yaml(CONF / "datasets" / f"{dataset.name}.yaml")

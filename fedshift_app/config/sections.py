@@ -13,6 +13,7 @@ from datasets.base import TEST_SHARE, Dataset, Form, Names, Resize, Source
 from datasets.corruptions import CORRUPTIONS, LARGEST_SIDE, SMALLEST_SIDE
 from datasets.splits import Allocation
 from fedshift_app.config import networks, registry
+from fedshift_app.config.places import at
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import Trackers
 from fedshift_wire.bounds import MOST_NODES, as_found, shortened
@@ -21,12 +22,15 @@ from fedshift_wire.frozen import FrozenDict, Section
 from fedshift_wire.names import AVERAGED, OWN
 from fedshift_wire.params import Params, Rounds, Seconds, Seed
 from fedshift_wire.paths import check_path
+from fedshift_wire.spelling import meant
 from strategies.federation.schedule import EvaluateConfig
 from strategies.settings import AggregationConfig, ServerConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 MOST_BYTES = 150  # of such a name: method, seed and time stand beside it in a folder's name, which has 255
+
+_QUOTED = re.compile(r"'([^']*)'")
 
 WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
 
@@ -134,7 +138,10 @@ class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     @classmethod
     def _known(cls, corruption: str) -> str:
         if corruption not in ("random", *CORRUPTIONS):
-            raise ValueError(f"{as_found(corruption)} is unknown; there are random, {', '.join(CORRUPTIONS)}")
+            raise ValueError(
+                f"{as_found(corruption)} is unknown; there are random, {', '.join(CORRUPTIONS)}"
+                f"{meant(corruption, ('random', *CORRUPTIONS))}"
+            )
         return corruption
 
 
@@ -242,6 +249,8 @@ def check_dataset(config: DatasetConfig) -> None:
         if domain not in known:
             raise ConfigError(
                 f"dataset.domains: {config.name} has no domain {as_found(domain)}; it has {', '.join(known)}"
+                f"{meant(domain, known)}",
+                keys=(("dataset", "domains", domain),),
             )
     if len(set(config.domains)) != len(config.domains) or not config.domains:
         raise ConfigError(
@@ -279,6 +288,8 @@ def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
     elif domain not in dataset.domains:
         raise ConfigError(
             f"dataset.public: {config.name} has no domain {as_found(domain)}; it has {', '.join(dataset.domains)}"
+            f"{meant(domain, dataset.domains)}",
+            keys=(("dataset", "public"),),
         )
 
 
@@ -331,7 +342,8 @@ def check_together(config: RunConfig) -> None:
     size = config.dataset.size or dataset.size
     asked = [("model.name", config.model.name), *(("model.per_node", name) for name in config.model.per_node)]
     for key, name in asked:
-        only = NETWORKS.named(name, key).size
+        with at("model", key.removeprefix("model.")):
+            only = NETWORKS.named(name, key).size
         if only is not None and size != only:
             any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
             raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
@@ -481,25 +493,28 @@ def _check_whole_domains(config: RunConfig) -> None:
             raise ConfigError(f"allocation.test_on=domain: {domain!r} is a test set only; allowed is split")
 
 
-def explain(error: ValidationError, *section: str) -> str:
-    """Say in a line or two which key is wrong, what was found and what is allowed."""
-    lines = [_problem(p, (*section, *p["loc"])) for p in error.errors()]
-    more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
-    return "\n".join(lines[:2]) + more
+def explained(error: ValidationError, *section: str) -> ConfigError:
+    """Return what says in a line or two which key is wrong, what was found and what is allowed."""
+    # First what is unknown: a word that is not quite that of a key is why the key is missing.
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    lines = [_problem(p, (*section, *p["loc"])) for p in problems[:2]]
+    more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
+    return ConfigError("\n".join(lines) + more, keys=tuple((*section, *p["loc"]) for p in problems[:2]))
 
 
 def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
     key = shortened(".".join(str(part) for part in loc)) or "configuration"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        return f"unknown key {key}; there are {', '.join(_fields_beside(loc))}"
+        beside = _fields_beside(loc)
+        return f"unknown key {key}; there are {', '.join(beside)}{meant(loc[-1], beside)}"
     if problem["type"] == "missing":
         return f"{key} is missing"
-    return (
-        f"{key}: {message}"
-        if problem["type"] == "value_error"
-        else f"{key}: {message}, found {as_found(problem['input'])}"
-    )
+    if problem["type"] == "value_error":
+        return f"{key}: {message}"
+    # pydantic tells the words of a Literal as it writes them: 'a', 'b' or 'c'.
+    words = _QUOTED.findall(problem["ctx"]["expected"]) if problem["type"] == "literal_error" else ()
+    return f"{key}: {message}, found {as_found(problem['input'])}{meant(problem['input'], words)}"
 
 
 def _fields_beside(loc: tuple[int | str, ...]) -> list[str]:

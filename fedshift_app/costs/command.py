@@ -10,6 +10,7 @@ from fedshift_app.run import console
 from fedshift_app.sweep import grid
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.spelling import meant
 
 #: Keys of ``fedshift run`` and of a sweep that say nothing about what a round costs.
 REFUSED = (
@@ -62,7 +63,7 @@ def as_sweep(arguments: Sequence[str]) -> list[str]:
         else:
             raise ConfigError(
                 f"{as_found(argument)} is no method and no experiment; `fedshift methods` and `fedshift experiments` "
-                "list them"
+                f"list them{meant(argument, (*registry.METHODS, *files.names('experiments')))}"
             )
     if not methods:
         raise ConfigError("costs: name one or more methods; `fedshift methods` lists them")

@@ -103,7 +103,7 @@ class Costs:
         self.times += times
 
 
-class _TimedGrid(InlineGrid):
+class TimedGrid(InlineGrid):
     """An inline grid that notes how long each answer took.
 
     Attributes:
@@ -140,7 +140,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     """
     arrays, federation = starting.prepare(config, setup.SIMULATION)
     strategy = starting.strategy_of(config, federation, lambda *_: None)
-    grid = _TimedGrid(client_app.app, nodes)
+    grid = TimedGrid(client_app.app, nodes)
     strategy.gather(grid)
     settled, _ = arithmetic.settle(config, strategy.roster.fastest, None, here=True)
     strategy.settle(settled.model_dump_json())
@@ -206,7 +206,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     return len(client.train_set), tuple(steps)
 
 
-def _counted(label: str, kind: str, messages: list[Message], grid: _TimedGrid) -> Costs:
+def _counted(label: str, kind: str, messages: list[Message], grid: TimedGrid) -> Costs:
     """Return what can be said of a round before it is played; the node is that of the first message."""
     message = messages[0]
     client = client_app.open_client(message, grid.context_of(message)).client

@@ -62,7 +62,10 @@ def facts() -> dict[str, Any]:
         "machine": {
             "is": machine.describe(), "system": platform.platform(), "cores": os.cpu_count(),
             "cores_granted": problems.cores_granted(), "flags": flags(), "memory": memory.total,
-            "memory_free": memory.available, "gpus": [{"name": one.name, "memory": one.total_memory} for one in gpus],
+            "memory_free": memory.available,
+            "gpus": [
+                {"name": one.name, "memory": one.total_memory, "capability": f"{one.major}.{one.minor}"} for one in gpus
+            ],
         },
         "torch": {
             "version": torch.__version__, "cuda": torch.version.cuda, "threads": torch.get_num_threads(),
@@ -74,7 +77,12 @@ def facts() -> dict[str, Any]:
         "extras": problems.extras(),
         "folders": {
             "images": str(cache.cache_dir()), "images_free": shutil.disk_usage(folder).free,
-            "state": str(shelves.state_dir()),
+            "state": str(shelves.state_dir()), "runs": str(Path(problems.RUNS).absolute()),
+            "runs_free": shutil.disk_usage(problems.existing(Path(problems.RUNS))).free,
+        },
+        "ports": {
+            "loopback": not problems.refused(0, problems.LOOPBACK), "superlink": problems.SUPERLINK,
+            "superlink_free": not problems.refused(problems.SUPERLINK),
         },
         "asked": os.environ.get(arithmetic.ASKED, ""),
         "choices": [_choice(path, entry) for path, entry in arithmetic.entries()],
@@ -111,15 +119,17 @@ def _renew() -> list[dict[str, str]]:
 
 
 def _lines(told: Mapping[str, Any]) -> list[str]:
-    here, built, folders = told["machine"], told["torch"], told["folders"]
-    gpus = ", ".join(f"{one['name']} ({one['memory'] / 1e9:.0f} GB)" for one in here["gpus"]) or "none"
+    here, built, folders, ports = told["machine"], told["torch"], told["folders"], told["ports"]
+    gpus = [
+        f"{one['name']} ({one['memory'] / 1e9:.0f} GB, compute capability {one['capability']})" for one in here["gpus"]
+    ]
     rows = [
         ("machine", here["is"]),
         ("system", here["system"]),
         ("cores", f"{here['cores']}, of which {here['cores_granted']:g} may be used"),
         ("instructions", " ".join(here["flags"]) or "not told by the system"),
         ("memory", f"{here['memory'] / 1e9:.1f} GB, {here['memory_free'] / 1e9:.1f} GB free"),
-        ("GPUs", gpus),
+        ("GPUs", ", ".join(gpus) or "none"),
         (
             "torch",
             f"{built['version']}, {built['vectors']}, CUDA {built['cuda'] or 'none'}, {built['threads']} threads",
@@ -128,6 +138,12 @@ def _lines(told: Mapping[str, Any]) -> list[str]:
         ("extras", "; ".join(map(_extra, told["extras"].items())) or "not known"),
         ("images", f"{shown(folders['images'])}, {folders['images_free'] / 1e9:.1f} GB free"),
         ("state", shown(folders["state"])),
+        ("run folders", f"{shown(folders['runs'])}, {folders['runs_free'] / 1e9:.1f} GB free"),
+        (
+            "ports",
+            f"{problems.LOOPBACK} {'can' if ports['loopback'] else 'cannot'} be listened on; {ports['superlink']}, of "
+            f"`fedshift superlink`, is {'free' if ports['superlink_free'] else 'taken'}",
+        ),
     ]
     lines = [f"{name:<13} {value}" for name, value in rows]
     lines += ["", "what trains fastest (train.precision=auto)", *_choices(told)]

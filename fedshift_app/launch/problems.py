@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ LEAST_FREE = 1 << 30  # bytes in a folder that fills: PACS at 128 pixels takes h
 LEAST_FILES = 1024  # open files of a process: Ray's take hundreds
 LEAST_SHARED = 512 << 20  # bytes of /dev/shm, which a container has 64 MB of unless told: Ray puts messages there
 OF_AN_ACTOR = 1_100_000_000  # bytes of a process that plays nodes (docs/performance.md)
+LOOPBACK = "127.0.0.1"
+SUPERLINK = 8000  # the port of `fedshift superlink`, unless it is given another
+RUNS = "runs"  # where run folders are made, unless output-dir says another
 SHARED = Path("/dev/shm")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 NVIDIA = Path("/proc/driver/nvidia/version")
@@ -44,7 +48,7 @@ class Problem:
 
 def found() -> list[Problem]:
     """Look for everything."""
-    return [*packages(), *folders(), *limits(), *memory(), *devices(), *left_running()]
+    return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
 
 
 def packages() -> Iterator[Problem]:
@@ -92,6 +96,7 @@ def folders() -> Iterator[Problem]:
         cache.CACHE_DIR: cache.cache_dir(),
         shelves.STATE_DIR: shelves.state_dir(),
         "TMPDIR": Path(tempfile.gettempdir()),
+        "output-dir": Path(RUNS),
     }
     for variable, named in asked.items():
         folder = existing(named)
@@ -158,6 +163,29 @@ def devices() -> Iterator[Problem]:
         )
     if not has_onednn():
         yield Problem("this torch has no oneDNN: convolutions on the CPU are many times slower", "take torch from PyPI")
+
+
+def ports() -> Iterator[Problem]:
+    """Yield what keeps a SuperLink of a simulation from listening on this machine's loopback."""
+    if why := refused(0, LOOPBACK):
+        yield Problem(f"no port of {LOOPBACK} can be listened on: {why}", "engine=inline, which needs none")
+
+
+def refused(port: int, host: str = "") -> str:
+    """Return why a port cannot be listened on, empty where it can; port 0 is any.
+
+    Args:
+        port: Its number.
+        host: The address; empty for all of this machine.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+            one.listen(1)
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
 def has_onednn() -> bool:

@@ -20,7 +20,8 @@ SAID = {
     "how the app is run without make": r"flwr run \.",
     "how it is installed without make": r"pip install",
 }
-LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
+#: A link to a file beside the README; not a picture, of which the Hub shows the words.
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
 def found(folder: Path) -> list[Problem]:

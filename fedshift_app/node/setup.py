@@ -34,6 +34,7 @@ from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.methods import imported
 from fedshift_wire.names import BN_MEAN, BN_VAR, DOMAINS, ENGINE, RUN, SERVER_ROUND
 from fedshift_wire.seeding import torch_seed
+from fedshift_wire.spelling import meant
 
 SIMULATION = "simulation"
 DEPLOYMENT = "deployment"
@@ -62,7 +63,8 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
             )
     domain, data_dir = str(given["domain"]), Path(str(given["data-dir"])).expanduser()
     if domain not in config.dataset.domains:
-        raise ConfigError(f"node-config: unknown domain {domain!r}; there are {', '.join(config.dataset.domains)}")
+        known = config.dataset.domains
+        raise ConfigError(f"node-config: unknown domain {domain!r}; there are {', '.join(known)}{meant(domain, known)}")
     if not data_dir.is_absolute():
         raise ConfigError(f"node-config: data-dir must be an absolute path, found {str(data_dir)!r}")
     threads = config.train.threads or max(_integer(given, "threads"), 0)

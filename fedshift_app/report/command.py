@@ -9,6 +9,7 @@ from fedshift_app.run import console
 from fedshift_wire.bounds import LARGEST_COUNT, as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.paths import user_path
+from fedshift_wire.spelling import meant
 
 if TYPE_CHECKING:
     from fedshift_app.report.making import Made
@@ -58,7 +59,7 @@ def _pair(argument: str) -> tuple[str, str]:
     if not separator or not value:
         raise ConfigError(f"{as_found(argument)} is not of the form key=value")
     if key not in KEYS:
-        raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(KEYS)}")
+        raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(KEYS)}{meant(key, KEYS)}")
     return key, value
 
 

@@ -45,9 +45,11 @@ def test_only_what_says_so_is_labelled() -> None:
 
 def test_lists() -> None:
     listed = CliRunner().invoke(cli.app, ["methods"]).output
-    (line,) = [line for line in listed.splitlines() if line.startswith(NAME)]
+    (line,) = [line for line in listed.splitlines() if line.split()[:1] == [NAME]]
     assert f"an approximation: {WHY}" in line
     assert listed.count("an approximation") == 1
+    one = " ".join(CliRunner().invoke(cli.app, ["methods", NAME]).output.split())  # as it was before lines were broken
+    assert f"its paper's method, but an approximation: {WHY}" in one
     for table in (registry.markdown(), registry.privacy_markdown()):
         assert f"| `{NAME}` (approximation) | " in table and table.count("(approximation)") == 1
 

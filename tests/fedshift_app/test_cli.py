@@ -18,7 +18,6 @@ from PIL import Image
 from datasets import catalog
 from datasets.base import Source
 from fedshift_app import cli
-from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import names
 
@@ -103,7 +102,7 @@ def write_digits(folder: Path, *domains: str, labels: int = 10) -> Path:
 
 @pytest.mark.parametrize(
     ("command", "expected"),
-    [("methods", list(registry.METHODS)), ("datasets", list(catalog.DATASETS)), ("experiments", names("experiments"))],
+    [("datasets", list(catalog.DATASETS)), ("experiments", names("experiments"))],
 )
 def test_lists_have_one_line_each(command: str, expected: list[str], fedshift: Command) -> None:
     ended = fedshift(command)

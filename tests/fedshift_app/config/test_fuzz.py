@@ -235,7 +235,7 @@ def refusal(*arguments: str, **flat: Any) -> str:
         ("rounds: 0x_", "'0x_' cannot be read"),
         ("rounds: 2024-01-01", "'2024-01-01' is a date, which no key takes"),
         ("2024-01-01: 3", "'2024-01-01' is a date"),
-        ("1: 3", "line 1: 1 is no key; a key is a word"),
+        ("1: 3", "line 1, column 1: 1 is no key; a key is a word"),
         ("off: 3", "False is no key"),
         ("null: 3", "None is no key"),
         ("? [a, b]\n: 3", "a list or mapping is no key"),
@@ -249,7 +249,7 @@ def refusal(*arguments: str, **flat: Any) -> str:
         ("a: !!python/object/apply:os.system [true]", "python/object/apply:os.system"),
         ("a" * 300 + ": 3", "a key is a word of at most 200 characters"),
         ("#" * 300_000, "it has more than 262144 bytes"),
-        ("a: [1, {b", "line 1: while parsing a flow mapping"),
+        ("a: [1, {b", "line 1, column 10: while parsing a flow mapping"),
         ("rounds: 1\nrounds: 2", "the key 'rounds' comes twice, again in line 2"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,3 +121,24 @@ def test_memory_and_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(problems, "NVIDIA", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "there is an NVIDIA driver, but torch" in told(problems.devices())
+
+
+def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(problems.ports()) == ""
+    with socket.socket() as other:
+        other.bind((problems.LOOPBACK, 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        assert "in use" in problems.refused(port, problems.LOOPBACK)
+        monkeypatch.setattr(problems, "SUPERLINK", port)
+        assert doctor.facts()["ports"] == {"loopback": True, "superlink": port, "superlink_free": False}
+    assert problems.refused(port, problems.LOOPBACK) == ""
+    monkeypatch.setattr(problems, "LOOPBACK", "192.0.2.1")  # of no machine
+    assert told(problems.ports()).startswith("no port of 192.0.2.1 can be listened on: ")
+
+
+def test_where_run_folders_are_made_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert doctor.facts()["folders"]["runs"] == str(tmp_path / "runs")
+    monkeypatch.setattr("os.access", lambda folder, _: Path(folder) != tmp_path)
+    assert "(output-dir): set output-dir to a folder of your own with room" in told(problems.folders())

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from fedshift_app import cli
 from fedshift_app.launch import doctor, publishing
 
-README = (
-    "pip install -e .\nflwr run . --federation-config num-supernodes=8\nA deployment: data-dir per node. [a](LICENSE)\n"
-)
+README = """pip install -e .
+flwr run . --federation-config num-supernodes=8
+A deployment: data-dir per node. [a](LICENSE) ![words](a.png)
+"""
 
 
 @pytest.fixture

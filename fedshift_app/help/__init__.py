@@ -1,0 +1,1 @@
+"""What there is and what it takes: lists, one thing by name, and what a shell completes."""
