@@ -182,7 +182,7 @@ class Screen:
         )  # fmt: skip
         try:
             assert process.stdout is not None
-            colour = coloured(self._console.file)
+            colour = coloured(sys.stdout)
             for line in process.stdout:
                 if (shown := stream.cleaned(line, colour=colour)) is not None:
                     print(shown.rstrip("\n"), flush=True)  # rich, in the place of standard output, moves it up
