@@ -140,7 +140,7 @@ def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest
         for one in held
         if one.HasField("history")
     ]
-    assert [(line["_step"], line["accuracy/scan"], line["loss/ce"]) for line in lines] == [
+    assert [(line["_step"], line["accuracy/scan"], line["loss/loss/ce"]) for line in lines] == [
         (1, 40.0, 0.25), (2, 50.0, 0.25)
     ]  # fmt: skip
 
