@@ -47,7 +47,7 @@ def ask(python: Path, *arguments: str, cwd: Path = ROOT) -> subprocess.Completed
 def test_lists_name_the_package(kind: str, name: str, python: Path) -> None:
     told = ask(python, "-m", "fedshift_app.cli", kind)
     assert told.returncode == 0, told.stderr
-    (line,) = [line for line in told.stdout.splitlines() if line.startswith(f"{name} ")]
+    (line,) = [line for line in told.stdout.splitlines() if line.split()[:1] == [name]]
     assert line.endswith("[fedshift-example 1.0]")
     assert told.stderr == ""
     own = ask(Path(sys.executable), "-m", "fedshift_app.cli", kind).stdout.splitlines()

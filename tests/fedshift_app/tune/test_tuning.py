@@ -3,7 +3,9 @@
 import csv
 import importlib.util
 import json
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +245,14 @@ def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
     return made
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let SIGINT through: what a shell starts in the background ignores it, and so do the tests then."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def without_times(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [{key: value for key, value in row.items() if key not in ("seconds", "run")} for row in rows]
 
@@ -278,6 +288,7 @@ def test_every_method_has_the_same_budget_and_the_best_by_validation_is_chosen(
     assert len(searches.started) == count + 2
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_it_and_the_same_command_goes_on_with_the_same_trials(
     searches: Searches, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
