@@ -25,7 +25,7 @@ from fedshift_wire.bounds import MOST_NAME, plain, shortened
 MOST_ROWS = 60  # rows of a figure
 MOST_PANELS = 12  # columns of the table that have a figure
 MOST_POINTS = 150  # of a curve: more would be nearer to each other than pixels
-LABEL = 26  # characters of a row's name beside a figure
+LABEL = 28  # characters of a row's name beside a figure
 TOLD = 12  # rows whose numbers a figure tells those who do not see it
 BELOW = 0.28  # of a row: as far below the mean its seeds are drawn
 PANELS = 3  # in a line, of curves that would hide each other in one
