@@ -15,6 +15,7 @@ import typer
 
 from datasets.base import SPLITS, Split
 from fedshift_app import __version__
+from fedshift_app.comparing import commands as comparing_commands
 from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
@@ -68,6 +69,7 @@ def whole(
 credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
 app.add_typer(credentials_app, name="credentials")
 app.add_typer(help_commands.app)  # methods, datasets, models, experiments, ...
+app.add_typer(comparing_commands.app)  # claims
 app.add_typer(out_commands.app)  # save, save-node, predict
 
 

@@ -142,9 +142,8 @@ class Table:
         """
         if not self.printed.beside:
             raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have")
-        for one in self.printed.beside:
-            if config["dataset.name"] in one.dataset and _has(config, one.when):
-                return one
+        if (one := self.stands_for(config)) is not None:
+            return one
         asked = " or ".join(
             " ".join([f"dataset.name={'|'.join(one.dataset)}", *(f"{key}={value}" for key, value in one.when.items())])
             for one in self.printed.beside
@@ -152,6 +151,11 @@ class Table:
         keys = dict.fromkeys(["dataset.name", *(key for one in self.printed.beside for key in one.when)])
         found = " ".join(f"{key}={config.get(key)}" for key in keys)
         raise ConfigError(f"--paper {self.id}: the table is of runs with {asked}, found {found}")
+
+    def stands_for(self, config: Mapping[str, Any]) -> Beside | None:
+        """Return the same as ``beside``, None if the table prints nothing that such a run has."""
+        found = (one for one in self.printed.beside if config["dataset.name"] in one.dataset and _has(config, one.when))
+        return next(found, None)
 
     def experiment(self, beside: Beside, standing: Standing | None = None) -> str:
         """Return the experiment that has what the paper ran for these columns, of a row that names its own for it.

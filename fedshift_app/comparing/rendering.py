@@ -42,19 +42,17 @@ def text(numbers: Numbers, width: int) -> str:
     told = [*(f"warning: {warning}" for warning in numbers.warnings), *(f"- {note}" for note in numbers.notes)]
     for line in told:
         out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return _harmless("\n".join(out))
+    return harmless("\n".join(out))
 
 
 def markdown(numbers: Numbers) -> str:
     """Return a table and its notes; the best of a column in bold."""
     head, lines = grid(numbers)
-    rows = [
-        [f"**{cell}**" if i in line.best else _escaped(cell) for i, cell in enumerate(line.cells)] for line in lines
-    ]
-    table = [_piped(head), _piped(["---", *("--:" for _ in head[1:])]), *map(_piped, rows)]
-    told = [f"- **Warning:** {_escaped(warning)}" for warning in numbers.warnings]
-    notes = [f"- {_escaped(note)}" for note in numbers.notes]
-    return _harmless("\n".join([f"**{_escaped(numbers.title)}**", "", *table, "", *told, *notes]))
+    rows = [[f"**{cell}**" if i in line.best else escaped(cell) for i, cell in enumerate(line.cells)] for line in lines]
+    table = [piped(head), piped(["---", *("--:" for _ in head[1:])]), *map(piped, rows)]
+    told = [f"- **Warning:** {escaped(warning)}" for warning in numbers.warnings]
+    notes = [f"- {escaped(note)}" for note in numbers.notes]
+    return harmless("\n".join([f"**{escaped(numbers.title)}**", "", *table, "", *told, *notes]))
 
 
 def table_csv(numbers: Numbers) -> str:
@@ -129,7 +127,7 @@ def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
         cells += [_cell(row, column, named) for column in numbers.columns]
         if compared:
             told = row.difference
-            p = "" if told is None or told.p is None else _p(told.p)
+            p = "" if told is None or told.p is None else p_value(told.p)
             cells += [_spread(told.difference, sign="+") if told else "", p]
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
         lines.append(Line(tuple(cells), best))
@@ -144,12 +142,12 @@ def _cell(row: Row, column: str, named: bool) -> str:
 def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[Line]:
     if row.paper is None:
         return []
-    printed = [_number(row.paper.values[column], row.paper.spreads[column]) for column in numbers.columns]
-    less = [_number(row.paper.difference[column], None, sign="+") for column in numbers.columns]
+    printed = [number(row.paper.values[column], row.paper.spreads[column]) for column in numbers.columns]
+    less = [number(row.paper.difference[column], None, sign="+") for column in numbers.columns]
     empty = [""] * extra
     label = row.paper.label + ("" if row.paper.certain else " (a reading)")
-    number = len(row.paper.altered)
-    differ = f", {number} {'value differs' if number == 1 else 'values differ'}" if number else ""
+    count = len(row.paper.altered)
+    differ = f", {count} {'value differs' if count == 1 else 'values differ'}" if count else ""
     return [
         Line((f"  paper: {label}", "", "", *printed, *empty), aside=True),
         Line((f"  less paper{differ}", "", "", *less, *empty), aside=True),
@@ -157,16 +155,18 @@ def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[Line]:
 
 
 def _spread(value: Spread | None, sign: str = "") -> str:
-    return "-" if value is None else _number(value.mean, value.std, sign, missing="missing")
+    return "-" if value is None else number(value.mean, value.std, sign, missing="missing")
 
 
-def _number(mean: float | None, std: float | None, sign: str = "", missing: str = "-") -> str:
+def number(mean: float | None, std: float | None, sign: str = "", missing: str = "-") -> str:
+    """Return a mean with its spread, to two digits; ``missing`` for None."""
     if mean is None:
         return missing
     return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
 
 
-def _p(value: float) -> str:
+def p_value(value: float) -> str:
+    """Return a p-value to three digits."""
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
@@ -175,16 +175,18 @@ def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) 
     return "  ".join([cells[first].ljust(widths[first]), *(cells[i].rjust(widths[i]) for i in others)]).rstrip()
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """Return lines for a terminal: what others wrote into a results file moves no cursor."""
     return cleaned(text, len(text))
 
 
-def _piped(cells: Sequence[str]) -> str:
+def piped(cells: Sequence[str]) -> str:
+    """Return a line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return text in which Markdown marks nothing."""
     for mark in "\\|*_<>":
         text = text.replace(mark, f"\\{mark}")
     return text

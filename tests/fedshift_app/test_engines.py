@@ -254,7 +254,16 @@ def test_the_bundle_holds_the_app_and_nothing_else() -> None:
     assert {Path(name).suffix for name in names} <= {".py", ".yaml", ".md", ".toml", ""}
     assert "conf/experiments/handwritten.yaml" in names
     assert not any(part.startswith("test") for name in names for part in Path(name).parts)
-    left_out = ("launch", "sweep", "tune", "comparing", "report", "costs", "out", "help")  # rooms that only the command needs
+    left_out = (
+        "launch",
+        "sweep",
+        "tune",
+        "comparing",
+        "report",
+        "costs",
+        "out",
+        "help",
+    )  # rooms that only the command needs
     for top in ("fedshift_app", "strategies", "clients", "datasets", "fedshift_wire"):
         for path in (ROOT / top).rglob("*.py"):  # Flower leaves out files called test_*
             place = path.relative_to(ROOT)

@@ -1,0 +1,294 @@
+"""``fedshift claims``: each gain over FedAvg that the papers print, beside ours, with a verdict by a rule.
+
+The rule (``RULE``) was written down before the runs that it judges (docs/compare.md, Claims).
+"""
+
+import json
+import statistics
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import catalog
+from fedshift_app.comparing import grouping, papers, rendering
+from fedshift_app.comparing import runs as reading
+from fedshift_app.comparing.altered import HELD_OUT
+from fedshift_app.comparing.runs import BASELINE
+from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, paired
+from fedshift_app.comparing.table import OVERALL, PaperRow, Row, named, numbers
+from fedshift_app.config import registry
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import user_path
+
+SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE = "seen", "not seen", "reversed", "not comparable"
+VERDICTS = (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE)
+LEVEL = 0.05  # of p
+LEAST_DOMAINS = 2
+#: What makes another task of it: the network, and how the test images are corrupted.
+ANOTHER_TASK = ("model.name", "shift.name", "shift.corruption", "shift.severity")
+#: Runs of one folder may differ in what of a table they leave out, and in the nodes that are then there.
+FREE = (HELD_OUT, "allocation.counts", reading.NODES)
+HEAD = ("table", "row", "gain there", "gain here", "n", "p", "verdict", "on", "differ", "runs")
+WIDTH = 100  # of the notes
+RULE = (
+    "gain: accuracy less FedAvg's in the same table, mean over the domains that table and runs have",
+    f"not comparable: fewer than {LEAST_FOR_TEST} seeds that the row and FedAvg share, fewer than {LEAST_DOMAINS} "
+    "common domains, another network or other corruptions than the paper's, an approximation, a label that is a "
+    "reading, or no gain printed",
+    f"seen: the sign that is printed, with p < {LEVEL} of a two-sided paired t-test over seeds; reversed: the other "
+    "sign with such a p; not seen: all else, which is no proof that it is not there: few seeds have little power",
+    "the size decides no verdict; p is not corrected for the number of rows",
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A printed gain over FedAvg and ours.
+
+    Attributes:
+        table: Id of the printed table.
+        row: Its label there.
+        own: Whether the paper proposes the method, which is no baseline then.
+        there: The printed gain in points.
+        here: Ours, seed by seed.
+        domains: Over which both are means.
+        whole: Whether these are all domains that the table prints.
+        runs: The folder of our runs, and our row.
+        differ: How many values of our runs are not the paper's.
+        verdict: One of ``VERDICTS``.
+        why: Of what is not comparable, the reason.
+    """
+
+    table: str
+    row: str
+    own: bool
+    there: float
+    here: Paired
+    domains: tuple[str, ...]
+    whole: bool
+    runs: str
+    differ: int
+    verdict: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All that were found, in the order of papers, tables and rows.
+
+    Attributes:
+        found: The claims.
+        score: Which numbers of our runs they are.
+        without: How many printed gains have no run here.
+    """
+
+    found: tuple[Claim, ...]
+    score: str
+    without: int
+
+    def text(self) -> str:
+        """Return aligned lines."""
+        rows = [HEAD, *map(_cells, self.found)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        notes = [line for note in self._notes() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
+        return rendering.harmless("\n".join([self._title(), "", *lines, "", *notes]))
+
+    def markdown(self) -> str:
+        """Return a table and its notes; rows of a paper's own method in bold."""
+        rows = []
+        for claim in self.found:
+            cells = [rendering.escaped(cell) for cell in _cells(claim)]
+            rows.append(rendering.piped([cells[0], f"**{cells[1]}**" if claim.own else cells[1], *cells[2:]]))
+        rule = rendering.piped(["---", "---", "--:", "--:", "--:", "--:", *("---" for _ in HEAD[6:])])
+        notes = [f"- {rendering.escaped(note)}" for note in self._notes()]
+        title = f"**{rendering.escaped(self._title())}**"
+        return rendering.harmless("\n".join([title, "", rendering.piped(HEAD), rule, *rows, "", *notes]))
+
+    def json(self) -> str:
+        """Return all claims, with numbers in full, and the rule."""
+        told = [_record(claim) for claim in self.found]
+        return json.dumps({"score": self.score, "claims": told, "without_runs": self.without, "rule": RULE}, indent=2)
+
+    def _title(self) -> str:
+        return f"gains over FedAvg that the papers print, there and here ({reading.score(self.score)[1]})"
+
+    def _notes(self) -> list[str]:
+        notes = []
+        for who, own in (("the papers' own methods", True), ("baselines", False)):
+            counted = Counter(claim.verdict for claim in self.found if claim.own is own)
+            if counted:
+                told = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
+                notes.append(f"{who}{' (bold)' if own else ''}: {told}")
+        notes.append(f"printed gains without a run here: {self.without}")
+        notes += RULE
+        notes.append(
+            "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's"
+        )
+        return notes
+
+
+def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
+    """Hold the kept runs against each printed gain over FedAvg.
+
+    Args:
+        folders: Each holds runs to compare (``comparing.runs.read``), or folders that do.
+        score: Which numbers, see ``comparing.runs.SCORES``; accuracies by domain.
+
+    Raises:
+        ConfigError: If a folder holds no finished run, or the score is no accuracy.
+    """
+    if score in reading.MEASURES or score in reading.LOWEST_IS_BEST or score in reading.FIGURES:
+        raise ConfigError(
+            f"--score {score}: the papers' gains are in accuracy; take last5, final, bn=WAY or validation"
+        )
+    reading.score(score)
+    found: list[Claim] = []
+    tables = papers.all_tables()
+    for folder in _folders(folders):
+        try:
+            found += _in_folder(folder, tables, score)
+        except ConfigError as error:
+            raise ConfigError(f"{folder}: {error}") from None
+    order = {table.id: i for i, table in enumerate(tables)}
+    labels = {(table.id, row.method): i for table in tables for i, row in enumerate(table.printed.rows)}
+    found.sort(key=lambda claim: (order[claim.table], claim.runs, labels[claim.table, claim.row]))
+    here = {(claim.table, claim.row) for claim in found}
+    printed = {(table.id, label) for table in tables for label in _gains(table)}
+    return Claims(tuple(found), score, len(printed - here))
+
+
+def _folders(given: Sequence[Path]) -> list[Path]:
+    """Return the folders that hold runs: those that were given, or what is in them."""
+    folders = []
+    for path in map(user_path, given):
+        if not path.is_dir():
+            raise ConfigError(f"there is no folder {path}")
+        inner = [one for one in sorted(path.iterdir()) if one.is_dir() and any(one.glob("*.json"))]
+        folders += inner if inner and not any(path.glob("*.json")) else [path]
+    return folders
+
+
+def _gains(table: papers.Table) -> list[str]:
+    """Return the labels of printed rows with a gain over a printed row of FedAvg, in accuracies by domain."""
+    readings = [(row, table.readings(row)) for row in table.printed.rows]
+    plain = [{"method.name": BASELINE}]
+    if not any(list(one) == plain for _, one in readings) or not any(map(_domains, table.printed.beside)):
+        return []
+    return [row.method for row, one in readings if list(one) != plain]
+
+
+def _domains(beside: papers.Beside) -> list[str]:
+    """Return those of our columns that are domains."""
+    known = {domain for name in beside.dataset for domain in catalog.get(name).domains}
+    return [column for column in beside.columns.values() if column in known]
+
+
+def _in_folder(folder: Path, tables: Sequence[papers.Table], score: str) -> Iterator[Claim]:
+    runs, _ = reading.read([folder])
+    config = runs[0].config
+    one_table = all(key.startswith(FREE) for key in grouping.differing(runs))
+    for table in tables:
+        beside = table.stands_for(config)
+        has = {domain for run in runs for domain in run.results.domains}
+        if beside is None or beside.unseen != bool(config[HELD_OUT]) or not has & {*_domains(beside)}:
+            continue
+        rows = numbers([folder], paper=table.id, score=score, allow_different=True).rows
+        base = {row.group: row for row in rows if row.is_baseline and row.paper is not None}
+        best: dict[str, Claim] = {}
+        members: dict[str, list[tuple[Row, Row]]] = {}
+        for row in rows:
+            if not row.is_baseline and row.group in base:
+                members.setdefault(row.label if one_table else named(row), []).append((row, base[row.group]))
+        for label, pairs in members.items():
+            claim = _claim(table, beside, pairs, f"{folder.name}: {label}")
+            if claim is not None and (claim.row not in best or claim.differ < best[claim.row].differ):
+                best[claim.row] = claim
+        yield from best.values()
+
+
+def _claim(
+    table: papers.Table, beside: papers.Beside, pairs: Sequence[tuple[Row, Row]], ours_told: str
+) -> Claim | None:
+    """Return what a row of ours and FedAvg's come to beside the printed ones; several where each held out a domain."""
+    there: dict[str, float] = {}
+    ours: dict[int, list[float | None]] = {}
+    base: dict[int, list[float | None]] = {}
+    printed: PaperRow | None = None
+    for row, plain in pairs:
+        if row.paper is None or plain.paper is None:
+            continue
+        printed = row.paper
+        columns = [column for column in printed.values if column not in OVERALL]
+        for column in columns:
+            value, of_plain = printed.values[column], plain.paper.values[column]
+            if value is None or of_plain is None:
+                continue
+            there[column] = value - of_plain
+            for seed in row.by_seed.keys() & plain.by_seed.keys():
+                ours.setdefault(seed, []).append(row.by_seed[seed].get(column))
+                base.setdefault(seed, []).append(plain.by_seed[seed].get(column))
+    if printed is None or not there:
+        return None
+    here = paired(_means(ours, len(there)), _means(base, len(there)))
+    gain = statistics.fmean(there.values())
+    row = pairs[0][0]
+    verdict, why = _verdict(gain, here, row, printed, len(there))
+    domains = tuple(domain for domain in _domains(beside) if domain in there)
+    return Claim(
+        table.id, printed.label, row.method == table.paper.key, gain, here, domains,
+        set(domains) == {*_domains(beside)}, ours_told, len(printed.altered), verdict, why,
+    )  # fmt: skip
+
+
+def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[int, float | None]:
+    """Return by seed the mean over the domains; None where one is unknown."""
+    return {
+        seed: statistics.fmean(known) if len(known := [v for v in each if v is not None]) == domains else None
+        for seed, each in values.items()
+    }
+
+
+def _verdict(gain: float, here: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
+    """Apply ``RULE``."""
+    other = [one.told for one in printed.altered if one.key in ANOTHER_TASK]
+    seeds = len(here.seeds)
+    reasons = (
+        (seeds < LEAST_FOR_TEST, f"{seeds} {'seed' if seeds == 1 else 'seeds'}"),
+        (domains < LEAST_DOMAINS, f"{domains} common domain"),
+        (bool(other), ", ".join(other)),
+        (bool(registry.approximation_told(row.method)), "an approximation"),
+        (not printed.certain, "the label is a reading"),
+        (gain == 0, "no gain printed"),
+    )
+    if why := next((told for holds, told in reasons if holds), ""):
+        return NOT_COMPARABLE, why
+    mean = here.difference.mean or 0.0
+    if mean == 0 or (here.p is not None and here.p >= LEVEL):  # p is None where all seeds differ by the same
+        return NOT_SEEN, ""
+    return (SEEN if (mean > 0) == (gain > 0) else REVERSED), ""
+
+
+def _cells(claim: Claim) -> tuple[str, ...]:
+    here = claim.here
+    ours = "-" if here.difference.mean is None else rendering.number(here.difference.mean, here.difference.std, "+")
+    verdict = f"{claim.verdict}: {claim.why}" if claim.why else claim.verdict
+    return (
+        claim.table, claim.row, f"{claim.there:+.2f}", ours, str(len(here.seeds)),
+        "" if here.p is None else rendering.p_value(here.p), verdict,
+        f"{', '.join(claim.domains)}{'' if claim.whole else ' *'}", str(claim.differ), claim.runs,
+    )  # fmt: skip
+
+
+def _record(claim: Claim) -> dict[str, Any]:
+    here = claim.here
+    return {
+        "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.there,
+        "here": here.difference.mean, "here_std": here.difference.std, "seeds": here.seeds, "p": here.p,
+        "interval": here.interval, "domains": claim.domains, "all_printed_domains": claim.whole, "runs": claim.runs,
+        "values_not_the_papers": claim.differ, "verdict": claim.verdict, "why": claim.why,
+    }  # fmt: skip
