@@ -296,6 +296,10 @@ def compare(
     allow_different: Annotated[
         bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
     ] = False,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="What `fedshift costs ... --json` printed: figures of accuracy against costs.", parser=path),
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     csv: Annotated[Path | None, typer.Option(help="A CSV file to write.", parser=path)] = None,
@@ -310,7 +314,7 @@ def compare(
 
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
-    found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different)
+    found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different, costs=costs)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
     for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
         if file is not None:

@@ -48,8 +48,9 @@ class Comparison:
 
 
 def compare(
-    runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False
-) -> Comparison:
+    runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False,
+    costs: Path | None = None,
+) -> Comparison:  # fmt: skip
     """Compare finished runs.
 
     Args:
@@ -57,9 +58,10 @@ def compare(
         paper: Id of a printed table, such as ``f2dc.table1b``, whose rows stand beside ours.
         score: Which numbers, see ``comparing.runs.SCORES``.
         allow_different: Put runs of different settings into groups of their own.
+        costs: A file of ``fedshift costs ... --json``: what each method costs, for figures and notes.
 
     Raises:
         ConfigError: If there is no finished run, a file is not what it should be, runs differ in more than method and
-            seed, a seed comes twice with different numbers, or the table is of other runs.
+            seed, a seed comes twice with different numbers, or the table or the costs are of other runs.
     """
-    return Comparison(table.numbers(runs, paper=paper, score=score, allow_different=allow_different))
+    return Comparison(table.numbers(runs, paper=paper, score=score, allow_different=allow_different, costs=costs))

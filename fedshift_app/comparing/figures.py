@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 
+from fedshift_app.comparing import paying
 from fedshift_app.comparing.runs import BASELINE, MEASURES, curve
 from fedshift_app.comparing.table import STD, Numbers, Row, named
 from fedshift_app.report.drawing import (
@@ -28,6 +29,7 @@ MOST_POINTS = 150  # of a curve: more would be nearer to each other than pixels
 LABEL = 28  # characters of a row's name beside a figure
 TOLD = 12  # rows whose numbers a figure tells those who do not see it
 BELOW = 0.28  # of a row: as far below the mean its seeds are drawn
+LOG_FROM = 20  # so many times the cheapest, and an axis of costs is logarithmic
 PANELS = 3  # in a line, of curves that would hide each other in one
 OURS, PAPERS = domain_colour(0), domain_colour(1)
 #: Scores that are the accuracies of rounds, whose curves they belong to.
@@ -54,11 +56,13 @@ class Drawn:
         overall: The difference to the baseline, and the curves.
         columns: One of each column of the table.
         lacking: Why some are not there.
+        prices: The headline against each cost.
     """
 
     overall: list[Drawing] = field(default_factory=list)
     columns: list[Drawing] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
+    prices: list[Drawing] = field(default_factory=list)
 
 
 def draw(numbers: Numbers) -> Drawn:
@@ -74,8 +78,9 @@ def draw(numbers: Numbers) -> Drawn:
         curves = _curves(numbers)
         if not curves and numbers.score in BY_ROUND:
             notes.append("No curves over the rounds: the files of these runs tell of none.")
+        notes += _lacking_costs(numbers)
         dots = [_dots(numbers, column, place) for place, column in enumerate(columns[:MOST_PANELS])]
-        return Drawn([*_differences(numbers), *curves], dots, notes)
+        return Drawn([*_differences(numbers), *curves], dots, notes, _prices(numbers))
 
 
 def _differences(numbers: Numbers) -> list[Drawing]:
@@ -112,6 +117,46 @@ def _differences(numbers: Numbers) -> list[Drawing]:
         "all differences equal."
     )
     return [finish(figure, "differences", title, caption)]
+
+
+def _lacking_costs(numbers: Numbers) -> list[str]:
+    if numbers.costs is None or paying.paid(numbers.rows, numbers.costs, numbers.headline):
+        return []
+    return ["No figure of costs: none of these methods is in the file."]
+
+
+def _prices(numbers: Numbers) -> list[Drawing]:
+    """Draw the headline against each cost: who is on the Pareto front, by name, and who is not."""
+    if numbers.costs is None:
+        return []
+    drawn = []
+    for place, (what, points) in enumerate(paying.paid(numbers.rows, numbers.costs, numbers.headline).items()):
+        figure, (axes,) = canvas(3.6)
+        xs, ys, rows = [one[0] for one in points], [one[1] for one in points], [one[2] for one in points]
+        on = paying.front(list(zip(xs, ys, strict=True)))
+        axes.step([xs[i] for i in on], [ys[i] for i in on], where="post", color=OURS, linewidth=1)
+        for i, row in enumerate(rows):
+            named = i in on or row.is_baseline
+            axes.plot(xs[i], ys[i], "o" if i in on else "x", color=OURS if i in on else TEXT if named else GRID)
+            if named:
+                axes.annotate(
+                    shortened(_label(row), LABEL), (xs[i], ys[i]), textcoords="offset points",
+                    xytext=(5, 5 if i in on else -11), fontsize=9,
+                )  # fmt: skip
+        if min(xs) > 0 and max(xs) / min(xs) > LOG_FROM:
+            axes.set_xscale("log")
+        axes.margins(x=0.18, y=0.12)
+        axes.set_xlabel(what)
+        axes.set_ylabel(f"{numbers.headline} (%)")
+        axes.grid()
+        told = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
+        title = f"{numbers.headline} against {what}; on the front: {_few(told)}."
+        caption = (
+            f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row has more "
+            "for as little or less. Crosses: the others."
+        )
+        drawn.append(finish(figure, f"prices{place}", title, caption))
+    return drawn
 
 
 def _dots(numbers: Numbers, column: str, place: int) -> Drawing:

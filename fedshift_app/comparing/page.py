@@ -128,7 +128,8 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
     # Difference and curves are large; those of columns have one size, to be looked at beside each other.
     large = drawn.overall if len(drawn.overall) > 1 else []
     small = drawn.columns if large else drawn.overall + drawn.columns
-    groups = [group for group in ([(one, "half") for one in large], [(one, "third") for one in small]) if group]
+    thirds = [[(one, "third") for one in some] for some in (small, drawn.prices)]
+    groups = [group for group in ([(one, "half") for one in large], *thirds) if group]
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
     linked = sum(bool(run["href"]) for run in runs)
     reports = (

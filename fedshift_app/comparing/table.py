@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.comparing import grouping, papers
+from fedshift_app.comparing import grouping, papers, paying
 from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.altered import Altered, altered, listed
 from fedshift_app.comparing.papers import PLAIN
@@ -111,6 +111,7 @@ class Numbers:
         warnings: What should be looked into.
         paper: The id of the paper's table, empty without one.
         score: Which numbers they are, see ``comparing.runs.SCORES``.
+        costs: What the methods cost, where that was given.
     """
 
     title: str
@@ -121,9 +122,12 @@ class Numbers:
     warnings: tuple[str, ...]
     paper: str = ""
     score: str = "last5"
+    costs: paying.Costs | None = None
 
 
-def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: bool) -> Numbers:
+def numbers(
+    paths: Sequence[Path], *, paper: str, score: str, allow_different: bool, costs: Path | None = None
+) -> Numbers:
     """Read and compare runs, see ``fedshift_app.comparing.compare``."""
     table = papers.get(paper) if paper else None
     take, called = reading.score(score)
@@ -175,9 +179,16 @@ def numbers(paths: Sequence[Path], *, paper: str, score: str, allow_different: b
         notes.append(f"left out, not finished: {', '.join(unfinished)}")
     if table is not None:
         notes += _paper_notes(rows, table)
+    paid = (
+        None
+        if costs is None
+        else paying.read(costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
+    )
+    if paid is not None:
+        notes += paying.notes(rows, paid, headline)
     return Numbers(
         title, columns, headline, tuple(rows), tuple(notes), tuple(grouping.warnings(runs, labels)),
-        table.id if table else "", score,
+        table.id if table else "", score, paid,
     )  # fmt: skip
 
 

@@ -1,0 +1,132 @@
+"""Accuracy against what it costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, Field, ValidationError
+
+from fedshift_wire.bounds import as_found, shown
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.spelling import meant
+
+if TYPE_CHECKING:
+    from fedshift_app.comparing.table import Row
+
+MOST_COSTS = 10_000  # of a file
+MEGA, GIGA = 1e6, 1e9
+#: What is paid, and how it is called on an axis.
+BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
+
+
+class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A row of ``fedshift costs --json``: of a method with several kinds of rounds one for each."""
+
+    label: str
+    bytes_up: int = Field(ge=0)
+    bytes_down: int = Field(ge=0)
+    step_flops: float = Field(ge=0)
+    seconds: float = Field(ge=0)
+
+
+class _File(BaseModel, frozen=True, extra="ignore"):
+    experiment: str
+    nodes: int
+    machine: str
+    costs: tuple[_Measured, ...] = Field(min_length=1, max_length=MOST_COSTS)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What each method costs.
+
+    Attributes:
+        of: By label as ``fedshift costs`` has it: MB of all messages of a round, both ways; seconds of a local round;
+            GFLOPs of a step. Of a method with several kinds of rounds the dearest.
+        told: Where and on what they were measured.
+    """
+
+    of: Mapping[str, Mapping[str, float]]
+    told: str
+
+    def row(self, row: "Row") -> Mapping[str, float] | None:
+        """Return the costs of a row: those of its label, or of its method alone."""
+        return self.of.get(row.label, self.of.get(row.method))
+
+
+def read(file: Path, experiments: Sequence[str]) -> Costs:
+    """Read what ``fedshift costs ... --json`` printed.
+
+    Args:
+        file: The file.
+        experiments: Those of the runs.
+
+    Raises:
+        ConfigError: If it is no such file, or of an experiment that no run is of.
+    """
+    try:
+        told = _File.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--costs {shown(file)}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise ConfigError(
+            f"--costs {shown(file)}: {where}: {first['msg']}; it takes what `fedshift costs ... --json` prints"
+        ) from None
+    if told.experiment not in experiments:
+        raise ConfigError(
+            f"--costs {shown(file)}: measured in {as_found(told.experiment)}; the runs are of "
+            f"{', '.join(experiments)}{meant(told.experiment, experiments)}"
+        )
+    found: dict[str, dict[str, float]] = {}
+    for one in told.costs:
+        paid = {
+            BYTES: (one.bytes_up + one.bytes_down) / MEGA, SECONDS: one.seconds, FLOPS: one.step_flops / GIGA,
+        }  # fmt: skip
+        before = found.setdefault(one.label, paid)
+        found[one.label] = {what: max(value, before[what]) for what, value in paid.items()}
+    return Costs(found, f"measured in {told.experiment}, {told.nodes} nodes, on {told.machine}")
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return which points are on the Pareto front, the cheapest first.
+
+    Args:
+        points: Cost and score. One is on the front if none that costs as little or less scores more, or as much for
+            less; of equal points the first.
+    """
+    on: list[int] = []
+    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i)):
+        if not on or points[i][1] > points[on[-1]][1]:
+            on.append(i)
+    return on
+
+
+def paid(rows: "Sequence[Row]", costs: Costs, headline: str) -> dict[str, list[tuple[float, float, "Row"]]]:
+    """Return by cost the rows whose cost and score are known: what is paid, and the mean of ``headline``."""
+    found: dict[str, list[tuple[float, float, Row]]] = {}
+    for row in rows:
+        of, value = costs.row(row), row.values.get(headline)
+        if of is not None and value is not None and value.mean is not None:
+            for what, price in of.items():
+                found.setdefault(what, []).append((price, value.mean, row))
+    return found
+
+
+def notes(rows: "Sequence[Row]", costs: Costs, headline: str) -> list[str]:
+    """Return who is on the front of each cost, and what is not known."""
+    told = []
+    for what, points in paid(rows, costs, headline).items():
+        names = [
+            f"{points[i][2].label} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in front([p[:2] for p in points])
+        ]
+        told.append(f"no other row has more {headline} for as little or less, {what}: {', '.join(names)}")
+    lacking = [row.label for row in rows if costs.row(row) is None]
+    if lacking:
+        told.append(f"no costs of {', '.join(lacking)}")
+    return [
+        *told,
+        f"costs: {costs.told}; MB a round: of all messages, both ways; of several kinds of rounds the dearest",
+    ]

@@ -1,0 +1,96 @@
+"""``fedshift compare --costs``: accuracy against what it costs."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT
+
+from fedshift_app.comparing import compare
+from fedshift_app.comparing.paying import BYTES, FLOPS, SECONDS, front, paid
+from fedshift_wire.errors import ConfigError
+
+RUNS = ROOT / "docs" / "results" / "digits-heterogeneous"  # fedseproto, fedproto, local; three seeds
+
+
+def cost(label: str, megabytes: float, seconds: float, gflops: float, **more: Any) -> dict[str, Any]:
+    up = int(megabytes * 0.25e6)
+    return {
+        "label": label, "bytes_up": up, "bytes_down": int(megabytes * 1e6) - up, "seconds": seconds,
+        "step_flops": gflops * 1e9, **more,
+    }  # fmt: skip
+
+
+def written(folder: Path, *costs: dict[str, Any], experiment: str = "digits-small-heterogeneous") -> Path:
+    file = folder / "costs.json"
+    file.write_text(json.dumps({"experiment": experiment, "nodes": 6, "machine": "a machine", "costs": costs}))
+    return file
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
+def test_the_front_is_what_nobody_beats(points: list[tuple[float, float]]) -> None:
+    def beaten(i: int) -> bool:
+        (cost, score), others = points[i], [p for k, p in enumerate(points) if k != i]
+        return any(c <= cost and s >= score and (c, s) != (cost, score) for c, s in others)
+
+    on = front(points)
+    assert {points[i] for i in on} == {points[i] for i in range(len(points)) if not beaten(i)}
+    assert len({points[i] for i in on}) == len(on)
+    assert all(points[a][0] < points[b][0] and points[a][1] < points[b][1] for a, b in itertools.pairwise(on))
+
+
+def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, cost("local", 0, 2.0, 1.0), cost("fedproto", 0.5, 2.5, 1.5), cost("fedseproto", 0.25, 1.0, 1.25),
+        cost("fedseproto", 0.75, 1.0, 1.0, kind="phase=2"),
+    )  # fmt: skip
+    found = compare([RUNS], costs=file)
+    # AVG: local 87.87, fedseproto 89.83, fedproto 90.18
+    points = paid(found.numbers.rows, found.numbers.costs, "AVG")  # type: ignore[arg-type]
+    assert {row.label: price for price, _, row in points[BYTES]} == {"local": 0, "fedproto": 0.5, "fedseproto": 0.75}
+    told = {what: line for what in (BYTES, SECONDS, FLOPS) for line in found.numbers.notes if f", {what}: " in line}
+    assert told[BYTES].endswith("local (0, 87.9), fedproto (0.5, 90.2)")  # the dearer kind of fedseproto's rounds
+    assert told[SECONDS].endswith("fedseproto (1, 89.8), fedproto (2.5, 90.2)")
+    assert told[FLOPS].endswith("local (1, 87.9), fedseproto (1.25, 89.8), fedproto (1.5, 90.2)")
+    page = found.html()
+    for what, name in (
+        (BYTES, "local 87.87 at 0"),
+        (SECONDS, "fedseproto 89.83 at 1"),
+        (FLOPS, "fedproto 90.18 at 1.5"),
+    ):
+        (label,) = [line for line in page.split('aria-label="')[1:] if line.startswith(f"AVG against {what}")]
+        assert name in label
+    assert "against MB" not in compare([RUNS]).html()
+
+
+def test_what_is_not_in_the_file_is_told(tmp_path: Path) -> None:
+    found = compare([RUNS], costs=written(tmp_path, cost("local", 0, 2.0, 1.0)))
+    assert "no costs of fedseproto, fedproto" in found.numbers.notes
+    found = compare([RUNS], costs=written(tmp_path, cost("fedavg", 0, 2.0, 1.0)))
+    assert "No figure of costs" in found.html()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "Invalid JSON.*it takes what `fedshift costs ... --json` prints"),
+        ("{}", "experiment: Field required"),
+        ('{"experiment": "digits-small", "nodes": 1, "machine": "", "costs": []}', "costs: .*at least 1"),
+        (None, "No such file"),
+    ],
+)
+def test_no_such_file(content: str | None, words: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "costs.json").write_text(content)
+    with pytest.raises(ConfigError, match=f"^--costs .*costs.json.*: {words}"):
+        compare([RUNS], costs=tmp_path / "costs.json")
+
+
+def test_costs_of_another_experiment_are_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, cost("local", 0, 1, 1), experiment="digits-small")
+    with pytest.raises(ConfigError, match="measured in 'digits-small'; the runs are of digits-small-heterogeneous"):
+        compare([RUNS], costs=file)
