@@ -51,8 +51,8 @@ class Costs:
     told: str
 
     def row(self, row: "Row") -> Mapping[str, float] | None:
-        """Return the costs of a row: those of its label, or of its method alone."""
-        return self.of.get(row.label, self.of.get(row.method))
+        """Return the costs of a row; parameters in its label may change them, so its method alone has none."""
+        return self.of.get(row.label)
 
 
 def read(file: Path, experiments: Sequence[str]) -> Costs:

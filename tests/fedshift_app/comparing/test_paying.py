@@ -94,3 +94,16 @@ def test_costs_of_another_experiment_are_refused(tmp_path: Path) -> None:
     file = written(tmp_path, cost("local", 0, 1, 1), experiment="digits-small")
     with pytest.raises(ConfigError, match="measured in 'digits-small'; the runs are of digits-small-heterogeneous"):
         compare([RUNS], costs=file)
+
+
+def test_a_row_with_parameters_has_not_the_costs_of_its_method(tmp_path: Path) -> None:
+    """FedProto with shared weights sends a hundred times as much."""
+    runs = ROOT / "docs" / "results" / "digits-cnn"
+    told = {"experiment": "digits-small-cnn"}
+    found = compare([runs], costs=written(tmp_path, cost("fedproto", 1, 1, 1), cost("fedavg", 1, 1, 1), **told))
+    assert found.numbers.costs is not None
+    rows = {row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]}
+    assert rows == {"fedavg"}
+    both = "fedproto share_weights=true"
+    found = compare([runs], costs=written(tmp_path, cost(both, 1, 1, 1), **told))
+    assert [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]] == [both]  # type: ignore[arg-type]
