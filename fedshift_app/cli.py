@@ -28,7 +28,7 @@ from fedshift_app.run import exit_codes
 from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
 from fedshift_wire.bounds import as_found, plain, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.paths import user_path
+from fedshift_wire.paths import typed_path
 
 #: Signals that end the command in order, and its exit code then.
 STOPPING = {
@@ -36,12 +36,6 @@ STOPPING = {
 }  # fmt: skip
 
 _WHOLE = 4096  # characters of the place of what a command wrote: it is not cut
-
-
-def path(given: str | Path) -> Path:
-    """Check a path that any command is given (``user_path``); return it as it was typed, but for the home of ``~``."""
-    user_path(given)
-    return Path(given).expanduser()
 
 
 app = typer.Typer(
@@ -69,7 +63,7 @@ def whole(
 credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
 app.add_typer(credentials_app, name="credentials")
 app.add_typer(help_commands.app)  # methods, datasets, models, experiments, ...
-app.add_typer(comparing_commands.app)  # claims
+app.add_typer(comparing_commands.app)  # compare, claims
 app.add_typer(out_commands.app)  # save, save-node, predict
 
 
@@ -155,7 +149,7 @@ def sweep(
     paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
     listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
     slurm: Annotated[
-        Path | None, typer.Option(help="With --list: write them as the array of one Slurm job.", parser=path)
+        Path | None, typer.Option(help="With --list: write them as the array of one Slurm job.", parser=typed_path)
     ] = None,
     into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
 ) -> None:
@@ -244,7 +238,7 @@ def app_dir() -> None:
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=path)],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=typed_path)],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all] [node=K]")] = None,
 ) -> None:
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
@@ -279,53 +273,6 @@ def report_after_run(folder: Path) -> None:
         why = "stopped" if isinstance(error, SystemExit) else str(error)
         again = f"fedshift report {shown(shlex.quote(str(folder)), _WHOLE)}"
         typer.echo(f"report: none ({why}); to try again: {again}", err=True)
-
-
-@app.command()
-def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.", parser=path)
-    ],
-    paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
-    score: Annotated[
-        str,
-        typer.Option(
-            help="last5, final, best, validation, balanced_accuracy, macro_f1, auc, ece, bn, bn=WAY or clients."
-        ),
-    ] = "last5",
-    allow_different: Annotated[
-        bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
-    ] = False,
-    costs: Annotated[
-        Path | None,
-        typer.Option(help="What `fedshift costs ... --json` printed: figures of accuracy against costs.", parser=path),
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.", parser=path)] = None,
-    html: Annotated[Path | None, typer.Option(help="A page to write.", parser=path)] = None,
-    keep: Annotated[
-        Path | None,
-        typer.Option(help="A folder for one small JSON file per run, which `compare` reads as well.", parser=path),
-    ] = None,
-) -> None:
-    """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
-    from fedshift_app import comparing
-
-    if markdown and as_json:
-        raise ConfigError("give --markdown or --json, not both")
-    found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different, costs=costs)
-    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
-        if file is not None:
-            try:
-                file.write_text(content(file), encoding="utf-8")
-            except OSError as error:
-                raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
-            typer.echo(f"wrote {shown(file.resolve(), _WHOLE)}", err=markdown or as_json)
-    if keep is not None:
-        files = comparing.keep(runs, keep)
-        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), _WHOLE)}", err=markdown or as_json)
 
 
 @app.command()
@@ -393,8 +340,10 @@ def prepare(
 @app.command()
 def preview(
     dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.", autocompletion=completing.data_sets)],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.", parser=path)] = Path("sheet.png"),
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.", parser=path)] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.", parser=typed_path)] = Path(
+        "sheet.png"
+    ),
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.", parser=typed_path)] = None,
     domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
@@ -421,7 +370,7 @@ def export(
         str, typer.Argument(help="See `fedshift experiments`.", autocompletion=completing.experiments)
     ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.", parser=path)] = Path("nodes"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.", parser=typed_path)] = Path("nodes"),
 ) -> None:
     """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
     from fedshift_app.launch import exporting
@@ -459,7 +408,7 @@ def superlink(
     context: typer.Context,
     folder: Annotated[
         Path | None,
-        typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.", parser=path),
+        typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.", parser=typed_path),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
@@ -500,7 +449,9 @@ def supernode(
 
 
 @credentials_app.command("authority")
-def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=path)]) -> None:
+def credentials_authority(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=typed_path)],
+) -> None:
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
     from fedshift_app.launch import credentials
 
@@ -509,7 +460,7 @@ def credentials_authority(folder: Annotated[Path, typer.Argument(help="Folder to
 
 @credentials_app.command("server")
 def credentials_server(
-    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.", parser=path)],
+    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.", parser=typed_path)],
     host: Annotated[
         list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
     ] = None,
@@ -523,7 +474,7 @@ def credentials_server(
 
 @credentials_app.command("node")
 def credentials_node(
-    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=path)],
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=typed_path)],
     name: Annotated[str, typer.Argument(help="The node's name.")],
 ) -> None:
     """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""

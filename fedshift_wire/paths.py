@@ -57,3 +57,13 @@ def user_path(given: str | os.PathLike[str], key: str = "", start: Path | None =
     except RuntimeError as error:  # of expanduser and resolve
         raise ConfigError(f"{told}{as_found(text)} can be no path: {error}") from None
     return path
+
+
+def typed_path(given: str | os.PathLike[str]) -> Path:
+    """Return a path as it was typed, but for the home of ``~``, once it was checked: results speak of it so.
+
+    Raises:
+        ConfigError: As ``user_path``.
+    """
+    user_path(given)
+    return Path(given).expanduser()

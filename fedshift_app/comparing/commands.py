@@ -1,19 +1,75 @@
-"""``fedshift claims``."""
+"""``fedshift compare`` and ``claims``."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import typed_path
 
 app = typer.Typer()
+
+_WHOLE = 4096  # characters of the place of what a command wrote: it is not cut
+
+
+@app.command("compare")
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.", parser=typed_path)
+    ],
+    paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
+    score: Annotated[
+        str,
+        typer.Option(
+            help="last5, final, best, validation, balanced_accuracy, macro_f1, auc, ece, bn, bn=WAY or clients."
+        ),
+    ] = "last5",
+    allow_different: Annotated[
+        bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
+    ] = False,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `fedshift costs ... --json` printed: figures of accuracy against costs.", parser=typed_path
+        ),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.", parser=typed_path)] = None,
+    html: Annotated[Path | None, typer.Option(help="A page to write.", parser=typed_path)] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for one small JSON file per run, which `compare` reads as well.", parser=typed_path
+        ),
+    ] = None,
+) -> None:
+    """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
+    from fedshift_app import comparing
+
+    if markdown and as_json:
+        raise ConfigError("give --markdown or --json, not both")
+    found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different, costs=costs)
+    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
+    for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
+        if file is not None:
+            try:
+                file.write_text(content(file), encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
+            typer.echo(f"wrote {shown(file.resolve(), _WHOLE)}", err=markdown or as_json)
+    if keep is not None:
+        files = comparing.keep(runs, keep)
+        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), _WHOLE)}", err=markdown or as_json)
 
 
 @app.command("claims")
 def claims(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of runs that compare, or folders that hold such folders.")
+        list[Path],
+        typer.Argument(help="Folders of runs that compare, or folders that hold such folders.", parser=typed_path),
     ],
     score: Annotated[
         str, typer.Option(help="Which accuracies: last5, final, bn=WAY, ...; as `compare` has it.")

@@ -10,7 +10,7 @@ from fedshift_app.out.forms import FORMS, Form
 from fedshift_app.run import exit_codes
 from fedshift_wire.bounds import MOST_BATCH, MOST_ROUNDS, as_found, shown
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
+from fedshift_wire.paths import typed_path, user_path
 
 app = typer.Typer()
 
@@ -101,7 +101,7 @@ def predict(
     Exits with 1 if an image cannot be read; the others are predicted. TorchScript and exported models are programs:
     use those of people you trust.
     """
-    folder, given = user_path(model), [_named(file) for file in files]
+    folder, given = user_path(model), [typed_path(file) for file in files]
     table = user_path(csv, "--csv") if csv else None
     from fedshift_app.out import predicting
     from fedshift_app.run import console
@@ -132,12 +132,6 @@ def _form(given: str) -> Form:
         if given == form:
             return form
     raise ConfigError(f"--format: {as_found(given)} is unknown; there are {', '.join(FORMS)}")
-
-
-def _named(given: str) -> Path:
-    """Return a path as it was typed, once it was checked: results speak of it so."""
-    user_path(given)
-    return Path(given).expanduser()
 
 
 def _tell(folder: Path, file: str, digest: str) -> None:
