@@ -129,6 +129,11 @@ def test_help_names_the_commands(fedshift: Command) -> None:
         assert command in ended.out
 
 
+def test_help_of_a_command_says_what_its_arguments_are(fedshift: Command) -> None:
+    """Not with a click that Typer does not know yet, see pyproject.toml."""
+    assert "Run folders, or folders that hold some." in fedshift("compare", "--help").out
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------
 
 
