@@ -1,12 +1,15 @@
-"""``fedshift compare``: methods x domains over seeds, beside a paper's printed rows (docs/compare.md)."""
+"""``fedshift compare``: methods x domains over seeds, beside a paper's printed rows (docs/compare.md).
+
+What reads runs brings torch with it: only where there is something to compare, as the command should start at once.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedshift_app.comparing import rendering, table
-from fedshift_app.comparing.kept import keep
-from fedshift_app.comparing.table import Numbers
+if TYPE_CHECKING:
+    from fedshift_app.comparing.table import Numbers
 
 __all__ = ["Comparison", "compare", "keep"]
 
@@ -18,18 +21,24 @@ WIDTH = 100
 class Comparison:
     """Runs side by side."""
 
-    numbers: Numbers
+    numbers: "Numbers"
 
     def text(self, width: int = WIDTH) -> str:
         """Return aligned lines of at most ``width`` characters, as long as one column fits."""
+        from fedshift_app.comparing import rendering
+
         return rendering.text(self.numbers, width)
 
     def markdown(self) -> str:
         """Return a Markdown table with its notes."""
+        from fedshift_app.comparing import rendering
+
         return rendering.markdown(self.numbers)
 
     def csv(self) -> str:
         """Return one line per row of the table, numbers in full."""
+        from fedshift_app.comparing import rendering
+
         return rendering.table_csv(self.numbers)
 
     def html(self, where: Path | None = None) -> str:
@@ -44,6 +53,8 @@ class Comparison:
 
     def json(self) -> str:
         """Return all numbers, with those of each seed."""
+        from fedshift_app.comparing import rendering
+
         return rendering.table_json(self.numbers)
 
 
@@ -64,4 +75,13 @@ def compare(
         ConfigError: If there is no finished run, a file is not what it should be, runs differ in more than method and
             seed, a seed comes twice with different numbers, or the table or the costs are of other runs.
     """
+    from fedshift_app.comparing import table
+
     return Comparison(table.numbers(runs, paper=paper, score=score, allow_different=allow_different, costs=costs))
+
+
+def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
+    """Write each finished run as one small file that ``compare`` reads, see ``comparing.kept.keep``."""
+    from fedshift_app.comparing import kept
+
+    return kept.keep(runs, folder)
