@@ -45,7 +45,7 @@ def _numbers(line: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("held_out", ["", "allocation.held_out=[street,sketch]"])
-@pytest.mark.parametrize("method", ["fedavg", "i2pfl"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.long), "i2pfl"])
 def test_many_nodes_give_the_bits_of_one_that_scores_everything(
     method: str, held_out: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

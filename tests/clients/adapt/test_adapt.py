@@ -123,7 +123,7 @@ def test_a_contrast_of_images_without_augmentation_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["fedbn", "fedcode", *(pytest.param(name, marks=pytest.mark.long) for name in ("i2pfl", "f2dc"))]
+    "method", ["fedbn", *(pytest.param(name, marks=pytest.mark.long) for name in ("fedcode", "i2pfl", "f2dc"))]
 )
 def test_any_method_trains_as_without_it(method: str, run_inline: InlineRun) -> None:
     network = "model.name=cnn_bn" if method == "fedbn" else ""

@@ -472,6 +472,7 @@ def test_hundreds_of_names_of_an_earlier_version_make_a_page_of_bounded_length(c
     assert all(len(row[1]) < 800 for row in page.tables["events"])
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(copied: Run) -> None:
     (weights,) = (copied.folder / "checkpoint").glob("weights-00002*")
     weights.write_bytes(b"nonsense")
@@ -538,6 +539,7 @@ def test_a_deployment_with_personal_models(run_inline: InlineRun) -> None:
     assert [line.count("private parts") for line in page.lacks] == [1]
 
 
+@pytest.mark.long
 def test_images_that_are_gone(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -234,7 +234,12 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
 
 @pytest.mark.parametrize(
     ("method", "setting"),
-    [("fedavg", ""), ("fedcode", ""), ("fedbn", "model.name=cnn_bn"), ("moon", ""), ("fedproto", ""), ("fpl", "")],
+    [
+        ("fedcode", ""),
+        ("fedbn", "model.name=cnn_bn"),
+        ("fedproto", ""),
+        *(pytest.param(method, "", marks=pytest.mark.long) for method in ("fedavg", "moon", "fpl")),
+    ],
 )
 def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     method: str, setting: str, tmp_path: Path, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch

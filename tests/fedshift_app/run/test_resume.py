@@ -89,7 +89,7 @@ def whole_fedcode(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.parametrize(
     ("name", "stage"),
-    [pytest.param(*point, marks=[] if i % 4 == 0 else pytest.mark.long) for i, point in enumerate(POINTS)],
+    [pytest.param(*point, marks=[] if i % 8 == 0 else pytest.mark.long) for i, point in enumerate(POINTS)],
 )
 def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_fedcode: Run) -> None:
     with kill_at(name, stage):
