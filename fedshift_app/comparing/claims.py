@@ -18,7 +18,7 @@ from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.altered import HELD_OUT
 from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, paired
-from fedshift_app.comparing.table import OVERALL, PaperRow, Row, named, numbers
+from fedshift_app.comparing.table import OVERALL, PaperRow, Row, named, numbers_of
 from fedshift_app.config import registry
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
@@ -163,13 +163,15 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
 
 
 def _folders(given: Sequence[Path]) -> list[Path]:
-    """Return the folders that hold runs: those that were given, or what is in them."""
+    """Return the folders that hold runs: those that were given, or, of those that hold none, the folders in them."""
     folders = []
     for path in map(user_path, given):
         if not path.is_dir():
             raise ConfigError(f"there is no folder {path}")
-        inner = [one for one in sorted(path.iterdir()) if one.is_dir() and any(one.glob("*.json"))]
-        folders += inner if inner and not any(path.glob("*.json")) else [path]
+        inner = (
+            [] if reading.held(path) else [one for one in sorted(path.iterdir()) if one.is_dir() and reading.held(one)]
+        )
+        folders += inner or [path]
     return folders
 
 
@@ -189,15 +191,15 @@ def _domains(beside: papers.Beside) -> list[str]:
 
 
 def _in_folder(folder: Path, tables: Sequence[papers.Table], score: str) -> Iterator[Claim]:
-    runs, _ = reading.read([folder])
+    runs, unfinished = reading.read([folder])
     config = runs[0].config
+    has = {domain for run in runs for domain in run.results.domains}
     one_table = all(key.startswith(FREE) for key in grouping.differing(runs))
     for table in tables:
         beside = table.stands_for(config)
-        has = {domain for run in runs for domain in run.results.domains}
         if beside is None or beside.unseen != bool(config[HELD_OUT]) or not has & {*_domains(beside)}:
             continue
-        rows = numbers([folder], paper=table.id, score=score, allow_different=True).rows
+        rows = numbers_of(runs, unfinished, paper=table.id, score=score, allow_different=True).rows
         base = {row.group: row for row in rows if row.is_baseline and row.paper is not None}
         best: dict[str, Claim] = {}
         members: dict[str, list[tuple[Row, Row]]] = {}

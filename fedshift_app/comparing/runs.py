@@ -224,12 +224,17 @@ def _places(path: Path) -> list[Path]:
         return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
     if not path.is_dir():
         raise ConfigError(f"there is no file or folder {path}")
-    if (path / CONFIG_FILE).is_file():
-        return [path]
-    found = [inner for inner in sorted(path.iterdir()) if (inner / CONFIG_FILE).is_file() or _is_kept(inner)]
+    found = held(path)
     if not found:
         raise ConfigError(f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config")
     return found
+
+
+def held(folder: Path) -> list[Path]:
+    """Return the folder if it is that of a run, else the run folders and results files in it."""
+    if (folder / CONFIG_FILE).is_file():
+        return [folder]
+    return [inner for inner in sorted(folder.iterdir()) if (inner / CONFIG_FILE).is_file() or _is_kept(inner)]
 
 
 def _is_kept(path: Path) -> bool:

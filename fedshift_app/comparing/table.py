@@ -129,9 +129,20 @@ def numbers(
     paths: Sequence[Path], *, paper: str, score: str, allow_different: bool, costs: Path | None = None
 ) -> Numbers:
     """Read and compare runs, see ``fedshift_app.comparing.compare``."""
+    if paper:
+        papers.get(paper)
+    reading.score(score)  # a mistake in a name is told before anything is read
+    runs, unfinished = reading.read(paths)
+    return numbers_of(runs, unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs)
+
+
+def numbers_of(
+    runs: Sequence[Run], unfinished: Sequence[str], *, paper: str, score: str, allow_different: bool,
+    costs: Path | None = None,
+) -> Numbers:  # fmt: skip
+    """Compare runs that were read (``runs.read``), see ``fedshift_app.comparing.compare``."""
     table = papers.get(paper) if paper else None
     take, called = reading.score(score)
-    runs, unfinished = reading.read(paths)
     if score.startswith(BN_SCORE):  # what the numbers are scored with, whichever was the first way of a run
         way = score.removeprefix(BN_SCORE)
         runs = [replace(run, config={**run.config, reading.WAYS: way}) for run in runs]
@@ -142,7 +153,7 @@ def numbers(
             + grouping.told(runs, differences)
         )
     unnamed = grouping.usual_parameters(runs)
-    runs.sort(key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
+    runs = sorted(runs, key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
     differences = grouping.differing(runs)
     labels = grouping.row_labels(runs, unnamed)
     members: dict[tuple[str, str], list[Run]] = {}

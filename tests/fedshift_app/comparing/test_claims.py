@@ -91,6 +91,21 @@ def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
     assert told["F2DC", "large"] == (NOT_COMPARABLE, "model.name=resnet18 (paper resnet10)")
 
 
+def test_the_folders_of_runs_that_lie_in_one_are_one_comparison(make: Make, tmp_path: Path) -> None:
+    """As `output-dir` and a sweep leave them: a folder with config.yaml and results.json for each run."""
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed)
+        make("f2dc", seed, 55 + seed)
+    for file in (tmp_path / "pacs").iterdir():
+        told = json.loads(file.read_text())
+        run = tmp_path / "runs" / file.stem
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(yaml.safe_dump(told.pop("config")))
+        (run / "results.json").write_text(json.dumps(told))
+    kept, finished = one(claims([tmp_path / "pacs"]), "F2DC"), one(claims([tmp_path / "runs"]), "F2DC")
+    assert finished.verdict == SEEN and finished.here == kept.here
+
+
 def test_domains_that_only_one_side_has_do_not_count(make: Make, tmp_path: Path) -> None:
     for seed in range(3):
         make("fedavg", seed, 50 + seed)
