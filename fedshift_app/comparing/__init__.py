@@ -60,7 +60,7 @@ class Comparison:
 
 def compare(
     runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False,
-    costs: Path | None = None,
+    costs: Path | None = None, scored: str = "",
 ) -> Comparison:  # fmt: skip
     """Compare finished runs.
 
@@ -70,6 +70,7 @@ def compare(
         score: Which numbers, see ``comparing.runs.SCORES``.
         allow_different: Put runs of different settings into groups of their own.
         costs: A file of ``fedshift costs ... --json``: what each method costs, for figures and notes.
+        scored: ``global`` or ``personal``: only runs that scored these models, and FedAvg; empty for all.
 
     Raises:
         ConfigError: If there is no finished run, a file is not what it should be, runs differ in more than method and
@@ -77,7 +78,8 @@ def compare(
     """
     from fedshift_app.comparing import table
 
-    return Comparison(table.numbers(runs, paper=paper, score=score, allow_different=allow_different, costs=costs))
+    found = table.numbers(runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored)
+    return Comparison(found)
 
 
 def keep(runs: Sequence[Path], folder: Path) -> list[Path]:

@@ -26,6 +26,9 @@ def compare(
             help="last5, final, best, validation, balanced_accuracy, macro_f1, auc, ece, bn, bn=WAY or clients."
         ),
     ] = "last5",
+    scored: Annotated[
+        str, typer.Option(help="global or personal: only methods that score these models, and FedAvg.")
+    ] = "",
     allow_different: Annotated[
         bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
     ] = False,
@@ -51,7 +54,9 @@ def compare(
 
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
-    found = comparing.compare(runs, paper=paper, score=score, allow_different=allow_different, costs=costs)
+    found = comparing.compare(
+        runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored
+    )
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
     for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
         if file is not None:

@@ -16,12 +16,16 @@ from fedshift_app.config import registry
 from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.folder import ON_ALL, lost_told
 from fedshift_app.run.scores import worst
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
+from fedshift_wire.spelling import meant
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
 AVG, STD, WORST = "AVG", "STD", "WORST"
 OVERALL = (AVG, STD, WORST)  # columns that are no domain
+#: What may be asked for alone: which models a run scored.
+SCORED = ("global", "personal")
 
 
 @dataclass(frozen=True)
@@ -126,14 +130,21 @@ class Numbers:
 
 
 def numbers(
-    paths: Sequence[Path], *, paper: str, score: str, allow_different: bool, costs: Path | None = None
+    paths: Sequence[Path], *, paper: str, score: str, allow_different: bool, costs: Path | None = None, scored: str = ""
 ) -> Numbers:
     """Read and compare runs, see ``fedshift_app.comparing.compare``."""
     if paper:
         papers.get(paper)
     reading.score(score)  # a mistake in a name is told before anything is read
+    if scored and scored not in SCORED:
+        raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
     runs, unfinished = reading.read(paths)
-    return numbers_of(runs, unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs)
+    taken = [run for run in runs if _scored(run).startswith(scored) or run.results.method == BASELINE]
+    found = numbers_of(taken, unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs)
+    others = sorted({run.results.method for run in runs if run not in taken})
+    if not others:
+        return found
+    return replace(found, notes=(*found.notes, f"left out, not scored {scored}: {', '.join(others)}"))
 
 
 def numbers_of(

@@ -266,6 +266,23 @@ def test_personal_models_are_marked(make_run: MakeRun) -> None:
     assert any(note.startswith("scored personal") for note in found.numbers.notes)
 
 
+@pytest.mark.parametrize(
+    ("scored", "methods", "left"),
+    [("global", ["fedavg", "fpl"], "fedbn, local"), ("personal", ["fedavg", "fedbn", "local"], "fpl")],
+)
+def test_one_task_alone_has_its_own_best(make_run: MakeRun, scored: str, methods: list[str], left: str) -> None:
+    runs = [make_run(method, 0, FOUR) for method in ("fedavg", "local", "fpl", "fedbn")]
+    found = compare(runs, scored=scored).numbers
+    assert sorted(row.method for row in found.rows) == methods
+    assert found.notes[-1] == f"left out, not scored {scored}: {left}"
+    assert not any(note.startswith("left out, not scored") for note in compare(runs).numbers.notes)
+
+
+def test_a_wrong_task_is_told_with_those_there_are(make_run: MakeRun) -> None:
+    with pytest.raises(ConfigError, match="--scored is 'globl'; allowed are global, personal; did you mean global\\?"):
+        compare([make_run("fedavg", 0, FOUR)], scored="globl")
+
+
 def test_warnings_name_what_differs_and_equal_weights(make_run: MakeRun) -> None:
     runs = [
         make_run("fedavg", 0, two(1, 2), name="a", weights_sha256="same"),
