@@ -17,16 +17,16 @@ from datasets.base import SPLITS, Split
 from fedshift_app import __version__
 from fedshift_app.comparing import commands as comparing_commands
 from fedshift_app.config import files
-from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.flower import forking
 from fedshift_app.help import commands as help_commands
 from fedshift_app.help import completing
+from fedshift_app.launch import commands as launch_commands
 from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
 from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
-from fedshift_wire.bounds import as_found, plain, shown
+from fedshift_wire.bounds import WHOLE_PATH, as_found, plain, shown
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.paths import typed_path
 
@@ -34,9 +34,6 @@ from fedshift_wire.paths import typed_path
 STOPPING = {
     signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP,
 }  # fmt: skip
-
-_WHOLE = 4096  # characters of the place of what a command wrote: it is not cut
-
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False,
@@ -60,11 +57,10 @@ def whole(
     """Federated learning under domain shift, as one Flower app."""
 
 
-credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
-app.add_typer(credentials_app, name="credentials")
 app.add_typer(help_commands.app)  # methods, datasets, models, experiments, ...
 app.add_typer(comparing_commands.app)  # compare, claims
 app.add_typer(out_commands.app)  # save, save-node, predict
+app.add_typer(launch_commands.app)  # export, deploy-demo, superlink, supernode, credentials
 
 
 @app.command()
@@ -130,7 +126,7 @@ def run(
             folder = runner.run_simulation(flat, nodes, settled, screen)
     if launch.get("report", True):
         report_after_run(folder)
-    typer.echo(f"run folder: {shown(folder, _WHOLE)}")
+    typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
     if (told := status.read(folder))["state"] == status.DEGRADED:
         typer.echo(f"degraded: {told['error']}", err=True)
         raise SystemExit(exit_codes.DEGRADED)
@@ -249,7 +245,7 @@ def report(
     from fedshift_app.report import command
 
     made = command.run(folder, arguments or [])
-    typer.echo(f"report: {shown(made.page, _WHOLE)}")
+    typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
     tell_lacks(made.lacks)
     if made.lacks:
         raise SystemExit(exit_codes.PARTLY_DRAWN)
@@ -258,7 +254,7 @@ def report(
 def tell_lacks(lacks: Sequence[str]) -> None:
     """Say on standard error what a report could not draw, and why."""
     for line in lacks:
-        typer.echo(f"not drawn: {plain(line, _WHOLE)}", err=True)
+        typer.echo(f"not drawn: {plain(line, WHOLE_PATH)}", err=True)
 
 
 def report_after_run(folder: Path) -> None:
@@ -267,11 +263,11 @@ def report_after_run(folder: Path) -> None:
 
     try:
         made = command.run(folder, [])
-        typer.echo(f"report: {shown(made.page, _WHOLE)}")
+        typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
         tell_lacks(made.lacks)
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
         why = "stopped" if isinstance(error, SystemExit) else str(error)
-        again = f"fedshift report {shown(shlex.quote(str(folder)), _WHOLE)}"
+        again = f"fedshift report {shown(shlex.quote(str(folder)), WHOLE_PATH)}"
         typer.echo(f"report: none ({why}); to try again: {again}", err=True)
 
 
@@ -361,132 +357,7 @@ def preview(
         sheet.save(output)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {shown(output)}: {shown(error)}") from None
-    typer.echo(f"wrote {shown(output.resolve(), _WHOLE)}")
-
-
-@app.command()
-def export(
-    experiment: Annotated[
-        str, typer.Argument(help="See `fedshift experiments`.", autocompletion=completing.experiments)
-    ],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.", parser=typed_path)] = Path("nodes"),
-) -> None:
-    """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
-    from fedshift_app.launch import exporting
-
-    flat, launch = parse_arguments([experiment, *(arguments or [])])
-    for key in launch:
-        if key != "nodes":
-            raise ConfigError(f"{key}: export starts nothing; it takes nodes=N and the keys of a run's configuration")
-    for folder in exporting.export(configuration.resolve(flat), launch.get("nodes"), output):
-        typer.echo(exporting.supernode_command(folder))
-
-
-@app.command("deploy-demo")
-def deploy_demo(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]", autocompletion=completing.arguments),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
-) -> None:
-    """Run an experiment on a SuperLink and SuperNodes on this machine's loopback, with TLS and node keys.
-
-    Without EXPERIMENT it is `handwritten`, four SuperNodes, four rounds unless rounds=N; any other runs its own rounds,
-    on as many SuperNodes as it deals (allocation.counts), else one per domain, at most 16. Keys of `fedshift run`, but
-    for resume, report and how to launch.
-    """
-    from fedshift_app.launch import deploying
-
-    folder = deploying.demo(deploying.read(arguments or []), secure=not insecure)
-    typer.echo(f"run folder: {shown(folder, _WHOLE)}")
-
-
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def superlink(
-    context: typer.Context,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.", parser=typed_path),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of all APIs.")] = 8000,
-    any_user: Annotated[
-        bool, typer.Option("--any-user", help="Other users of this machine may submit runs and register keys, too.")
-    ] = False,
-) -> None:
-    """Run Flower's SuperLink with TLS and node keys; over the network it serves SuperNodes only.
-
-    Runs are submitted and keys are registered from the SuperLink's own machine, by the user who runs it.
-    Other options are those of `flower-superlink`, such as --database FILE.
-    """
-    from fedshift_app.launch.credentials import Credentials
-    from fedshift_app.launch.superlink import AnyUser, OnlyFleet, serve
-
-    if insecure == (folder is not None):
-        raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
-    security = ["--insecure"] if folder is None else Credentials(folder.resolve()).superlink_options()
-    serve([*security, "--host", host, "--port", str(port), *context.args], AnyUser if any_user else OnlyFleet)
-
-
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def supernode(
-    context: typer.Context,
-    cold: Annotated[
-        bool, typer.Option("--cold", help="A process from scratch for each message: slower, holds less memory.")
-    ] = False,
-) -> None:
-    """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.
-
-    All options are those of `flower-supernode`, such as --superlink HOST:PORT, --root-certificates FILE,
-    --auth-supernode-private-key FILE and --node-config; so are the numbers.
-    """
-    from fedshift_app.launch import supernode as node
-
-    node.serve(context.args, warm=not cold)
-
-
-@credentials_app.command("authority")
-def credentials_authority(
-    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=typed_path)],
-) -> None:
-    """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
-    from fedshift_app.launch import credentials
-
-    tell_files(credentials.make_authority(folder.resolve()))
-
-
-@credentials_app.command("server")
-def credentials_server(
-    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.", parser=typed_path)],
-    host: Annotated[
-        list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
-    ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 365,
-) -> None:
-    """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
-    from fedshift_app.launch import credentials
-
-    tell_files(credentials.make_server(folder.resolve(), host or [], days))
-
-
-@credentials_app.command("node")
-def credentials_node(
-    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=typed_path)],
-    name: Annotated[str, typer.Argument(help="The node's name.")],
-) -> None:
-    """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
-    from fedshift_app.launch import credentials
-
-    tell_files(credentials.make_node(folder.resolve(), name))
-
-
-def tell_files(paths: list[Path]) -> None:
-    """Print what was written."""
-    for file in paths:
-        typer.echo(f"wrote {shown(file, _WHOLE)}")
+    typer.echo(f"wrote {shown(output.resolve(), WHOLE_PATH)}")
 
 
 def fail(error: FedShiftError) -> NoReturn:

@@ -13,6 +13,7 @@ T = TypeVar("T")
 MOST_TEXT = 500  # characters of a node's message that are shown
 MOST_NAME = 80  # characters of a name that a node gives to anything
 MOST_PATH = 300  # characters of a file's path that are shown: more than one name may have
+WHOLE_PATH = 4096  # characters of the place of what a command wrote, as `shown` takes them: it is not cut
 MOST_LINE = 293  # characters of a line of a mistake: 300 with the command's "error: " before it
 MOST_REMEDY = 20_000  # characters of a command that mends a mistake: paths in it may have 4,096 each
 MOST_LINES = 30  # lines of a mistake: the end of a process's log is some

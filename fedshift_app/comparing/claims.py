@@ -16,9 +16,10 @@ from datasets import catalog
 from fedshift_app.comparing import grouping, papers, rendering
 from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.altered import HELD_OUT
+from fedshift_app.comparing.rows import OVERALL, PaperRow, Row, named
 from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, paired
-from fedshift_app.comparing.table import OVERALL, PaperRow, Row, named, numbers_of
+from fedshift_app.comparing.table import numbers_of
 from fedshift_app.config import registry
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path

@@ -5,13 +5,11 @@ from typing import Annotated
 
 import typer
 
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import WHOLE_PATH, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import typed_path
 
 app = typer.Typer()
-
-_WHOLE = 4096  # characters of the place of what a command wrote: it is not cut
 
 
 @app.command("compare")
@@ -64,10 +62,10 @@ def compare(
                 file.write_text(content(file), encoding="utf-8")
             except OSError as error:
                 raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
-            typer.echo(f"wrote {shown(file.resolve(), _WHOLE)}", err=markdown or as_json)
+            typer.echo(f"wrote {shown(file.resolve(), WHOLE_PATH)}", err=markdown or as_json)
     if keep is not None:
         files = comparing.keep(runs, keep)
-        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), _WHOLE)}", err=markdown or as_json)
+        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), WHOLE_PATH)}", err=markdown or as_json)
 
 
 @app.command("claims")

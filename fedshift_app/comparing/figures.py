@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from matplotlib.axes import Axes
 
 from fedshift_app.comparing import paying
+from fedshift_app.comparing.rows import STD, Row, named
 from fedshift_app.comparing.runs import BASELINE, MEASURES, curve
-from fedshift_app.comparing.table import STD, Numbers, Row, named
+from fedshift_app.comparing.table import Numbers
 from fedshift_app.report.drawing import (
     DOMAINS,
     GRID,

@@ -9,8 +9,9 @@ from urllib.parse import quote
 from jinja2 import Environment, StrictUndefined
 
 from fedshift_app.comparing import figures, rendering
+from fedshift_app.comparing.rows import Row, named
 from fedshift_app.comparing.runs import NODES, Run
-from fedshift_app.comparing.table import Numbers, Row, named
+from fedshift_app.comparing.table import Numbers
 from fedshift_app.report.command import REPORT_FILE
 from fedshift_app.report.theme import STYLE
 from fedshift_wire.bounds import MOST_NAME, plain

@@ -3,16 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedshift_app.comparing.rows import Row
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.spelling import meant
-
-if TYPE_CHECKING:
-    from fedshift_app.comparing.table import Row
 
 MOST_COSTS = 10_000  # of a file
 MEGA, GIGA = 1e6, 1e9
@@ -50,7 +47,7 @@ class Costs:
     of: Mapping[str, Mapping[str, float]]
     told: str
 
-    def row(self, row: "Row") -> Mapping[str, float] | None:
+    def row(self, row: Row) -> Mapping[str, float] | None:
         """Return the costs of a row; parameters in its label may change them, so its method alone has none."""
         return self.of.get(row.label)
 
@@ -104,7 +101,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return on
 
 
-def paid(rows: "Sequence[Row]", costs: Costs, headline: str) -> dict[str, list[tuple[float, float, "Row"]]]:
+def paid(rows: "Sequence[Row]", costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
     """Return by cost the rows whose cost and score are known: what is paid, and the mean of ``headline``."""
     found: dict[str, list[tuple[float, float, Row]]] = {}
     for row in rows:

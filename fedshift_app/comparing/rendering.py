@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedshift_app.comparing.rows import WORST, Row, same_worst
 from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import Spread
-from fedshift_app.comparing.table import WORST, Numbers, Row, same_worst
+from fedshift_app.comparing.table import Numbers
 from fedshift_app.run.logs import cleaned
 
 

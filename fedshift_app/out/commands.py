@@ -8,13 +8,12 @@ import typer
 
 from fedshift_app.out.forms import FORMS, Form
 from fedshift_app.run import exit_codes
-from fedshift_wire.bounds import MOST_BATCH, MOST_ROUNDS, as_found, shown
+from fedshift_wire.bounds import MOST_BATCH, MOST_ROUNDS, WHOLE_PATH, as_found, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import typed_path, user_path
 
 app = typer.Typer()
 
-_WHOLE = 4096  # characters of the place of what a command wrote: it is not cut
 _FORMAT = typer.Option("--format", help=f"{', '.join(FORMS[:-1])} or {FORMS[-1]} (torch.export).", metavar="FORMAT")
 _OUTPUT = typer.Option("--output", "-o", help="The folder to make.", metavar="DIR")
 
@@ -118,7 +117,7 @@ def predict(
             table.write_text(predicting.as_csv(found), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot write {shown(table)}: {error.strerror}") from None
-        typer.echo(f"wrote {shown(table, _WHOLE)}", err=as_json)
+        typer.echo(f"wrote {shown(table, WHOLE_PATH)}", err=as_json)
     for line in () if as_json else found.told:
         typer.echo(line, err=True)
     for line in found.broken:
@@ -135,4 +134,4 @@ def _form(given: str) -> Form:
 
 
 def _tell(folder: Path, file: str, digest: str) -> None:
-    typer.echo(f"saved: {shown(folder, _WHOLE)} ({file}, SHA-256 {digest})")
+    typer.echo(f"saved: {shown(folder, WHOLE_PATH)} ({file}, SHA-256 {digest})")

@@ -15,12 +15,11 @@ from torch import Tensor
 from fedshift_app.out import adapting, images, opening, saved
 from fedshift_app.out.images import Batch, Picture
 from fedshift_app.out.saved import SavedModel
-from fedshift_wire.bounds import shown
+from fedshift_wire.bounds import WHOLE_PATH, shown
 from fedshift_wire.errors import ConfigError, DataError
 
 BATCH = 64  # images, unless a person says otherwise
 MOST_SHOWN_CLASSES = 20  # of a confusion matrix on the terminal
-_WHOLE = 4096  # characters of a path that is a result
 
 Floats = NDArray[np.float64]
 
@@ -168,7 +167,7 @@ def text(found: Predicted, *, rows: bool) -> str:
     lines: list[str] = []
     if rows:
         for picture, k, p in _rows(found):
-            lines.append(f"{shown(picture.path, _WHOLE)}  {found.model.classes[k]}  {p:.3f}")
+            lines.append(f"{shown(picture.path, WHOLE_PATH)}  {found.model.classes[k]}  {p:.3f}")
     metrics = found.metrics()
     if metrics is not None:
         lines += ["", *_metrics(metrics, found.model.classes)] if lines else _metrics(metrics, found.model.classes)
@@ -208,7 +207,9 @@ def as_csv(found: Predicted) -> str:
     writer.writerow(["file", "label", "class", "probability", *(f"p({name})" for name in classes)])
     for (picture, k, p), row in zip(_rows(found), found.probabilities, strict=True):
         label = "" if picture.label is None else classes[picture.label]
-        writer.writerow([shown(picture.path, _WHOLE), label, classes[k], f"{p:.6f}", *(f"{one:.6f}" for one in row)])
+        writer.writerow(
+            [shown(picture.path, WHOLE_PATH), label, classes[k], f"{p:.6f}", *(f"{one:.6f}" for one in row)]
+        )
     return out.getvalue()
 
 
@@ -220,7 +221,7 @@ def as_object(found: Predicted) -> dict[str, Any]:
         "classes": list(classes),
         "images": [
             {
-                "file": shown(picture.path, _WHOLE), "class": classes[k], "probability": p,
+                "file": shown(picture.path, WHOLE_PATH), "class": classes[k], "probability": p,
                 "label": None if picture.label is None else classes[picture.label],
             }
             for picture, k, p in _rows(found)

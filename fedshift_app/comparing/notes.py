@@ -1,0 +1,162 @@
+"""What a reader must know of the numbers of a comparison, line by line."""
+
+import statistics
+from collections.abc import Sequence
+
+from fedshift_app.comparing import grouping, papers
+from fedshift_app.comparing.altered import listed
+from fedshift_app.comparing.rows import OVERALL, WORST, Row, baseline, named, same_worst
+from fedshift_app.comparing.runs import BASELINE, NODES
+from fedshift_app.comparing.seeds import LEAST_FOR_TEST
+from fedshift_app.run.choosing import stop_told
+from fedshift_app.run.folder import lost_told
+from fedshift_wire.names import AVERAGED
+from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
+
+
+def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> list[str]:
+    """Return what holds for our rows: how numbers were averaged, what does not compare, what a run lacks.
+
+    Args:
+        rows: All rows.
+        headline: The column whose difference to the baseline is told.
+        accuracy: Whether the columns are accuracies of domains.
+        lowest: Whether the lowest number is the best.
+    """
+    found = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
+    ways = {run.results.scored_with for row in rows for run in row.runs} - {AVERAGED}
+    if accuracy and ways:
+        told = " and ".join(sorted(f"{way} ({BN_WAYS_TOLD.get(way, way)})" for way in ways))
+        found.append(f"all but --score bn=WAY are scored with BatchNorm's statistics {told}")
+    rounds = {run.results.averaged_rounds for row in rows for run in row.runs} - {LAST_ROUNDS}
+    if rounds:
+        found.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
+    if accuracy:
+        found.append("STD: over the domains of a run, then mean and spread over seeds")
+        if any(WORST in row.values and row.values[WORST].n for row in rows):
+            least = "highest" if lowest else "lowest"
+            same = same_worst(rows)
+            where = f", {same} in all" if same else "; named where it is the same in all runs of a row"
+            found.append(f"WORST: the {least} domain of each run{where}")
+    found += _images(rows)
+    if any(row.best for row in rows):
+        found.append("marked: the best mean of a column, which says nothing of significance")
+    if any(row.difference is not None for row in rows):
+        found.append(
+            f"difference: {headline} less that of {BASELINE}, seed by seed; p: two-sided paired t-test over "
+            f"{LEAST_FOR_TEST} or more common seeds, not corrected for several methods; few seeds have little power"
+        )
+    else:
+        found.append(f"no difference to {BASELINE}: there is no other method beside it, or no run of it")
+    if any(row.tuned and row.difference is not None and (b := baseline(row, rows)) and b.tuned for row in rows):
+        found.append(
+            f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
+        )
+    found += [
+        f"{named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
+    ]  # fmt: skip
+    for row in rows:
+        base = baseline(row, rows)
+        if row.difference is not None and base is not None and set(row.seeds) != set(base.seeds):
+            common = ", ".join(map(str, row.difference.seeds)) or "none"
+            found.append(
+                f"{named(row)} has the seeds {', '.join(map(str, row.seeds))}, {BASELINE} "
+                f"{', '.join(map(str, base.seeds))}: paired on {common}"
+            )
+        for seed, values in row.by_seed.items():
+            missing = [column for column, value in values.items() if value is None and column not in OVERALL]
+            if missing:
+                found.append(f"{named(row)}, seed {seed}: no {', '.join(missing)}; no average over the rest is taken")
+    found += [
+        f"{named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
+        for row in rows for run in row.runs if run.results.lost
+    ]  # fmt: skip
+    found += [
+        f"{named(row)}, seed {run.results.seed} {stop_told(run.results.stopped_early.model_dump())}"
+        for row in rows for run in row.runs if run.results.stopped_early is not None
+    ]  # fmt: skip
+    if len({row.scored for row in rows}) > 1:
+        found.append("scored personal: each node's own model, on its own domain; that is not the global model's task")
+    for row in rows:
+        spreads = [run.results.spread_over_nodes for run in row.runs if run.results.spread_over_nodes]
+        if spreads:
+            known = {name: [value for one in spreads if (value := one.get(name)) is not None] for name in spreads[0]}
+            each = ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in known.items() if values)
+            found.append(
+                f"{named(row)}, scored personal on all: each node's own model on every domain, mean over nodes; "
+                f"standard deviation over nodes {each}"
+            )
+    return found
+
+
+def _images(rows: Sequence[Row]) -> list[str]:
+    """Return how many test images are behind the numbers, of runs that tell it; rows with the same numbers together."""
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        for run in row.runs:
+            if run.results.figures is not None:
+                known = {name: one.n for name, one in run.results.figures.domains.items() if one is not None}
+                who = told.setdefault(", ".join(f"{name} {number}" for name, number in known.items()), [])
+                if named(row) not in who:
+                    who.append(named(row))
+    if len(told) == 1:
+        return [f"test images: {next(iter(told))}"]
+    return [f"test images of {', '.join(who)}: {images}" for images, who in told.items()]
+
+
+def of_paper(rows: Sequence[Row], table: papers.Table) -> list[str]:
+    """Return what holds for the printed rows: budget, columns, the values that are not the paper's, print errors."""
+    paper, printed = table.paper, table.printed
+    beside = table.beside(rows[0].runs[0].config)
+    found = [f"{table.id}: {paper.paper} ({paper.venue}), {printed.id}, {printed.dataset}: {printed.metric}"]
+    found += [f"the paper: {text}" for text in (printed.statistic, printed.scenario) if text]
+    config = rows[0].runs[0].config
+    ours = {"rounds": config["rounds"], "epochs": config["train.epochs"], "nodes": config[NODES]}
+    asked = printed.budget.model_dump()
+    told = ", ".join(f"{key} {ours[key]} (paper {asked[key] or 'not stated'})" for key in ours)
+    found.append(f"budget: {told}; network {config['model.name']} (paper {paper.backbone})")
+    if printed.model_evaluated:
+        found.append(f"the paper scores {printed.model_evaluated}")
+    domains = {column for row in rows for column in row.values} - {*OVERALL}
+    theirs = set(beside.columns.values()) - {*OVERALL}
+    for names, who in ((theirs - domains, "in the paper only"), (domains - theirs, "in the runs only")):
+        if names and theirs:
+            found.append(f"{who}: {', '.join(sorted(names))}")
+    if beside.unseen:
+        found.append("the paper's columns are unseen domains: only a run's held-out domain stands beside one")
+    found += _altered_notes(rows, table)
+    without = [row.label for row in rows if row.paper is None]
+    if without:
+        found.append(f"the paper prints no row of {', '.join(without)}")
+    used = {row.paper.label for row in rows if row.paper is not None}
+    others = [row.method for row in printed.rows if row.method not in used]
+    if others:
+        found.append(f"printed too: {', '.join(others)}")
+    return found + [f"print error: {check}" for check in table.checks()]
+
+
+def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
+    """Return what a reader must know of the rows that stand beside a printed one: which values are not the paper's."""
+    pairs = [(row, row.paper) for row in rows if row.paper is not None]
+    configs = [row.runs[0].config for row, _ in pairs]
+    experiments = dict.fromkeys(table.experiment(table.beside(one), table.standing(one)) for one in configs)
+    if not pairs:
+        return []
+    found = [f"the paper's values are those of conf/experiments/{' and '.join(experiments)}"]
+    shared = [one for one in pairs[0][1].altered if len(pairs) > 1 and all(one in paper.altered for _, paper in pairs)]
+    if shared:
+        found.append(f"not the paper's, in every row beside a printed one: {listed(shared)}")
+    faithful = []
+    for row, paper in pairs:
+        own = [one for one in paper.altered if one not in shared]
+        if own:
+            found.append(f"not the paper's, {named(row)} beside {paper.label}: {listed(own)}")
+        else:
+            faithful.append(f"{named(row)} beside {paper.label}")
+    if faithful:
+        found.append(f"{'nothing else differs' if shared else 'all as in the paper'}: {', '.join(faithful)}")
+    lost = [paper.label for _, paper in pairs if not paper.certain]
+    if lost:
+        found.append(f"the label of {', '.join(lost)} is lost in the paper's text, and this is a reading: "
+                     f"{table.printed.about}")  # fmt: skip
+    return found
