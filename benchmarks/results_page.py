@@ -1,9 +1,10 @@
-"""Print the tables of docs/results.md again from the committed runs, in place.
+"""Print the tables of docs/results.md and docs/field.md again from the committed runs, in place.
 
     python benchmarks/results_page.py
 
-Below each command ``fedshift compare docs/results/... --markdown`` of the page stands what it prints: from the table's
-heading, in bold, to its last remark. The rest of the page is left as it is. A new table needs its command alone.
+Below each command ``fedshift compare docs/results/... --markdown``, or ``fedshift claims ...``, of a page stands what
+it prints: from the table's heading, in bold, to its last remark. The rest of the page is left as it is. A new table
+needs its command alone.
 """
 
 import re
@@ -13,10 +14,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results.md"
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "field.md")
 #: A command, and the heading, the rows and the remarks that it printed the last time; nothing if they do not follow.
 SHOWN = re.compile(
-    r"^    fedshift (compare docs/results/[^\n]*--markdown)\n+"
+    r"^    fedshift ((?:compare|claims) docs/results/[^\n]*--markdown)\n+"
     r"(\*\*[^\n]*\*\*\n\n(?:\|[^\n]*\n)+\n(?:- [^\n]*\n)+\n?)?",
     re.M,
 )
@@ -37,12 +38,13 @@ def refreshed(page: str) -> str:
 
 
 def main() -> None:
-    """Write the page anew."""
-    text = PAGE.read_text(encoding="utf-8")
-    new = refreshed(text)
-    if new != text:
-        PAGE.write_text(new, encoding="utf-8")
-    print(f"{PAGE.name}: {len(SHOWN.findall(text))} tables, {'written anew' if new != text else 'nothing new'}")
+    """Write the pages anew."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = refreshed(text)
+        if new != text:
+            page.write_text(new, encoding="utf-8")
+        print(f"{page.name}: {len(SHOWN.findall(text))} tables, {'written anew' if new != text else 'nothing new'}")
 
 
 if __name__ == "__main__":

@@ -167,17 +167,27 @@ class DomainClient(NodeTools):
         """Return what the node contributes besides weights, after local training."""
         return {}
 
+    def start_pass(self) -> None:
+        """Begin a pass over images that are to be classified: what was made of those before does not count."""
+
+    def other_statistics(self) -> None:
+        """Forget what was worked out of the received weights: they are scored with other statistics of BatchNorm."""
+
     def score_test(self, test: ImageSet) -> Scores:
         """Score a test set, adapted to it if the run says so; the model must be afterwards what it was before."""
         adaptation = self._adaptation
         if adaptation is None or (self._trained_here and not adaptation.after_training):
+            self.start_pass()
             return self.scored(test)
+        self.start_pass()
         before, _ = self.score(test)
         correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
         counts: Counts | None = None
         dropout = self.own_draws("dropout-adapt", self.server_round)
         with self.kept_weights(), dropout, self._predicting_by(adaptation):
             for places in adaptation.adapt(self, test.x):
+                if not times.any():
+                    self.start_pass()  # with the model as it is adapted
                 whole = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
                 part = test if whole else test.select(places)
                 found = self.scored(part)
@@ -312,6 +322,9 @@ class DomainClient(NodeTools):
     @contextmanager
     def _scored_with(self, way: str, config: Mapping[str, Any]) -> Iterator[None]:
         """Let the model be scored with BatchNorm's statistics of a way of ``evaluate.bn``."""
+        if self._adaptation is not None:
+            self._adaptation.received(self)  # the model is another one
+        self.other_statistics()
         if way == AVERAGED:
             yield
         elif way == BATCH:
@@ -326,8 +339,6 @@ class DomainClient(NodeTools):
             else:
                 found = {name: view(array) for name, array in self.statistics.items()}
             with statistics.in_place(self.model, found):
-                if self._adaptation is not None:
-                    self._adaptation.received(self)  # the model is another one
                 yield
 
     def _take(self, parameters: list[NDArray[Any]]) -> None:
@@ -363,6 +374,7 @@ class DomainClient(NodeTools):
         images = self.train_set if where == "train" else self.validation_set
         if not what or images is None:
             return {}
+        self.start_pass()
         correct, loss_sum = self.score(images)
         self.watch.lap(stopwatch.EVALUATION)
         return {name: (loss_sum if what == "loss" else correct) / len(images)}

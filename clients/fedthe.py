@@ -64,6 +64,7 @@ class FedTHEClient(DomainClient):
         self._history: Tensor | None = None  # of the pass over test images that goes on
         self._own: Tensor | None = None  # z^p of the body that is scored
         self._ahead: dict[str, Tensor] | None = None  # the personal head on that body
+        self._kept_head: dict[str, Tensor] = {}  # as it was before that
 
     @classmethod
     def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
@@ -145,6 +146,23 @@ class FedTHEClient(DomainClient):
         """Forget the personal head and the mean feature that were made of another body."""
         self._ahead = self._own = None
 
+    def other_statistics(self) -> None:
+        """Forget them likewise."""
+        self._ahead = self._own = None
+
+    def start_pass(self) -> None:
+        """Begin with an empty history; what an adaptation has made of the body has a mean feature of its own."""
+        self._history = None
+        if self._adaptation is not None and self.params.personal_head:
+            self._own = self._mean_feature()
+
+    def train_ahead(self, epochs: int | None = None, most: int | None = None) -> None:
+        """Train as the node's next round will: from its personal head as it is, not from the one trained ahead."""
+        state = self.model.state_dict()
+        for name, tensor in self._kept_head.items():
+            state[name].copy_(tensor)
+        super().train_ahead(epochs, most)
+
     def score_test(self, test: ImageSet) -> Scores:
         """Score with the personal head ahead of its next round; put it back."""
         if not self.params.personal_head:
@@ -152,11 +170,6 @@ class FedTHEClient(DomainClient):
         with self.kept_weights():
             self._look_ahead()
             return super().score_test(test)
-
-    def score(self, images: ImageSet, predict: Any = None) -> tuple[int, float]:
-        """Score images in their order, from an empty history on."""
-        self._history = None
-        return super().score(images, predict)
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the logits of both heads, weighted for each image; the history goes on."""
@@ -187,6 +200,7 @@ class FedTHEClient(DomainClient):
     def _look_ahead(self) -> None:
         """Train the personal head on the body at hand as the node's next round will; once for all test sets."""
         state = self.model.state_dict()
+        self._kept_head = {name: tensor.clone() for name, tensor in state.items() if name.startswith(PERSONAL)}
         if self._ahead is None:
             coming = self.server_round + 1
             phases = self._prepare_round(coming)

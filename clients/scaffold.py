@@ -3,7 +3,7 @@
 Paper: "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Sai Praneeth Karimireddy, Satyen Kale,
 Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, Ananda Theertha Suresh, ICML 2020;
 https://arxiv.org/abs/1910.06378 (algorithm 1). Reference code: none of the authors; compared with that of
-alpemreacar/FedDyn, commit 48a19fa (``train_SCAFFOLD``), and KarhouTam/FL-bench, commit 06e658b.
+alpemreacar/FedDyn, commit 48a19fa (``train_SCAFFOLD``).
 
 Symbols: x the weights that were received, y the local ones, g their gradient, eta the learning rate, K the local steps,
 c the server's control variate, c_i the node's.
@@ -64,12 +64,15 @@ class ScaffoldClient(DomainClient):
             )
 
     def start_round(self, server_round: int) -> None:
-        """Set up the correction c - c_i by weight; option I takes the gradient at x."""
+        """Set up the correction c - c_i by weight; option I takes the gradient at x.
+
+        A round ahead of a score has none where c did not come, which is not sent for a score.
+        """
         received = self.received_weights
         self._weights = {name: p for name, p in self.model.named_parameters() if name in received}
         self._x = _flat(received[name] for name in self._weights)
         self._correction: list[Tensor] = []
-        if not self.params.control:
+        if not self.params.control or (server_round != self.server_round and SERVERS not in self.knowledge):
             return
         self._c, self._c_i = self._control(self.knowledge.get(SERVERS)), self._control(self.memory.get(CONTROL))
         sizes = [weight.numel() for weight in self._weights.values()]

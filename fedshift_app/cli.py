@@ -149,11 +149,11 @@ def sweep(
     ] = None,
     into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
 ) -> None:
-    """Run a grid, one run after another, and compare; the same command again goes on where it was interrupted.
+    """Run a grid, side by side on all cores, and compare; the same command again goes on where it was interrupted.
 
     Keys may hold several values, with commas: method=fedavg,i2pfl seed=0,1,2 method.tau=0.02,0.07. Further keys:
-    order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (side by side,
-    with engine=inline).
+    order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (so many side by
+    side; engine=simulation: one after another).
     """
     from fedshift_app.launch.checking import check_data
     from fedshift_app.sweep import listing, sweeping
@@ -185,7 +185,7 @@ def tune(
     budget=N trials of each method; seed=0,1,2 for the comparison, the first one for the search; search.KEY=[LOW,HIGH],
     [LOW,HIGH,log], [LOW,HIGH,whole], {values: [A,B]} or off, where the method's own range is not wanted; pruning=false:
     no trial ends early; jobs=N methods side by side. The same command again goes on where it was interrupted. Needs
-    fedshift[tune].
+    the extra `tune`: Optuna.
     """
     from fedshift_app.launch.checking import check_data
     from fedshift_app.tune import tuning

@@ -14,6 +14,7 @@ after it has averaged); (3) a class that no node of a round holds keeps its prot
 an output to the amplifier.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -33,12 +34,13 @@ from strategies.dense import Floats, Network
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update
-from strategies.prototypes import FloatArray, one_per_class, stack_prototypes
+from strategies.prototypes import FloatArray, as_kept, one_per_class, stack_prototypes
 
 PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 FEATURES: dict[str, Shape] = {"features": ("P", "D"), "labels": ("P",)}
 AMPLIFIER = "amplifier/"  # prefix of what nodes are sent of it
 MOMENTUM = "momentum/"  # prefix in the server's state, before a name of knowledge
+SEATED = "nodes"  # in the server's state: the nodes' indices in the order of the amplifier's outputs
 #: What the classifier's arrays are called here and in a model.
 OF_HEAD = {"linear1": "weight", "bias": "bias"}
 SGD_MOMENTUM, DECAY = 0.9, 1e-5  # of both networks, as in the code
@@ -60,7 +62,7 @@ class FedPallStrategy(DomainStrategy):
     """Trains a classifier and an amplifier on the nodes' mixed features.
 
     Knowledge: ``prototypes`` and ``labels``, ``head/NAME`` the global classifier, ``amplifier/NAME``. State: what SGD
-    keeps of both, under ``momentum/``.
+    keeps of both, under ``momentum/``, and ``nodes``, which node has which of the amplifier's outputs.
     """
 
     params_model = FedPallServerParams
@@ -99,7 +101,7 @@ class FedPallStrategy(DomainStrategy):
                 "linear3": np.zeros((0, h)),
             }  # fmt: skip
             self._keep(AMPLIFIER, amplifier, {})
-            self._seat(len(self.roster.nodes))
+            self._seat([node.index for node in self.roster.nodes])
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return all of it where the node trains; its own model scores."""
@@ -119,8 +121,8 @@ class FedPallStrategy(DomainStrategy):
         if self.params.take > 0:
             self._train_classifier(x, y)
         if self.params.lambda_adv > 0:
-            whose = [np.full(len(update.knowledge["labels"]), update.node.index) for update in updates]
-            self._seat(1 + max(update.node.index for update in updates))
+            seats = self._seat([update.node.index for update in updates])
+            whose = [np.full(len(update.knowledge["labels"]), seats[update.node.index]) for update in updates]
             self._train_amplifier(x, np.concatenate(whose))
 
     def _prototypes(self, updates: list[Update]) -> Arrays:
@@ -146,28 +148,35 @@ class FedPallStrategy(DomainStrategy):
         self, purpose: str, network: Network, momenta: Network, x: Floats, y: NDArray[np.int64]
     ) -> tuple[Network, Network]:
         p, rng = self.params, generator(self.federation.seed, purpose, self.server_round)
-        return dense.train(
-            network, momenta, x, y, rng, epochs=p.server_epochs, batch=p.server_batch, lr=p.server_lr,
-            momentum=SGD_MOMENTUM, decay=DECAY,
-        )  # fmt: skip
+        with np.errstate(all="ignore"):  # what is not finite is told when it is kept
+            return dense.train(
+                network, momenta, x, y, rng, epochs=p.server_epochs, batch=p.server_batch, lr=p.server_lr,
+                momentum=SGD_MOMENTUM, decay=DECAY,
+            )  # fmt: skip
 
     def _keep(self, prefix: str, network: Network, momenta: Network) -> None:
-        self.knowledge = self.knowledge | {prefix + name: a.astype(np.float32) for name, a in network.items()}
-        self.state = self.state | {MOMENTUM + prefix + name: a.astype(np.float32) for name, a in momenta.items()}
+        rate = self.params.server_lr
+        network, momenta = (as_kept(one, self.server_round, rate) for one in (network, momenta))
+        self.knowledge = self.knowledge | {prefix + name: array for name, array in network.items()}
+        self.state = self.state | {MOMENTUM + prefix + name: array for name, array in momenta.items()}
 
-    def _seat(self, nodes: int) -> None:
-        """Give the amplifier an output for each of so many nodes, if it has fewer."""
+    def _seat(self, nodes: Sequence[int]) -> dict[int, int]:
+        """Give the amplifier an output for each of these nodes that has none; return the place of each by its index."""
         last = AMPLIFIER + "linear3"
         rows, h = self.knowledge[last], self.params.hidden
+        seated = self.state.get(SEATED, np.zeros(0, np.int64)).tolist()
+        added = sorted(set(nodes) - {*seated})
         new = [
             dense.uniform(generator(self.federation.seed, "fedpall-amplifier-node", index), 1, h).astype(np.float32)
-            for index in range(len(rows), nodes)
+            for index in added
         ]
         self.knowledge = self.knowledge | {last: np.concatenate([rows, *new])}
+        self.state = self.state | {SEATED: np.array(seated + added, np.int64)}
         if new and MOMENTUM + last in self.state:
             kept = self.state[MOMENTUM + last]
             none = np.zeros((len(new), h), np.float32)
             self.state = self.state | {MOMENTUM + last: np.concatenate([kept, none])}
+        return {index: place for place, index in enumerate(seated + added)}
 
 
 def mean_directions(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.bool_]]:

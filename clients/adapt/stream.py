@@ -89,6 +89,7 @@ class Stream(Adaptation):
             run: Predictor = torch.no_grad()(own)
         else:
             run = self.predictor(client, own)
+        client.start_pass()  # Fisher values, too, are of a pass over images
         order = np.arange(len(images))
         if self.params.order == "shuffled":
             rng = client.torch_rng("adapt-order", client.server_round)

@@ -8,8 +8,8 @@ Symbols: f feature map after a stage, A_D and A_C the two convolutional modules,
 f+ = M f and f- = (1 - M) f, f* the calibrated f-, f~ = f+ + f* the fused map that replaces f; r^F global average
 pooling, l = r^F(f) latent features, m the auxiliary linear classifier, L the insertion points.
 
-Deviations: (1) modules are averaged with the weights as in the code, because scores of f+, f-, f* (Table 7) need
-them at the server (the paper keeps them on the node: ``local_modules``, ``eval_modules``); (2) no noise in the mask
+Deviations: (1) modules are averaged with the weights as in the code, so that one global model is scored
+(the paper keeps them on the node: ``local_modules``, ``eval_modules``); (2) no noise in the mask
 at test (``eval_noise``; the paper does not say, the code draws); (3) r^F pools also where the network goes on
 with FC and ReLU (the CNNs; the paper has residual networks only): Eq. 5 through such layers is least where they
 are dead, and they die.

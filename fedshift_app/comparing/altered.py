@@ -5,25 +5,30 @@ The paper's are those of its own experiment file, resolved for that row with not
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from datasets import catalog
 from fedshift_app.comparing.grouping import parameter, shown
 from fedshift_app.comparing.papers import Beside, Standing, Table
-from fedshift_app.comparing.runs import ASIDE, NODES, ROW_SECTIONS, WAYS, paper_settings
+from fedshift_app.comparing.runs import ASIDE, NODES, ROW_SECTIONS, WAYS, own_settings, paper_settings
+from fedshift_app.config.keys import as_of
 from fedshift_wire.bounds import shortened
+from fedshift_wire.names import BATCH, OWN, RETAKEN
 
 #: So many values are named in a line; of more, the number is told.
 MOST_NAMED = 24
 MOST_VALUE = 100  # characters of a value
-#: What decides no number of the last five rounds besides ``ASIDE``: when else the same weights are scored; threads and
-#: images that are scored together, which round the same sums in another order; nodes that a deployment waits for.
+#: What decides no number of the last five rounds besides ``ASIDE``: when else the same weights are scored; threads,
+#: which round the same sums in another order; nodes that a deployment waits for.
 UNTOLD = (
-    *ASIDE, "evaluate.every", "evaluate.fraction", "evaluate.client_models", "images.eval_batch", "train.threads",
-    "federation.min_nodes", "evaluate.bn_images",
+    *ASIDE, "evaluate.every", "evaluate.fraction", "evaluate.client_models", "train.threads", "federation.min_nodes",
 )  # fmt: skip
+#: Decides a number only where BatchNorm takes the statistics of test batches, or the method asks for such batches.
+TEST_BATCH = "images.eval_batch"
+#: Decides a number only where statistics of BatchNorm are taken from so many training images.
+STATISTICS_IMAGES = "evaluate.bn_images"
 #: Settings that are told as a whole: which domains they name is the value.
 WHOLE = ("allocation.counts", "allocation.share")
 #: What is told first.
@@ -69,8 +74,12 @@ def altered(
     """
     asked = {key: value for key, value in (dict(beside.when) | dict(standing.asked)).items() if key != "experiment"}
     given = shlex.join(f"{key}={json.dumps(value)}" for key, value in asked.items())
-    paper = _as_told(paper_settings(table.experiment(beside, standing), given))
-    ours = [_as_told(config) for config in configs]
+    asked_there = paper_settings(table.experiment(beside, standing), given)
+    if asked_there["method.name"] not in [config["method.name"] for config in configs]:  # one that the paper lacks
+        configs = [as_of(config, str(asked_there["method.name"])) for config in configs]
+    without = set.intersection(*(_untold(one) for one in (asked_there, *configs)))
+    paper = _as_told(asked_there, without)
+    ours = [_as_told(config, without) for config in configs]
     if beside.unseen and all(len(one.get(HELD_OUT, ())) == 1 for one in ours):
         paper.pop(HELD_OUT, None)  # each of the paper's columns is a run of its own
         ours = [{key: value for key, value in one.items() if key != HELD_OUT} for one in ours]
@@ -91,20 +100,41 @@ def listed(values: Sequence[Altered]) -> str:
     return told + (f" and {more} more, which --json names" if more > 0 else "")
 
 
-def _as_told(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _as_told(settings: Mapping[str, Any], without: Container[str]) -> dict[str, Any]:
     """Return the settings that decide numbers, those of ``WHOLE`` as one value each, the size as it is."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         whole = next((section for section in WHOLE if key.startswith(f"{section}.")), None)
         if whole is not None:
             found.setdefault(whole, {})[key.removeprefix(f"{whole}.")] = value
-        elif key == WAYS and not isinstance(value, str):
-            found[key] = value[0]  # the further ways change no number of the first
-        elif key not in UNTOLD:
+        elif key == WAYS:
+            found[key] = _way(settings)  # the further ways change no number of the first
+        elif key not in without:
             found[key] = value
     if found[SIZE] is None:
         found[SIZE] = catalog.get(settings["dataset.of"] or settings["dataset.name"]).size
     return found
+
+
+def _way(settings: Mapping[str, Any]) -> str:
+    """Return the way of ``evaluate.bn`` that the numbers have: of a run's settings, or of an experiment's."""
+    ways = settings[WAYS]
+    return ways if isinstance(ways, str) else str(ways[0])
+
+
+def _untold(settings: Mapping[str, Any]) -> set[str]:
+    """Return the keys that decide no number with these settings."""
+    without = {*UNTOLD}
+    if _way(settings) != BATCH and TEST_BATCH not in _asks(settings):
+        without.add(TEST_BATCH)
+    if _way(settings) not in (RETAKEN, OWN):
+        without.add(STATISTICS_IMAGES)
+    return without
+
+
+def _asks(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the method asks of other sections, by dotted key."""
+    return own_settings(str(settings["experiment"]), str(settings["dataset.name"]), str(settings["method.name"]))
 
 
 def _told(value: Any) -> str:

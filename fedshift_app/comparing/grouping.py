@@ -101,11 +101,11 @@ def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """Return what should be the same in all runs, or different in two methods, and is not."""
-    found = []
-    for key in sorted({key for run in runs for key in run.surroundings}):
-        values = [run.surroundings.get(key, "not told") for run in runs]
-        if len(_distinct(values)) > 1:
-            found.append(f"not the same {key}: {told(runs, {key: values})}")
+    found = [
+        f"not the same {key}: {told(runs, {key: values})}"
+        for key, values in _other_surroundings(runs).items()
+        if not _witnesses(runs, values)
+    ]  # fmt: skip
     by_split: dict[tuple[int, int], list[Run]] = {}
     for run in runs:
         by_split.setdefault((run.results.seed, run.config[NODES]), []).append(run)
@@ -119,6 +119,47 @@ def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
                 seed = run.results.seed
                 found.append(f"{its} and {label} ended with the same weights (seed {seed}): does one do nothing?")
     return found
+
+
+def harmless(runs: Sequence[Run]) -> list[str]:
+    """Return the surroundings that are not the same, but were seen to change nothing: same runs, same weights."""
+    return [
+        f"not the same {key}, but {_some(seen)} ran with each and ended with the same weights: "
+        + told(runs, {key: values})
+        for key, values in _other_surroundings(runs).items()
+        if (seen := _witnesses(runs, values))
+    ]
+
+
+def _other_surroundings(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return by key the value of each run, of surroundings that are not the same in all."""
+    keys = sorted({key for run in runs for key in run.surroundings})
+    found = {key: [run.surroundings.get(key, "not told") for run in runs] for key in keys}
+    return {key: values for key, values in found.items() if len(_distinct(values)) > 1}
+
+
+def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
+    """Return the runs, by method and seed, that were made under several of the values and ended with the same weights.
+
+    Returns:
+        None of them if they do not join all values with one another, or one ended with other weights.
+    """
+    made: dict[str, list[tuple[Run, str]]] = {}
+    for run, value in zip(runs, values, strict=True):
+        settings = run.row_settings | run.group_settings | {"seed": run.results.seed}
+        made.setdefault(repr(sorted(settings.items())), []).append((run, value))
+    joined = [{value} for value in _distinct(values)]
+    found = []
+    for same in made.values():
+        under = {value for _, value in same}
+        if len(under) < 2:
+            continue
+        if len({run.results.weights_sha256 for run, _ in same}) > 1:
+            return []
+        found.append(f"{same[0][0].results.method} seed {same[0][0].results.seed}")
+        touched = [one for one in joined if one & under]
+        joined = [one for one in joined if not one & under] + [set[str]().union(*touched)]
+    return found if len(joined) == 1 else []
 
 
 def parameter(key: str) -> str:

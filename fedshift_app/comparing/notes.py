@@ -4,13 +4,13 @@ import statistics
 from collections.abc import Sequence
 
 from fedshift_app.comparing import grouping, papers
-from fedshift_app.comparing.altered import listed
+from fedshift_app.comparing.altered import TEST_BATCH, listed
 from fedshift_app.comparing.rows import OVERALL, WORST, Row, baseline, named, same_worst
-from fedshift_app.comparing.runs import BASELINE, NODES
+from fedshift_app.comparing.runs import BASELINE, NODES, WAYS
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST
 from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.folder import lost_told
-from fedshift_wire.names import AVERAGED
+from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
 
@@ -28,6 +28,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     if accuracy and ways:
         told = " and ".join(sorted(f"{way} ({BN_WAYS_TOLD.get(way, way)})" for way in ways))
         found.append(f"all but --score bn=WAY are scored with BatchNorm's statistics {told}")
+    found += _test_batches(rows)
     rounds = {run.results.averaged_rounds for row in rows for run in row.runs} - {LAST_ROUNDS}
     if rounds:
         found.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
@@ -87,6 +88,16 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
                 f"standard deviation over nodes {each}"
             )
     return found
+
+
+def _test_batches(rows: Sequence[Row]) -> list[str]:
+    """Return how large the batches are that BatchNorm took its statistics of, where it took them of test images."""
+    sizes = {
+        run.config[TEST_BATCH]
+        for row in rows for run in row.runs
+        if run.config[WAYS] == BATCH or (BATCH in row.values and BN_SCORE + BATCH in run.results.others)
+    }  # fmt: skip
+    return [f"batches of {' and '.join(map(str, sorted(sizes)))} test images, which decide bn={BATCH}"] if sizes else []
 
 
 def _images(rows: Sequence[Row]) -> list[str]:

@@ -100,6 +100,7 @@ class PaperFile(_Section):
     backbone: str
     notes: tuple[str, ...] = ()
     methods: dict[str, Ours] = {}  # in all tables
+    also: dict[str, str] = {}  # of ours that the paper does not print: the row beside which it stands, all values told
     tables: tuple[PrintedTable, ...]
     checks: tuple[str, ...] = Field(())
 
@@ -171,14 +172,22 @@ class Table:
         return own
 
     def standing(self, config: Mapping[str, Any]) -> Standing | None:
-        """Return the printed row of a run's method and settings; of several the one that states most of them."""
+        """Return the printed row of a run's method and settings; of several the one that states most of them.
+
+        A method that the paper does not print, and that stands beside a row of it all the same (``also``), is told
+        apart by its values, all of which are compared with those of that row.
+        """
         found = [
             (len(conditions), -i, Standing(row, asked))
             for i, row in enumerate(self.printed.rows)
             for asked in self.readings(row)
             if _has(config, PLAIN | (conditions := _of_rows(asked)))
         ]
-        return max(found, key=lambda one: one[:2])[2] if found else None
+        if found:
+            return max(found, key=lambda one: one[:2])[2]
+        label = self.paper.also.get(str(config["method.name"]))
+        row = next((row for row in self.printed.rows if row.method == label), None)
+        return None if row is None else Standing(row, self.readings(row)[0])
 
     def readings(self, row: PrintedRow) -> tuple[dict[str, Any], ...]:
         """Return the settings of ours that a printed row stands for by dotted key, none if we have no such method.

@@ -58,17 +58,14 @@ def numbers(
     if scored and scored not in SCORED:
         raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
     runs, unfinished = reading.read(paths)
-    taken = [run for run in runs if rowing.scored(run).startswith(scored) or run.results.method == BASELINE]
-    found = numbers_of(taken, unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs)
-    others = sorted({run.results.method for run in runs if run not in taken})
-    if not others:
-        return found
-    return replace(found, notes=(*found.notes, f"left out, not scored {scored}: {', '.join(others)}"))
+    return numbers_of(
+        runs, unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored
+    )
 
 
 def numbers_of(
     runs: Sequence[Run], unfinished: Sequence[str], *, paper: str, score: str, allow_different: bool,
-    costs: Path | None = None,
+    costs: Path | None = None, scored: str = "",
 ) -> Numbers:  # fmt: skip
     """Compare runs that were read (``runs.read``), see ``fedshift_app.comparing.compare``."""
     table = papers.get(paper) if paper else None
@@ -85,11 +82,18 @@ def numbers_of(
     unnamed = grouping.usual_parameters(runs)
     runs = sorted(runs, key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
     differences = grouping.differing(runs)
-    labels = grouping.row_labels(runs, unnamed)
+    all_labels = grouping.row_labels(runs, unnamed)  # of all: a row is called the same, whichever are shown
+    taken = [
+        (group, label, run)
+        for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
+        if rowing.scored(run).startswith(scored) or run.results.method == BASELINE
+    ]
     members: dict[tuple[str, str], list[Run]] = {}
-    for group, label, run in zip(grouping.group_labels(runs, differences), labels, runs, strict=True):
+    for group, label, run in taken:
         members.setdefault((group, label), []).append(run)
-    notes: list[str] = []
+    labels, runs = [label for _, label, _ in taken], [run for _, _, run in taken]
+    left = sorted({*all_labels} - {*labels})
+    notes: list[str] = [f"left out, not scored {scored}: {', '.join(left)}"] if left else []
     accuracy = score not in reading.MEASURES
     lowest = score in reading.LOWEST_IS_BEST
     rows = [
@@ -109,6 +113,7 @@ def numbers_of(
         f"{method}, where a row does not name it: "
         + ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in values.items())
         for method, values in unnamed.items()
+        if any(row.method == method for row in rows)
     ]
     approximations = map(registry.approximation_told, dict.fromkeys(row.method for row in rows))
     notes += [told for told in approximations if told]
@@ -116,6 +121,7 @@ def numbers_of(
               grouping.own(runs).items()]  # fmt: skip
     if differences:
         notes.append(f"rows of different groups do not compare; they differ in {', '.join(differences)}")
+    notes += grouping.harmless(runs)
     if unfinished:
         notes.append(f"left out, not finished: {', '.join(unfinished)}")
     if table is not None:

@@ -43,6 +43,28 @@ def as_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found | {key: NONE for key, name in own.items() if found.get(key, name) == name}
 
 
+def as_of(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return settings as the parameters of another method say them, such as those of a recipe beside its model.
+
+    Args:
+        settings: All settings of a run as asked for (:func:`as_asked`).
+        name: The method in whose parameters they are told; ``method.name`` stays that of the run.
+    """
+    method = registry.get(str(settings["method.name"]))
+    found = dict(settings)
+    for key in method.parameters:
+        if f"method.{key}" not in found:
+            continue
+        told = found[f"method.{key}"]
+        for target in targets_of(method, key):
+            if isinstance(target, Mapping):
+                found[target["key"]] = target["values"][told]
+            elif not target.startswith("method."):
+                found[target] = told
+        found = {dotted: value for dotted, value in found.items() if dotted != f"method.{key}"}
+    return as_asked(found | {"method.name": name}) | {"method.name": settings["method.name"]}
+
+
 def _tell(found: dict[str, Any], settings: Mapping[str, Any], method: Method, key: str) -> None:
     """Put one parameter in the place of the keys that it stands for, if their values are its."""
     for target in targets_of(method, key):

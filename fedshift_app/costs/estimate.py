@@ -27,7 +27,7 @@ from fedshift_app.costs.measuring import TimedGrid
 from fedshift_app.help.tables import columns, facts
 from fedshift_app.node import setup
 from fedshift_app.run import arithmetic, console, space, starting
-from fedshift_wire.names import ARRAYS, CONFIG, KNOWLEDGE, SERVER_ROUND
+from fedshift_wire.names import ARRAYS, CONFIG, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_wire.records import decode, encode
 from strategies.federation.roster import Node
 from strategies.federation.updates import num_bytes
@@ -102,9 +102,17 @@ class Estimate:
     def score_seconds(self) -> float:
         """Seconds of all scoring in the run."""
         config = self.config
-        shares = (config.evaluate.share(n, config.rounds) for n in range(1, config.rounds + 1)
-                  if config.evaluate.scores_global(n, config.rounds))  # fmt: skip
-        return sum(shares) * self.test_images * len(config.evaluate.bn) * self.measured.scored / self.side_by_side
+        shares = [config.evaluate.share(n, config.rounds) for n in range(1, config.rounds + 1)
+                  if config.evaluate.scores_global(n, config.rounds)]  # fmt: skip
+        images = sum(shares) * self.test_images * len(config.evaluate.bn) + len(shares) * self.statistics_images
+        return images * self.measured.scored / self.side_by_side
+
+    @property
+    def statistics_images(self) -> float:
+        """Training images that BatchNorm's statistics are taken of for a scoring: a forward pass, as a score is."""
+        asked = self.config.evaluate
+        all_nodes = sum(min(node.num_examples, asked.bn_images) for node in self.nodes)
+        return all_nodes * ((OWN in asked.bn) + (RETAKEN in asked.bn) * self.playing / len(self.nodes))
 
     @property
     def seconds(self) -> float:

@@ -15,7 +15,7 @@ from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.folder import lost_told
 from fedshift_app.run.scores import mean
 from fedshift_wire.bounds import MOST_SHOWN, few, plain
-from fedshift_wire.names import AVERAGED, BN_SCORE
+from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD
 
 EVENTS = 30  # that the page names; more are a number
@@ -62,7 +62,7 @@ def _told(record: Record) -> dict[str, Any]:
     accuracy, training = Section("accuracy", "Accuracy"), Section("training", "Training")
     columns: list[dict[str, Any]] = []
     if results is not None:
-        columns, accuracy.notes = _columns(results)
+        columns, accuracy.notes = _columns(results, record.config.images.eval_batch)
         accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
     if lines:
         accuracy.figures += [figure for figure in [curves.accuracy(lines, domains)] if figure]
@@ -83,7 +83,7 @@ def _told(record: Record) -> dict[str, Any]:
     }
 
 
-def _columns(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the columns of the table of results, and what their marks mean."""
     columns = [
         _column(f"last {results['averaged_rounds']} rounds", results["domains"], results["avg"], results["std"]),
@@ -112,7 +112,10 @@ def _columns(results: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     if ways or scored_with(results) != AVERAGED:
         told = "".join(f"; bn={way}: the same rounds with those {BN_WAYS_TOLD.get(way, way)}" for way in ways)
         first = scored_with(results)
-        notes.insert(0, f"BatchNorm's statistics: {first} ({BN_WAYS_TOLD.get(first, first)}){told} (evaluate.bn).")
+        batch = f"; batches of {test_batch} test images" if BATCH in (first, *ways) else ""
+        notes.insert(
+            0, f"BatchNorm's statistics: {first} ({BN_WAYS_TOLD.get(first, first)}){told}{batch} (evaluate.bn)."
+        )
     if "evaluated" in results:
         notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
     return columns, notes

@@ -10,6 +10,7 @@ from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
 from fedshift_app.report.views import Example, Sight, View
 from fedshift_wire.seeding import generator
+from strategies.federation.schedule import BN_WAYS_TOLD
 
 MATRIX_ROWS = 400  # of class means by domain; beyond, a cell would be smaller than a pixel
 
@@ -81,6 +82,11 @@ def _who(record: Record, sight: Sight) -> list[str]:
         anew = [f"node {view.node.index}" for view in views if view.anew]
         if anew:
             told.append(f"{', '.join(anew)}: has not trained yet; its private parts are as they were initialised.")
+    if record.config.evaluate.bn[0] != (keep := record.config.model.bn_keep):
+        told.append(
+            f"BatchNorm's statistics are those of the kept model ({BN_WAYS_TOLD[keep]}), "
+            "not those of the run's first score."
+        )
     if not sight.alone:
         told.append("The method adapts to the test images before it predicts, here to those that were drawn.")
     return [" ".join(told)]

@@ -56,6 +56,11 @@ class Plan:
     given: Mapping[str, str]
     experiment: str
 
+    @property
+    def label(self) -> str:
+        """The method as people read it: an approximation says so."""
+        return registry.label(self.method)
+
     def trial(self, values: Mapping[str, Any]) -> Point:
         """Return the run that tries some values: as the method is, but for these, and without a test image."""
         tried = {key: written(value) for key, value in values.items()}
@@ -97,12 +102,12 @@ class Request:
             for plan in self.plans:
                 given = {**plan.given, **({"seed": seed} if seed else {})}
                 told = f" seed={seed}" if len(seeds) > 1 else ""
-                found.append(grid.point(f"{plan.method}{told}", self.asked.experiment, given))
+                found.append(grid.point(f"{plan.label}{told}", self.asked.experiment, given))
                 values = chosen.get(plan.method)
                 if values:
                     given |= {key: written(value) for key, value in values.items()}
                     given["tuned"] = written({key: plan.default[key] for key in values})
-                    found.append(grid.point(f"{plan.method} tuned{told}", self.asked.experiment, given))
+                    found.append(grid.point(f"{plan.label} tuned{told}", self.asked.experiment, given))
         return found
 
 

@@ -135,7 +135,7 @@ class Tuning:
             points = [p for p in self.request.finals(chosen) if p.config.method["name"] not in lost]
             sweeping.Sweep(self.folder, self.request.asked, points, notes=tuple(notes)).run(paper)
         if given_up:
-            told = "; ".join(f"{method.plan.method}: {method.problem}" for method in given_up)
+            told = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
             raise FederationError(f"{len(given_up)} of {len(self.methods)} methods were given up: {told}")
 
     def _search(self) -> None:
@@ -206,7 +206,7 @@ class Tuning:
         value = score(going.by_round, method.plan.base.config.keep)
         if value is None:
             raise ConfigError(
-                f"{method.plan.method}: no node has a validation image; allocation.validation_fraction="
+                f"{method.plan.label}: no node has a validation image; allocation.validation_fraction="
                 f"{method.plan.base.config.allocation.validation_fraction:g} of their images is less than one"
             )
         self._end(method, COMPLETE, f"validation {console.percent(value)}", value)
@@ -215,9 +215,7 @@ class Tuning:
         assert going.child is not None
         error = shortened(going.child.last_error(), 300)
         if going.attempts <= self.request.asked.options.retries:
-            typer.echo(
-                f"{method.plan.method} {going.number}: failed, tried again: {error} (log: {going.log})", err=True
-            )
+            typer.echo(f"{method.plan.label} {going.number}: failed, tried again: {error} (log: {going.log})", err=True)
             going.start(self._workers(going), self._jobs == 1)
             return
         method.search.note(going.number, **{study.ERROR: error})
@@ -239,7 +237,7 @@ class Tuning:
         best = method.search.best(self.request.options.budget)
         beside = "" if best is None else f" (best {console.percent(best.validation)}, trial {best.number})"
         budget = self.request.options.budget
-        typer.echo(f"{method.plan.method} [{self._ended(method)}/{budget}] trial {going.number}: {told}{beside}")
+        typer.echo(f"{method.plan.label} [{self._ended(method)}/{budget}] trial {going.number}: {told}{beside}")
 
     def _stop(self) -> None:
         try:
@@ -260,8 +258,8 @@ class Tuning:
                 chosen[name] = best.values
             elif method.plan.space:
                 notes.append(
-                    f"{name}: none of its {self._ended(method)} trials was better on validation images than its own "
-                    f"values ({console.percent(best.validation)}); its one row is both"
+                    f"{method.plan.label}: none of its {self._ended(method)} trials was better on validation images "
+                    f"than its own values ({console.percent(best.validation)}); its one row is both"
                 )
         return chosen, notes
 
@@ -284,7 +282,7 @@ class Tuning:
                 values = {**plan.default, **one.values}
                 told = [one.notes.get(key, "") for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)]
                 value = "" if one.validation is None else one.validation
-                rows.append([plan.method, one.number, one.state, value, *told, *(values.get(key, "") for key in keys)])
+                rows.append([plan.label, one.number, one.state, value, *told, *(values.get(key, "") for key in keys)])
         text = io.StringIO()
         head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
         csv.writer(text, lineterminator="\n").writerows([head, *rows])

@@ -24,11 +24,16 @@ from support import (
     weights,
 )  # fmt: skip
 
+from clients.adapt.base import Adaptation
+from clients.adapt.eata import EATAAdaptation, EATAParams
+from clients.adapt.finetune import Finetune, FinetuneParams
+from clients.adapt.t3a import T3AAdaptation, T3AParams
+from clients.adapt.tent import TentAdaptation, TentParams
 from clients.fedthe import FedTHEClient
 from clients.losses import fedthe as equations
 from clients.training.settings import ImageConfig
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import DOMAINS, SERVER_ROUND
+from fedshift_wire.names import BN_IMAGES, BN_WAYS, DOMAINS, LOSS_SUM, SERVER_ROUND
 from strategies.fedthe import FedTHEStrategy
 
 PLAIN = ImageConfig(eval_batch=7)
@@ -186,3 +191,85 @@ def test_the_model_that_training_left_has_a_head_of_its_own_ahead() -> None:
     assert made._own is None and own is not None
     made.score_test(test)
     assert made._own is not None and not torch.allclose(own, made._own)
+
+
+STREAMS: dict[str, Adaptation] = {
+    "tent": TentAdaptation(TentParams(batch_size=8)),
+    "eata": EATAAdaptation(EATAParams(batch_size=8, redundancy=1.0)),
+    "t3a": T3AAdaptation(T3AParams(batch_size=8)),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_each_pass_begins_with_an_empty_history_also_that_of_an_adaptation(name: str) -> None:
+    made = client(knowledge=everybody(), model="cnn_bn", adaptation=STREAMS[name])
+    made._take(shared(made))
+    known: list[int] = []
+    weigh = made._weights
+
+    def spy(z: torch.Tensor, by_global: torch.Tensor, by_personal: torch.Tensor) -> torch.Tensor:
+        known.append(-1 if made._history is None else len(z))
+        return weigh(z, by_global, by_personal)
+
+    made._weights = spy  # type: ignore[method-assign]
+    images = barred_images(24)
+    made.score_test(images)
+    own = [] if name != "eata" else [-1] + [8] * (-(-len(made.train_set) // 8) - 1)  # Fisher values come first
+    before, stream = [-1, 7, 7, 3], [-1, 8, 8]
+    assert [min(one, 8) for one in known[: len(before)]] == before
+    rest = known[len(before) :]
+    assert rest[-len(stream) :] == stream and len(rest) == len(own) + len(stream)
+
+
+def test_a_tuned_copy_is_that_of_the_next_round_with_a_mean_feature_of_its_own() -> None:
+    made = client(knowledge=everybody(), adaptation=Finetune(FinetuneParams()))
+    given = shared(made)
+    found: dict[str, Any] = {}
+    weigh = made._weights
+
+    def spy(z: torch.Tensor, by_global: torch.Tensor, by_personal: torch.Tensor) -> torch.Tensor:
+        weighed = weigh(z, by_global, by_personal)
+        found["tuned"] = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+        found["own"] = made._own
+        return weighed
+
+    made._weights = spy  # type: ignore[method-assign]
+    made.server_round = 2
+    made._take(given)
+    for _ in range(2):  # the second time from the copy that is kept
+        made.score_test(barred_images(9))
+        del made._weights
+        other = client(knowledge=everybody())
+        fit(other, 3, given)
+        assert all(torch.equal(found["tuned"][name], tensor) for name, tensor in other.model.state_dict().items())
+        torch.testing.assert_close(found["own"], other._mean_feature())
+        made._weights = spy  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("adaptation", [None, Finetune(FinetuneParams()), T3AAdaptation(T3AParams(ft_epochs=1))])
+def test_a_way_of_batchnorm_scores_the_same_wherever_it_stands_in_the_list(adaptation: Adaptation | None) -> None:
+    made = client(knowledge=everybody(), model="cnn_bn", adaptation=adaptation)
+    given = shared(made)
+
+    def losses(*ways: str) -> dict[str, float]:
+        told: dict[str, float] = {}
+        scored, kept = made._scored_with, made.score_test
+
+        def noting(way: str, config: Any) -> Any:
+            told["way"] = way  # type: ignore[assignment]
+            return scored(way, config)
+
+        def test(images: Any) -> Any:
+            scores = kept(images)
+            told[str(told["way"])] = scores.loss_sum
+            return scores
+
+        made._scored_with, made.score_test = noting, test  # type: ignore[method-assign,assignment]
+        _, _, metrics = made.evaluate(given, {SERVER_ROUND: 1, DOMAINS: ["a"], BN_WAYS: list(ways), BN_IMAGES: 50})
+        del made._scored_with, made.score_test
+        assert metrics[f"{LOSS_SUM}a"] == told[ways[0]]
+        return {way: told[way] for way in ways}
+
+    first, other = losses("averaged", "own", "batch"), losses("batch", "own", "averaged")
+    assert first == other
+    assert len({round(value, 6) for value in first.values()}) == 3

@@ -119,6 +119,26 @@ def test_the_server_takes_one_number_for_each_parameter_that_travels() -> None:
     assert made.contribution()[CHANGE].size == sum(a.size for a in arrays) < number(made)
 
 
+def test_a_copy_that_is_tuned_ahead_of_a_score_has_no_half_of_a_correction() -> None:
+    """c is not sent for a score: without it the copy is FedAvg's, with it that of the next round."""
+    made, plain = client(), fedavg(**PLAIN)
+    c, c_i = (0.1 * drawn(seed, number(made)).numpy() for seed in (1, 2))
+    for knowledge, wanted in (({}, plain), ({SERVERS: c}, None)):
+        given = shared(plain)
+        made.knowledge, made.memory, made.server_round = knowledge, {CONTROL: c_i.copy()}, 2
+        made._take(given)
+        made.train_ahead()
+        ahead = shared(made)
+        if wanted is None:
+            other = client()
+            other.knowledge, other.memory = {SERVERS: c}, {CONTROL: c_i.copy()}
+            expected, _ = fit(other, 3, given)
+        else:
+            expected, _ = fit(wanted, 3, given)
+        assert all(np.array_equal(one, two) for one, two in zip(ahead, expected, strict=True))
+        plain = fedavg(**PLAIN)
+
+
 def test_what_cannot_be_is_refused_in_a_line() -> None:
     setup = new_client(ScaffoldClient, optimizer="adam").setup
     check = ScaffoldClient.check_run

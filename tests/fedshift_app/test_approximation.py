@@ -19,6 +19,7 @@ from fedshift_app.report import facts
 from fedshift_app.report.reading import read
 from fedshift_app.run import console
 from fedshift_app.sweep import grid
+from fedshift_app.tune import asking
 from fedshift_wire.methods import Method
 
 NAME, LABEL = "fedmlp", "fedmlp (approximation)"
@@ -52,6 +53,13 @@ def test_lists() -> None:
     assert f"its paper's method, but an approximation: {WHY}" in one
     for table in (registry.markdown(), registry.privacy_markdown()):
         assert f"| `{NAME}` (approximation) | " in table and table.count("(approximation)") == 1
+
+
+def test_a_search() -> None:
+    request = asking.read(["handwritten", f"method=fedavg,{NAME}", "budget=2"], lambda *_: None)
+    assert [plan.label for plan in request.plans] == ["fedavg", LABEL]
+    finals = [point.label for point in request.finals({})]
+    assert any(label.startswith(LABEL) for label in finals)
 
 
 def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:

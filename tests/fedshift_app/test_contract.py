@@ -347,6 +347,20 @@ def test_a_method_of_ours_stands_in_the_docs(method: str) -> None:
     assert registry.privacy_markdown() in (root / "docs" / "security.md").read_text(), "run: fedshift methods --privacy"
 
 
+def test_what_a_method_sends_has_a_row_of_what_it_tells() -> None:
+    """docs/security.md: the table by what is sent, which is written by hand, names each method that sends more."""
+    text = (files.CONF.parent / "docs" / "security.md").read_text()
+    start = text.index("| what | methods | what it tells |")
+    rows = [line.split("|") for line in text[start : text.index("\n\n", start)].splitlines()[2:]]
+    more = {name for name, method in METHODS.items() if registry.METHODS.origin(name) == OURS
+            and (method.numbers or registry.get(name).strategy_class().contributes)}  # fmt: skip
+    named = {name for row in rows for name in METHODS if f"`{name}`" in row[2]}
+    assert more <= named, more - named
+    (weights,) = [row[2] for row in rows if "weights after local training" in row[1]]
+    exempt = {name for name in METHODS if f"`{name}`" in weights.split(";")[0]}
+    assert exempt == {"local", "fedmd", "fedgh", "fedpall"}
+
+
 def test_every_data_set_of_ours_stands_in_the_docs() -> None:
     text = (files.CONF.parent / "README.md").read_text()
     assert all(f"`{name}`" in text for name in catalog.DATASETS if catalog.DATASETS.origin(name) == OURS)

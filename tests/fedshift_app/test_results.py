@@ -1,4 +1,4 @@
-"""docs/results.md: each table is what the command above it prints from the committed runs."""
+"""docs/results.md, docs/field.md: each table is what the command above it prints from the committed runs."""
 
 import json
 import re
@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from fedshift_app import cli
 
 SCRIPT = load_benchmark("results_page")
-PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in SCRIPT.PAGES}
 KEPT = sorted((ROOT / "docs" / "results").glob("*/*.json"))
-#: Commands as the page prints them, each with the table below it.
-SHOWN = SCRIPT.SHOWN.findall(PAGE)
+#: Commands as the pages print them, each with the table below it.
+SHOWN = [shown for page in PAGES.values() for shown in SCRIPT.SHOWN.findall(page)]
 
 
 @pytest.mark.parametrize(("command", "below"), SHOWN, ids=[command for command, _ in SHOWN])
@@ -27,11 +27,13 @@ def test_a_table_is_what_its_command_prints(command: str, below: str, monkeypatc
     assert printed.stdout.strip() == below.strip() != ""
 
 
-def test_a_page_without_its_tables_gets_them_and_keeps_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_without_its_tables_gets_them_and_keeps_its_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = PAGES[name]
     monkeypatch.setattr(SCRIPT, "printed", {command: below.strip() for command, below in SHOWN}.__getitem__)
-    bare = SCRIPT.SHOWN.sub(lambda found: f"    fedshift {found[1]}\n\n", PAGE)
+    bare = SCRIPT.SHOWN.sub(lambda found: f"    fedshift {found[1]}\n\n", page)
     assert not any(below in bare for _, below in SHOWN)
-    assert SCRIPT.refreshed(bare) == SCRIPT.refreshed(PAGE) == PAGE
+    assert SCRIPT.refreshed(bare) == SCRIPT.refreshed(page) == page
 
 
 def test_every_committed_run_is_in_a_table() -> None:

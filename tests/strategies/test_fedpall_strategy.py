@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from support import ask, check_knowledge, new_strategy, node
+from support import ask, check_knowledge, new_strategy, node, refusal_of
 
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused
+from fedshift_wire.errors import FederationError
 from strategies.federation.roster import Node, Roster
 from strategies.federation.updates import Update
 from strategies.fedpall import FedPallStrategy, mean_directions
@@ -69,10 +70,11 @@ def test_both_networks_learn_from_the_features() -> None:
         made.merge_knowledge(updates)
     assert (scores(made, x).argmax(axis=1) == y).all()
     assert (told_apart(made, x).argmax(axis=1) == np.repeat([0, 1], 12)).all()
-    assert {name.removeprefix("momentum/") for name in made.state} == {
+    momenta = {name: array for name, array in made.state.items() if name.startswith("momentum/")}
+    assert {name.removeprefix("momentum/") for name in momenta} == {
         name for name in made.knowledge if name.startswith(("head/", "amplifier/"))
     }
-    assert all(array.dtype == np.float32 for array in made.state.values())
+    assert all(array.dtype == np.float32 for array in momenta.values())
 
 
 def test_the_same_rounds_give_the_same_networks_and_a_resumed_run_goes_on() -> None:
@@ -95,8 +97,31 @@ def test_a_node_that_comes_later_adds_an_output() -> None:
     made.merge_knowledge([sent(n) for n in NODES])
     before = made.knowledge["amplifier/linear3"].copy()
     assert before.shape == (2, 8)
-    made.merge_knowledge([sent(NODES[0]), sent(node(3, counts=(6, 6, 0)))])
-    assert made.knowledge["amplifier/linear3"].shape == made.state["momentum/amplifier/linear3"].shape == (4, 8)
+    made.merge_knowledge([sent(NODES[0]), sent(node(100_000, counts=(6, 6, 0)))])
+    assert made.knowledge["amplifier/linear3"].shape == made.state["momentum/amplifier/linear3"].shape == (3, 8)
+    assert made.state["nodes"].tolist() == [0, 1, 100_000]
+
+
+def test_nodes_are_told_apart_whatever_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real node's index is its partition-id: with 7 and 1 there are two outputs, in the order of the numbers."""
+    others = [node(i, counts=(6, 6, 0)) for i in (7, 4)]
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: others))
+    made = server(server_lr=0.05)
+    updates = [sent(n) for n in others]
+    x = np.concatenate([u.knowledge["features"] for u in updates])
+    for _ in range(8):
+        made.merge_knowledge(updates)
+    assert made.state["nodes"].tolist() == [4, 7] and made.knowledge["amplifier/linear3"].shape == (2, 8)
+    assert (told_apart(made, x).argmax(axis=1) == np.repeat([1, 0], 12)).all()
+
+
+def test_numbers_that_run_away_are_told_in_one_line() -> None:
+    made = server(server_lr=1e30)
+    made._result.server_round = 4
+    told = refusal_of(FederationError, made.merge_knowledge, [sent(n) for n in NODES])
+    assert told == (
+        "round 4: what the server trains has come to numbers that are not finite: method.server_lr=1e+30 is too large"
+    )
 
 
 def test_what_is_sent_and_what_is_taken() -> None:
@@ -118,5 +143,8 @@ def test_what_is_sent_and_what_is_taken() -> None:
 def test_room_on_the_disk_is_that_of_both_networks_twice() -> None:
     made = server()
     made.merge_knowledge([sent(n) for n in NODES])
-    kept = [*made.state.values(), *(a for name, a in made.knowledge.items() if name.startswith(("head/", "amplifier")))]
+    kept = [
+        *(array for name, array in made.state.items() if name != "nodes"),
+        *(a for name, a in made.knowledge.items() if name.startswith(("head/", "amplifier"))),
+    ]
     assert made.state_bytes(ArrayRecord(), 2) == sum(array.nbytes for array in kept)

@@ -274,13 +274,39 @@ def test_one_task_alone_has_its_own_best(make_run: MakeRun, scored: str, methods
     runs = [make_run(method, 0, FOUR) for method in ("fedavg", "local", "fpl", "fedbn")]
     found = compare(runs, scored=scored).numbers
     assert sorted(row.method for row in found.rows) == methods
-    assert found.notes[-1] == f"left out, not scored {scored}: {left}"
+    assert f"left out, not scored {scored}: {left}" in found.notes
     assert not any(note.startswith("left out, not scored") for note in compare(runs).numbers.notes)
+
+
+def test_a_row_of_one_task_is_called_as_among_all(make_run: MakeRun) -> None:
+    shared = make_run("fedproto", 0, FOUR, flat={"set": "method.share_weights=true"}, evaluated="global model")
+    runs = [make_run("fedavg", 0, FOUR), make_run("fedproto", 0, FOUR), shared]
+    found = compare(runs, scored="global").numbers
+    assert [row.label for row in found.rows] == ["fedavg", "fedproto share_weights=true"]
+    assert "left out, not scored global: fedproto share_weights=false" in found.notes
 
 
 def test_a_wrong_task_is_told_with_those_there_are(make_run: MakeRun) -> None:
     with pytest.raises(ConfigError, match="--scored is 'globl'; allowed are global, personal; did you mean global\\?"):
         compare([make_run("fedavg", 0, FOUR)], scored="globl")
+
+
+def test_another_state_of_the_source_that_changes_no_weight_is_told_without_a_warning(make_run: MakeRun) -> None:
+    old, new = {"git": "abc"}, {"git": "def"}
+    runs = [
+        make_run("fedavg", 0, two(1, 2), name="a", told=old, weights_sha256="same"),
+        make_run("i2pfl", 0, two(1, 3), name="b", told=old),
+        make_run("fpl", 0, two(1, 4), name="c", told=new),
+    ]
+    again = make_run("fedavg", 0, two(1, 2), name="d", told=new, weights_sha256="same")
+    other = make_run("fedavg", 0, two(1, 2), name="e", told=new, weights_sha256="other")
+    with_it = compare([*runs, again]).numbers
+    seen = "not the same git, but fedavg seed 0 ran with each and ended with the same weights: git is "
+    assert any(note.startswith(seen) for note in with_it.notes)
+    assert not any("git" in warning for warning in with_it.warnings)
+    assert any(warning.startswith("not the same git") for warning in compare(runs).numbers.warnings)
+    with pytest.raises(ConfigError, match="seed 0 comes twice, with different numbers"):
+        compare([*runs, other])
 
 
 def test_warnings_name_what_differs_and_equal_weights(make_run: MakeRun) -> None:
@@ -405,6 +431,7 @@ def as_many(number: int) -> list[dict[str, Any]]:
 
 FIVE = DIGITS | {"mnistm": 50.0}
 FOUR = {"photo": 60.0, "art_painting": 50.0, "cartoon": 70.0, "sketch": 75.0}
+BY_BATCH = "model.name=cnn_bn evaluate.bn=[averaged,own,batch] images.eval_batch=32"
 CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by_domain": FIVE}
 
 
@@ -430,6 +457,14 @@ CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by
         ("i2pfl-out-digits", "i2pfl", {"set": "allocation.held_out=[usps]"}, "i2pfl.tableiiidigits", []),
         ("i2pfl-out-digits", "i2pfl", {"set": "allocation.held_out=[usps,syn]"}, "i2pfl.tableiiidigits",
          ["allocation.held_out=[usps,syn] (paper [mnist])"]),
+        ("fedicon-digit5-covariate", "fedavg", {"set": "images.eval_batch=256 evaluate.bn_images=10"}, "fedicon.table1",
+         []),
+        ("fedicon-digit5-covariate", "fedthe", {"set": "images.eval_batch=256"}, "fedicon.table1",
+         ["images.eval_batch=256 (paper 32)"]),
+        ("f2dc-digits", "fedavg", {"set": "evaluate.bn=[batch] images.eval_batch=256 evaluate.bn_images=10"},
+         "f2dc.table2", ["images.eval_batch=256 (paper 64)", "evaluate.bn=batch (paper averaged)"]),
+        ("f2dc-digits", "fedavg", {"set": "evaluate.bn=[own] images.eval_batch=256 evaluate.bn_images=10"},
+         "f2dc.table2", ["evaluate.bn=own (paper averaged)", "evaluate.bn_images=10 (paper 1000)"]),
         ("fedicon-table8-without-lie", "fedicon", {}, "fedicon.table8", []),
         ("fedicon-table8-without-lie", "fedicon", {"set": "adapt.flip=true"}, "fedicon.table8",
          ["tta_flip=true (paper null)"]),
@@ -449,6 +484,25 @@ def test_each_value_that_is_not_the_papers_is_named(
     expected = f"not the paper's, {named}: {', '.join(told)}" if told else f"all as in the paper: {named}"
     assert expected in found.numbers.notes
     assert f"the paper's values are those of conf/experiments/{experiment}" in found.numbers.notes
+
+
+def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_otherwise(make_run: MakeRun) -> None:
+    run = make_run("f2dc-code", 0, DIGITS, experiment="f2dc-digits", nodes=as_many(20))
+    (row,) = compare([run], paper="f2dc.table2").numbers.rows
+    assert row.paper is not None and row.paper.label == "F2DC"
+    assert [one.told for one in row.paper.altered] == [
+        "name=f2dc-code (paper f2dc)", "conv_layers=3 (paper 2)", "hidden=50 (paper 64)",
+        "noise=gumbel_pair (paper logistic_pair)", "eval_noise=true (paper false)", "aggregation=fedavg (paper daa)",
+        "train.lr=0.1 (paper 0.01)", "train.momentum=0.0 (paper 0.9)", "train.weight_decay=0.0 (paper 1e-05)",
+    ]  # fmt: skip
+
+
+def test_test_batches_are_told_where_they_decide(make_run: MakeRun) -> None:
+    others = {"others": {"bn=batch": two(3, 4), "bn=own": two(5, 6)}}
+    runs = [make_run("fedavg", seed, two(1, 2), flat={"set": BY_BATCH}, **others) for seed in (0, 1)]
+    told = "batches of 32 test images, which decide bn=batch"
+    for score, expected in (("bn=batch", True), ("bn", True), ("bn=own", False), ("last5", False)):
+        assert (told in compare(runs, score=score).numbers.notes) is expected, score
 
 
 def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:

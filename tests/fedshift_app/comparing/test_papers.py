@@ -23,7 +23,7 @@ from fedshift_wire.yaml_files import read_yaml
 
 TABLES = papers.all_tables()
 #: What the project adds to the printed facts.
-ADDED = ("methods", "beside", "budget")
+ADDED = ("methods", "also", "beside", "budget")
 #: What our columns may be besides domains.
 MEASURES = re.compile(r"AVG|STD|LTA|GASA|GATA|CPRR|(ATA|all on) \w+|all on AVG")
 

@@ -14,7 +14,7 @@ from fedshift_app.config.resolving import resolve, validate
 from fedshift_wire.errors import ConfigError
 from strategies.base import DomainStrategy
 
-RECIPES = ["f2dc", "fedavg-ft", "fedbn"]
+RECIPES = ["f2dc", "f2dc-code", "fedavg-ft", "fedbn"]
 
 
 def asked(**given: Any) -> dict[str, Any]:
@@ -36,6 +36,23 @@ def test_f2dc_is_fedavg_with_modules_and_weights() -> None:
     assert [entry["name"] for entry in config.modules] == ["f2dc"]
     assert config.aggregation.weights == "domain-aware"
     assert (config.aggregation.alpha, config.aggregation.beta) == (1.0, 0.4)
+
+
+def test_the_released_code_has_its_own_values_and_leaves_those_of_others() -> None:
+    """mala-lab/F2DC at 6b0a8ed: main.py, best_args.py and models/f2dc.py."""
+    code = resolve({"experiment": "f2dc-pacs", "method": "f2dc-code", "data-dir": "/data"})
+    assert (code.train.lr, code.train.momentum, code.train.weight_decay) == (0.1, 0.0, 0.0)
+    assert code.aggregation.weights == "samples"
+    (modules,) = code.modules
+    values = {
+        "lambda1": 0.8, "lambda2": 1.0, "tau": 0.06, "sigma": 0.1, "conv_layers": 3, "hidden": 50,
+        "noise": "gumbel_pair", "eval_noise": True, "y_hat_from": "classifier", "local_modules": "aggregate",
+        "eval_modules": "aggregated",
+    }  # fmt: skip
+    assert {key: modules[key] for key in values} == values
+    for other in ("fedavg", "f2dc"):
+        config = resolve({"experiment": "f2dc-pacs", "method": other, "data-dir": "/data"})
+        assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.01, 0.9, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +111,12 @@ def test_what_makes_it_the_method_cannot_be_taken_away(method: str, settings: st
 
 @pytest.mark.parametrize("name", [*RECIPES, "fedicon"])
 def test_the_configuration_of_a_run_repeats_it(name: str, tmp_path: Path) -> None:
-    settings = {"f2dc": "method.sigma=5", "fedavg-ft": "method.ft_epochs=2", "fedbn": "method.weighting=samples"}
+    settings = {
+        "f2dc": "method.sigma=5",
+        "f2dc-code": "method.sigma=5",
+        "fedavg-ft": "method.ft_epochs=2",
+        "fedbn": "method.weighting=samples",
+    }
     config = resolve({"method": name, "set": settings.get(name, "method.tta_lr=0.5")})
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))

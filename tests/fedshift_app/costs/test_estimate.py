@@ -43,6 +43,15 @@ def test_seconds_follow_from_steps_by_hand() -> None:
     assert found.measured.step > 0 and found.measured.scored > 0
 
 
+def test_each_way_of_batchnorm_costs_its_passes() -> None:
+    ways = ("model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "evaluate.bn_images=10")
+    found = of("fedavg", *ways, "federation.participation=0.5")
+    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
+    assert min(node.num_examples for node in found.nodes) > 10
+    assert exact.statistics_images == 4 * 10 + 2 * 10  # own: all nodes; retaken: the two that trained
+    assert exact.score_seconds == pytest.approx(2 * (4 * 360 + 60) * 0.5)
+
+
 def test_half_of_the_nodes_take_half_of_the_time() -> None:
     whole, half = of("fedavg"), of("fedavg", "federation.participation=0.5")
     assert (whole.playing, half.playing) == (4, 2)

@@ -343,6 +343,24 @@ def test_a_method_that_adapts_to_the_test_images(run_inline: InlineRun) -> None:
 
 
 @pytest.mark.long
+def test_each_way_of_batchnorm_is_labelled(run_inline: InlineRun) -> None:
+    ways = "model.name=cnn_bn evaluate.bn=[own,averaged,batch] images.eval_batch=32"
+    run = run_inline(method="fedavg", rounds=1, nodes=4, set=f"{QUICK} {ways}")
+    page = report(run.folder)
+    check_results(page, run.results)
+    assert {"bn=averaged", "bn=batch"} <= {cell for table in page.tables.values() for line in table for cell in line}
+    told = (
+        "BatchNorm's statistics: own (of each node's own training images); bn=averaged: the same rounds with those as "
+        "they were averaged; bn=batch: the same rounds with those of each batch of test images; batches of 32 "
+        "test images"
+    )
+    assert told in page.text
+    other = "BatchNorm's statistics are those of the kept model (as they were averaged), not those of the run's first"
+    assert other in page.text
+    scored = views.look(reading.read(run.folder), None, None).views
+    assert {name: view.accuracy for name, view in scored.items()} == run.rounds[-1]["others"]["bn=averaged"]
+
+
 def test_a_held_out_domain(run_inline: InlineRun) -> None:
     run = run_inline(method="fedcode", rounds=1, nodes=2, set=f"{QUICK} allocation.held_out=[street,sketch]")
     page = report(run.folder)
