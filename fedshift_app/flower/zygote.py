@@ -236,14 +236,16 @@ class Zygote:
             warm_app(theirs, fab_hash, self._load, self._run)
         theirs.close()
         self._apps[fab_hash] = ours
-        self._watch(ours, lambda: self._hear(fab_hash))
+        self._watch(ours, lambda: self._hear(fab_hash, ours))
         self._watch_end(pid, "")
         for oldest in list(self._apps)[:-MOST_APPS]:
             self._drop(oldest)
 
-    def _hear(self, fab_hash: str) -> None:
+    def _hear(self, fab_hash: str, channel: socket.socket) -> None:
         """Take note that an app is imported, or that it cannot be; or that its process has ended."""
-        told = self._apps[fab_hash].recv(MOST_BYTES)
+        if self._apps.get(fab_hash) is not channel:  # dropped by what came with the same look at the sockets
+            return
+        told = channel.recv(MOST_BYTES)
         if told and "ready" in json.loads(told):
             self._ready.add(fab_hash)
             return

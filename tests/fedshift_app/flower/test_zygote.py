@@ -142,6 +142,17 @@ def test_if_the_process_of_an_app_is_killed_the_other_one_forks_and_it_comes_aga
     assert asked.child_of_app("one")["parent"] not in (parent, asked.warm.pid)
 
 
+def test_a_task_and_the_end_of_its_apps_process_seen_at_once(asked: Asked) -> None:
+    """The task finds the process gone; its end, which the same look at the sockets told, is then no news."""
+    parent = asked.child_of_app("one")["parent"]
+    warm = psutil.Process(asked.warm.pid)
+    warm.suspend()
+    psutil.Process(parent).kill()
+    threading.Timer(0.5, warm.resume).start()  # by then both are there
+    assert asked.child("one")["parent"] == asked.warm.pid
+    assert asked.child_of_app("one")["parent"] not in (parent, asked.warm.pid)
+
+
 def test_when_it_is_killed_messages_that_are_worked_on_go_on(asked: Asked) -> None:
     app = asked.child_of_app("one")["parent"]
     task = asked.task("one", "slow")
