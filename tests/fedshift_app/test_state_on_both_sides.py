@@ -1,4 +1,4 @@
-"""FedDyn, SCAFFOLD, FedRep and generalisation gaps in whole runs: bytes that travel, composed, killed, resumed."""
+"""FedDyn, SCAFFOLD, FedRep, gaps and others in whole runs: bytes that travel, composed, killed, resumed."""
 
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ def config(method: str, more: str = "") -> Any:
         ("scaffold", [WEIGHTS, 2 * WEIGHTS], [2 * WEIGHTS, 2 * WEIGHTS]),
         ("fedrep", [WEIGHTS - HEAD] * 2, [WEIGHTS - HEAD] * 2),
         ("ga", [WEIGHTS, WEIGHTS], [WEIGHTS, WEIGHTS]),
+        ("fedomg", [WEIGHTS, WEIGHTS], [WEIGHTS, WEIGHTS]),
     ],
 )
 def test_bytes_that_travel(method: str, down: list[int], up: list[int], tmp_path: Path) -> None:
@@ -44,6 +45,26 @@ def test_bytes_that_travel(method: str, down: list[int], up: list[int], tmp_path
     for line, down_of, up_of in zip(run.rounds, down, up, strict=True):
         assert 0 <= line["bytes_down"] / nodes - down_of < 2000  # with the head of each array
         assert 0 <= line["bytes_up"] / nodes - up_of < 2000
+
+
+@pytest.mark.parametrize("method", ["tent", "eata", "t3a"])
+def test_an_adaptation_sends_nothing_more(method: str, tmp_path: Path) -> None:
+    more = f"{TINY} model.name=cnn_bn"
+    adapted, plain = (start(tmp_path / name, method=name, rounds=1, set=more) for name in (method, "fedavg"))
+    for way in ("bytes_down", "bytes_up"):
+        assert [line[way] for line in adapted.rounds] == [line[way] for line in plain.rounds]
+    assert adapted.results["weights_sha256"] == plain.results["weights_sha256"]
+    assert adapted.results["others"]["before-adaptation"] == plain.results["domains"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fedomg", "tent", "eata", "t3a"])
+def test_killed_and_resumed_with_nothing_kept_between_rounds(method: str, tmp_path: Path, kill_at: KillAt) -> None:
+    flat = {"method": method, "rounds": 3, "set": TINY}
+    whole = start(tmp_path / "whole", **flat)
+    with kill_at("weights-00002", "before"):
+        start(tmp_path / "runs", **flat)
+    assert told(resume(tmp_path / "runs")) == told(whole)
 
 
 def test_killed_and_resumed_with_state_on_the_server_and_on_the_nodes(tmp_path: Path, kill_at: KillAt) -> None:
