@@ -176,10 +176,9 @@ class DomainClient(NodeTools):
     def score_test(self, test: ImageSet) -> Scores:
         """Score a test set, adapted to it if the run says so; the model must be afterwards what it was before."""
         adaptation = self._adaptation
-        if adaptation is None or (self._trained_here and not adaptation.after_training):
-            self.start_pass()
-            return self.scored(test)
         self.start_pass()
+        if adaptation is None or (self._trained_here and not adaptation.after_training):
+            return self.scored(test)
         before, _ = self.score(test)
         correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
         counts: Counts | None = None

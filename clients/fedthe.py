@@ -148,7 +148,7 @@ class FedTHEClient(DomainClient):
 
     def other_statistics(self) -> None:
         """Forget them likewise."""
-        self._ahead = self._own = None
+        self.received()
 
     def start_pass(self) -> None:
         """Begin with an empty history; what an adaptation has made of the body has a mean feature of its own."""

@@ -101,7 +101,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return on
 
 
-def paid(rows: "Sequence[Row]", costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
+def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
     """Return by cost the rows whose cost and score are known: what is paid, and the mean of ``headline``."""
     found: dict[str, list[tuple[float, float, Row]]] = {}
     for row in rows:
@@ -112,7 +112,7 @@ def paid(rows: "Sequence[Row]", costs: Costs, headline: str) -> dict[str, list[t
     return found
 
 
-def notes(rows: "Sequence[Row]", costs: Costs, headline: str) -> list[str]:
+def notes(rows: Sequence[Row], costs: Costs, headline: str) -> list[str]:
     """Return who is on the front of each cost, and what is not known."""
     told = []
     for what, points in paid(rows, costs, headline).items():
