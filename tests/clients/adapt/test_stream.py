@@ -236,7 +236,7 @@ def test_a_classifier_without_a_linear_layer_is_refused() -> None:
         ("fedavg", "model.name=cnn_bn"),
         pytest.param("fedicon", "model.name=cnn_bn method.classifier_rounds=1", marks=pytest.mark.long),
         pytest.param("f2dc", "model.name=cnn_bn", marks=pytest.mark.long),
-        pytest.param("fedseproto", "model.name=cnn_bn", marks=pytest.mark.long),
+        pytest.param("fedseproto", "model.name=cnn_bn method.schedule=joint", marks=pytest.mark.long),
         pytest.param("moon", "model.name=cnn_bn method.projection=mlp", marks=pytest.mark.long),
     ],
 )
