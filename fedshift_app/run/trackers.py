@@ -58,17 +58,18 @@ class MLflow(Guarded):
         from mlflow.tracking import MlflowClient
 
         self._metric, self._results = Metric, folder / RESULTS_FILE
-        place = os.environ.get(PLACE) or store_in(folder.parent)
-        with _one_at_a_time(place):
-            self._client = MlflowClient(tracking_uri=place)
+        self._place = os.environ.get(PLACE) or store_in(folder.parent)
+        with _one_at_a_time(self._place):
+            self._client = MlflowClient(tracking_uri=self._place)
             experiment = self._experiment(str(told.get("experiment") or PROJECT))
             for old in self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{self._run_id}'"):
                 self._client.delete_run(old.info.run_id)
             made = self._client.create_run(experiment, run_name=folder.name, tags={RUN_TAG: self._run_id})
         self._run = made.info.run_id
         params = [Param(key, shortened(str(value), LONGEST)) for key, value in settings(told)]
-        for start in range(0, len(params), AT_ONCE):
-            self._client.log_batch(self._run, params=params[start : start + AT_ONCE])
+        with _one_at_a_time(self._place):
+            for start in range(0, len(params), AT_ONCE):
+                self._client.log_batch(self._run, params=params[start : start + AT_ONCE])
         for result in history:
             self._write(result)
 
@@ -89,10 +90,12 @@ class MLflow(Guarded):
     def _write(self, result: RoundResult) -> None:
         now = int(1000 * time.time())
         told = [self._metric(_named(tag), value, now, result.server_round) for tag, value in scalars(result).items()]
-        self._client.log_batch(self._run, metrics=told)
+        with _one_at_a_time(self._place):
+            self._client.log_batch(self._run, metrics=told)
 
     def _end(self) -> None:
-        self._client.set_terminated(self._run, "FINISHED" if self._results.is_file() else "KILLED")
+        with _one_at_a_time(self._place):
+            self._client.set_terminated(self._run, "FINISHED" if self._results.is_file() else "KILLED")
 
 
 def store_in(folder: Path) -> str:
@@ -102,9 +105,10 @@ def store_in(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _one_at_a_time(place: str) -> Iterator[None]:
-    """Let one run at a time begin in a store of files: MLflow looks whether an experiment is there, then makes it.
+    """Let one run at a time touch a store of files.
 
-    A server sees to that itself.
+    MLflow looks whether an experiment is there, then makes it; it writes a run's file anew in place, and who begins
+    reads the files of all runs, also half a one. A server sees to both itself.
     """
     found = urlsplit(place)
     if found.scheme != "file":

@@ -4,6 +4,7 @@ import json
 import math
 import socket
 import struct
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -93,6 +94,31 @@ def test_runs_that_begin_at_once_share_one_experiment(tmp_path: Path, monkeypatc
     client = MlflowClient(tracking_uri=trackers.store_in(tmp_path))
     (mine,) = [one for one in client.search_experiments() if one.name == "mine"]
     assert len(client.search_runs([mine.experiment_id])) == 4
+
+
+def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow empties a run's file before it writes it anew, and who begins reads the files of all."""
+    pytest.importorskip("mlflow")
+    from mlflow.store.tracking import file_store
+
+    told: list[str] = []
+    monkeypatch.setattr(tracking.log, "warning", lambda text, *values: told.append(text % values))
+    first, write, emptied = begin("mlflow", tmp_path / "run1", [], "id1"), file_store.write_yaml, threading.Event()
+
+    def slowly(root: str, file_name: str, data: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("overwrite"):
+            Path(root, file_name).write_text("")
+            emptied.set()
+            time.sleep(1)  # longer than MLflow looks again
+        write(root, file_name, data, *args, **kwargs)
+
+    monkeypatch.setattr(file_store, "write_yaml", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(first.close)
+        assert emptied.wait(20)
+        begin("mlflow", tmp_path / "run2", [], "id2").close()
+        ended.result()
+    assert told == []
 
 
 def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
