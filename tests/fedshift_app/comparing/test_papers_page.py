@@ -1,31 +1,19 @@
 """docs/papers.md: each printed table and figure has its line, and each command on it resolves; nothing is run."""
 
 import re
-import shlex
 from dataclasses import dataclass
-from typing import Any
 
 import click
 import pytest
-import typer
+from doc_commands import options, runs_of
 from support import ROOT
 
-from fedshift_app import cli
 from fedshift_app.comparing import papers
 from fedshift_app.comparing.altered import altered
 from fedshift_app.comparing.papers import Table
-from fedshift_app.comparing.runs import NODES, SCORES
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.keys import as_asked, flat
-from fedshift_app.config.sections import RunConfig
-from fedshift_app.costs.command import as_sweep
-from fedshift_app.launch import runner
-from fedshift_app.sweep import grid
 
 PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-COMMANDS = typer.main.get_command(cli.app)
-assert isinstance(COMMANDS, click.Group)
 #: Figures of each paper, as its text numbers them.
 FIGURES = {
     "F2DC": "1 2 3 4 5 6 7 8", "I2PFL": "1 2 3 4 5 6 7 8", "FedCode": "1a 1b 2 3 4 5 6 7 8 9",
@@ -62,38 +50,6 @@ def lines() -> list[Line]:
 
 
 LINES = lines()
-
-
-def options(command: str) -> dict[str, Any]:
-    """Parse a command as the terminal would and return its options and arguments; it is not run."""
-    name, *words = shlex.split(command)
-    return COMMANDS.commands[name].make_context(name, words).params
-
-
-def runs_of(command: str) -> list[dict[str, Any]]:
-    """Return the settings by dotted key of each run that a command makes, resolved and checked."""
-    name, given = shlex.split(command)[0], options(command)
-    if paper := given.get("paper"):
-        papers.get(paper)
-    if name == "compare":
-        assert given["score"] in SCORES
-    if name == "run":
-        flat_keys, launch = parse_arguments(given["arguments"])
-        config = configuration.resolve(flat_keys)
-        return [settings(config, runner.num_nodes(config, launch.get("nodes")))]
-    if name == "sweep":
-        points, _ = grid.points(grid.read(given["arguments"]), lambda config, nodes: None)
-        return [settings(point.config, point.nodes) for point in points]
-    if name == "costs":
-        points, _ = grid.points(grid.read(as_sweep(given["arguments"])), lambda config, nodes: None)
-        return [settings(point.config, point.nodes) for point in points]
-    assert name in ("compare", "report", "experiments"), f"{name}: say here how its words are checked"
-    return []
-
-
-def settings(config: RunConfig, nodes: int) -> dict[str, Any]:
-    """Return the settings of a run by dotted key, as a comparison reads them of a finished one."""
-    return as_asked(flat(config.model_dump(mode="json"))) | {NODES: nodes}
 
 
 @pytest.mark.parametrize("line", LINES, ids=[f"{line.section}-{line.printed.strip('`')}" for line in LINES])

@@ -1,0 +1,95 @@
+"""Commands as the docs print them: parsed as a terminal would, their runs resolved and checked; nothing is run."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+
+from fedshift_app import cli
+from fedshift_app.comparing import papers
+from fedshift_app.comparing.runs import NODES, SCORES
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.costs.command import as_sweep
+from fedshift_app.launch import runner
+from fedshift_app.sweep import grid
+from fedshift_app.tune import asking
+
+COMMANDS = typer.main.get_command(cli.app)
+assert isinstance(COMMANDS, click.Group)
+ENDS_A_COMMAND = {"|", "||", "&&", ">", "&", ";"}  # of a shell
+
+
+def options(command: str) -> dict[str, Any]:
+    """Parse a command as the terminal would and return its options and arguments; it is not run."""
+    name, *words = shlex.split(command)
+    if name not in COMMANDS.commands:
+        raise click.UsageError(f"no command: {name}")
+    return COMMANDS.commands[name].make_context(name, words).params
+
+
+def settings(config: RunConfig, nodes: int) -> dict[str, Any]:
+    """Return the settings of a run by dotted key, as a comparison reads them of a finished one."""
+    return as_asked(flat(config.model_dump(mode="json"))) | {NODES: nodes}
+
+
+def runs_of(command: str) -> list[dict[str, Any]]:
+    """Return the settings by dotted key of each run that a command makes, resolved and checked.
+
+    Raises:
+        click.ClickException: If the terminal would refuse the command's options.
+        FedShiftError: If a value is wrong.
+    """
+    name, given = shlex.split(command)[0], options(command)
+    if paper := given.get("paper"):
+        papers.get(paper)
+    if name == "compare":
+        assert given["score"].partition("=")[0] in (*SCORES, "bn")
+    if name in ("run", "deploy-demo", "export"):
+        flat_keys, launch = parse_arguments([*filter(None, [given.get("experiment")]), *given["arguments"]])
+        if "resume" in launch:
+            return []
+        config = configuration.resolve(flat_keys)
+        return [settings(config, runner.num_nodes(config, launch.get("nodes")))]
+    if name == "tune":
+        plans = asking.read(given["arguments"], lambda config, nodes: None).plans
+        return [{"method.name": plan.method} for plan in plans]
+    if name in ("sweep", "costs"):
+        words = as_sweep(given["arguments"]) if name == "costs" else given["arguments"]
+        points, _ = grid.points(grid.read(words), lambda config, nodes: None)
+        return [settings(point.config, point.nodes) for point in points]
+    return []
+
+
+def printed(page: Path) -> Iterator[str]:
+    """Yield each command on a page, without ``fedshift``: in blocks and within lines, also where a line goes on."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    indented = re.findall(r"(?:^ {4}.*\n)+", text, re.MULTILINE)
+    within = re.findall(r"(?<!`)`(fedshift [^`\n]+)`(?!`)", text)
+    seen = set()
+    for block in (*blocks, *indented, *within):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.strip().startswith("fedshift "):
+                for command in _separate(line.strip().removeprefix("$ ")):
+                    if command not in seen:
+                        seen.add(command)
+                        yield command
+
+
+def _separate(line: str) -> Iterator[str]:
+    """Yield the commands of a line as the shell parts them, each without what is not ours."""
+    words: list[str] = []
+    for word in [*shlex.split(line, comments=True), ";"]:
+        if word in ENDS_A_COMMAND:
+            if words[:1] == ["fedshift"] and len(words) > 1:
+                yield shlex.join(words[1:])
+            words = []
+        else:
+            words.append(word)

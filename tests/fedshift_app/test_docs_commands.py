@@ -1,0 +1,97 @@
+"""Each command that README and docs print is one that is taken, with the keys and values that it names."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from doc_commands import COMMANDS, printed, runs_of
+from support import ROOT
+
+from fedshift_app.config.resolving import ConfigError
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OF_THEIR_OWN = ROOT / "docs" / "papers.md"  # test_papers_page looks closer
+#: What stands for something of the reader's own: a folder, a method, parts that may be left out.
+STANDS_FOR = re.compile(r"\.\.\.|^[\[<$]|^<|^(method=)?[A-Z]+$|=N$|\.yaml$|^N$|^resume=")
+#: Not at hand in a test: weights of the reader's own, an extra or the example's package, which are not installed.
+LACKING = re.compile(r"No such file or directory|is not installed|unknown method 'equal-domains'")
+
+
+def checked(command: str) -> None:
+    """Check a command as far as it is told: all of it, or the name and the options of one that is a pattern."""
+    name, *words = shlex.split(command)
+    if name.startswith("-"):
+        assert name in {flag for one in COMMANDS.params for flag in one.opts} | {"--help", "--version"}, command
+        return
+    if name not in COMMANDS.commands:
+        raise click.UsageError(f"no command: {name}")
+    if not words or any(STANDS_FOR.search(word) for word in words):
+        command_of = COMMANDS.commands[name]
+        if isinstance(command_of, click.Group) and words:
+            command_of = command_of.commands[words[0]]
+        flags = {flag for one in command_of.params for flag in (*one.opts, *one.secondary_opts)}
+        assert {word for word in words if word.startswith("--")} <= flags, command
+        return
+    try:
+        runs_of(command)
+    except click.MissingParameter:
+        return  # within a sentence: the folder is not said again
+    except ConfigError as error:
+        if not LACKING.search(str(error)):
+            raise
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != OF_THEIR_OWN], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_the_commands_of_a_page_are_taken(page: Path) -> None:
+    for command in printed(page):
+        try:
+            checked(command)
+        except (ConfigError, click.ClickException) as error:
+            pytest.fail(f"fedshift {command}: {error}")
+
+
+def test_what_is_not_taken_would_be_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Do `fedshift run handwritten method=fedvag`, then\n\n"
+        "    fedshift run handwritten train.rl=1 \\\n      rounds=2   # no such key\n\n"
+        "```bash\nfedshift compare runs --scoer clients | head\nfedshift rnu && fedshift save RUN --fromat onnx\n```\n"
+    )
+    commands = list(printed(page))
+    assert commands == [
+        "compare runs --scoer clients", "rnu", "save RUN --fromat onnx", "run handwritten train.rl=1 rounds=2",
+        "run handwritten method=fedvag",
+    ]  # fmt: skip
+    for command in commands:
+        with pytest.raises((ConfigError, click.ClickException, AssertionError)):
+            checked(command)
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the file and the heading of each link within the project."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not re.match(r"[a-z]+:", target):
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+def headings(page: Path) -> set[str]:
+    """Return the headings of a page as links name them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        found.add(re.sub(r"[\s]", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_to_a_heading(page: Path) -> None:
+    """The site is checked by mkdocs where it is installed; README is no page of it."""
+    for target, anchor in links(page):
+        assert target.exists(), f"{page.name}: {target}"
+        if anchor and target.suffix == ".md":
+            assert anchor in headings(target), f"{page.name}: {target.name}#{anchor}"
