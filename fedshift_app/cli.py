@@ -169,6 +169,21 @@ def sweep(
 
 
 @app.command()
+def rescore(
+    arguments: Annotated[list[str], typer.Argument(metavar="RUN ... [KEY=VALUE,VALUE ...]")],
+) -> None:
+    """Score the models of finished runs in another way, without training: other corruptions, adaptations, statistics.
+
+    RUN: a run folder, or a folder that holds some. Keys may hold several values, with commas: adapt.name=none,tent,eata
+    shift.severity=1,3,5; further keys: output-dir=DIR, jobs=N side by side. Each is a run folder of its own, which
+    `fedshift compare` reads. The same command again does what is left.
+    """
+    from fedshift_app.rescoring import command
+
+    command.rescore(arguments)
+
+
+@app.command()
 def tune(
     arguments: Annotated[
         list[str] | None,

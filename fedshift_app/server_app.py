@@ -40,14 +40,12 @@ from fedshift_app.run import (
     space,
     starting,
 )
-from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import PROFILE_FILE, SKIPPED_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_app.run.variables import COMMAND, STATUS_FILE
-from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_wire.errors import FederationError, FedShiftError
 from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
-from fedshift_wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation import robust, stepping
 from strategies.federation.memory import NodeMemory
@@ -145,7 +143,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         resuming.check_nodes(past, nodes)
     checkpoint = past.checkpoint if past is not None else None
     if checkpoint is not None:
-        initial = _restore(strategy, initial, checkpoint)
+        initial = starting.restored(strategy, initial, checkpoint)
         strategy.last_nodes = tuple(past.history[-1].nodes) if past is not None and past.history else ()
     output_dir = Path(str(run_config.get("output-dir") or "runs")).expanduser().resolve()
     simulated = engine != setup.DEPLOYMENT
@@ -271,20 +269,6 @@ def _rounds(
     console.log.info("%s", console.table(results), extra={"event": "finished", "round": len(folder.history)})
     if config.profile:
         console.log.info("%s", profiling.table(found))
-
-
-def _restore(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpoint) -> ArrayRecord:
-    """Put a strategy where it was after a checkpoint; return the shared weights of then.
-
-    Raises:
-        ConfigError: If they are not of the model that this version builds.
-    """
-    weights = encode(checkpoint.carried_on)
-    shapes = [{name: (a.dtype, tuple(a.shape)) for name, a in record.items()} for record in (weights, initial)]
-    if list(weights) != list(initial) or shapes[0] != shapes[1]:
-        raise ConfigError("resume: the weights of the checkpoint are not of the model that this version builds")
-    starting.restore(strategy, checkpoint)
-    return weights
 
 
 def _tell(status: dict[str, Any]) -> None:

@@ -330,6 +330,20 @@ class DomainStrategy(FedAvg):
         told = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
         return MetricRecord({f"accuracy/{domain}": value for domain, value in told.items()})
 
+    def score_again(self, grid: Grid, arrays: ArrayRecord, result: RoundResult) -> None:
+        """Score the weights after a full round once more; the observer is told as after the round itself.
+
+        Args:
+            grid: With the nodes.
+            arrays: The shared weights, where ``completed``, ``knowledge`` and ``state`` are those of then as well.
+            result: The round; its scores are replaced.
+        """
+        self._started, self._grid = time.perf_counter() - result.seconds, grid
+        self._clock.start()
+        self._result, self._global = result, self.start_values.moving(arrays)
+        questions = self.configure_evaluate(0, arrays, ConfigRecord(), grid)  # counted from ``completed`` on
+        self.aggregate_evaluate(0, grid.send_and_receive(questions, timeout=self.federation.node_timeout))
+
     # --- parts of a round --------------------------------------------------------------------------
 
     def _message(

@@ -32,6 +32,10 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     rounds = {run.results.averaged_rounds for row in rows for run in row.runs} - {LAST_ROUNDS}
     if rounds:
         found.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
+    again = [run for row in rows for run in row.runs if run.scored_again]
+    if again:
+        what = "all runs" if len(again) == sum(len(row.runs) for row in rows) else f"{len(again)} of the runs"
+        found.append(f"{what}: models of other runs, after their last round, scored again (fedshift rescore)")
     if accuracy:
         found.append("STD: over the domains of a run, then mean and spread over seeds")
         if any(WORST in row.values and row.values[WORST].n for row in rows):

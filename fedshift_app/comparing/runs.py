@@ -17,7 +17,7 @@ from fedshift_app.run import told as told_of_run
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE, full_lines
-from fedshift_wire.bounds import MOST_ROUNDS, as_found
+from fedshift_wire.bounds import MOST_ROUNDS, as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from fedshift_wire.paths import user_path
@@ -107,6 +107,7 @@ class Run:
         config: Its settings by dotted key, and its number of nodes.
         surroundings: What should not matter: engine, versions, state of the source.
         tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
+        scored_again: The name of the run whose models it scored (``fedshift rescore``); empty for all other runs.
     """
 
     place: Path
@@ -114,6 +115,7 @@ class Run:
     config: Mapping[str, Any]
     surroundings: Mapping[str, str]
     tuned: Mapping[str, Any] = field(default_factory=dict)
+    scored_again: str = ""
 
     @property
     def name(self) -> str:
@@ -275,7 +277,9 @@ def _read(place: Path) -> Run:
         )
     around = {key: told.get(key) for key in ("engine", "arithmetic", "git")} | dict(told.get("versions") or {})
     surroundings = {key: str(value) for key, value in around.items() if value is not None}
-    return Run(place, results, config, surroundings, tuned)
+    again = told.get("scored_again")
+    scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
+    return Run(place, results, config, surroundings, tuned, scored_again)
 
 
 def _json(file: Path) -> Any:

@@ -95,6 +95,7 @@ class RunFolder:
     def __init__(
         self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, command: str, num_nodes: int = 0,
         images: Mapping[str, Mapping[str, str]] | None = None, past: Past | None = None, arithmetic: str = "",
+        scored_again: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Make the folder and write ``config.yaml``; or go on in that of ``past``, whose lock is taken over.
 
@@ -108,6 +109,7 @@ class RunFolder:
             images: The fingerprint of the images by domain and split, None where the server has none.
             past: What is continued.
             arithmetic: How the nodes compute (``train.arithmetic``), which a run that goes on has in its folder.
+            scored_again: Of which run the models are, where none are trained (``fedshift_app.rescoring``).
 
         Raises:
             ConfigError: If the folder cannot be made.
@@ -141,6 +143,8 @@ class RunFolder:
         }
         if arithmetic:
             content["arithmetic"] = arithmetic
+        if scored_again:
+            content["scored_again"] = dict(scored_again)
         if os.environ.get(COMMIT):
             content["git"] = os.environ[COMMIT]
         try:
@@ -193,6 +197,12 @@ class RunFolder:
         if past.checkpoint is not None:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
+
+    def take_over(self, history: Sequence[RoundResult], seconds: float) -> None:
+        """Begin with rounds that another run has trained, and with the time that it took; they have no checkpoint."""
+        self.history, self._before = list(history), seconds
+        lines = (json.dumps(finite(_line(result))) + "\n" for result in history)
+        write_atomically(self.path / METRICS_FILE, "".join(lines))
 
     @property
     def lost(self) -> str:

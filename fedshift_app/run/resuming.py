@@ -59,10 +59,10 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
             raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
         return configuration.resolve(given), None
     path = user_path(named, "resume")
-    told = _read_config(path)
+    told = read_config(path)
     config = configuration.resolve(given | {"experiment": given.get("experiment") or str(path / CONFIG_FILE)})
     kept = configuration.validate(configuration.as_it_ran(told))
-    config = _as_kept(config, kept)
+    config = as_kept(config, kept)
     longer = config.rounds > kept.rounds
     if (path / RESULTS_FILE).exists() and not longer:
         again = f"; to do the rounds after {server_round} again, remove it" if server_round else ""
@@ -79,7 +79,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     except OSError as error:
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
     try:
-        past = _look(path, told, config, lock if hold else None, server_round)
+        past = look(path, told, config, lock if hold else None, server_round)
         if longer and choosing.is_over(kept, past.history):
             raise ConfigError(
                 f"resume: the run in {path} ended after round {past.completed} of {kept.rounds} by "
@@ -100,7 +100,7 @@ def _round(value: Any) -> int:
     return number
 
 
-def _as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
+def as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
     """Return the configuration with the arithmetic of the run that goes on, where it asks for none."""
     if config.train.arithmetic or config.train.precision != kept.train.precision:
         return config
@@ -184,7 +184,7 @@ def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
         log.warning("%s is not here, the run goes on without it", gone, extra=fields)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """Read ``config.yaml`` of a run folder."""
     file = path / CONFIG_FILE
     if not file.is_file():
@@ -234,7 +234,7 @@ def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
         raise ConfigError(line)
 
 
-def _look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:
+def look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:
     """Find the checkpoint from which the run goes on: that of ``server_round``, or for 0 the last that can be used."""
     resumed_after = tuple(int(resumed["after_round"]) for resumed in told.get("resumed", ()))
     past = Past(

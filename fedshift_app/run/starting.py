@@ -191,6 +191,20 @@ def strategy_of(config: RunConfig, federation: Federation, observer: Observer) -
     return made
 
 
+def restored(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpoint) -> ArrayRecord:
+    """Put a strategy where it was after a checkpoint; return the shared weights of then.
+
+    Raises:
+        ConfigError: If they are not of the model that this version builds.
+    """
+    weights = encode(checkpoint.carried_on)
+    shapes = [{name: (a.dtype, tuple(a.shape)) for name, a in record.items()} for record in (weights, initial)]
+    if list(weights) != list(initial) or shapes[0] != shapes[1]:
+        raise ConfigError("resume: the weights of the checkpoint are not of the model that this version builds")
+    restore(strategy, checkpoint)
+    return weights
+
+
 def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     """Put a strategy where it was after a checkpoint."""
     strategy.completed = checkpoint.server_round

@@ -97,10 +97,15 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
-    """Return the key of the point and the content of a ``config.yaml``; None if it is not of a run of this version."""
+    """Return the key of the point and the content of a ``config.yaml``; None if it is not of a run of this version.
+
+    None, too, if its models are another run's (``fedshift rescore``): they are scored after the last round alone.
+    """
     try:
         told = read_yaml(file)
         told_of_run.check(told, str(file), ("resolved", "nodes"))
+        if "scored_again" in told:
+            return None
         return grid.identity(configuration.validate(told["resolved"]), told["nodes"]), told
     except FedShiftError as error:
         typer.echo(f"{file} is left out: {error}", err=True)

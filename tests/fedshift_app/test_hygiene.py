@@ -18,6 +18,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
+from fedshift_app.run import console
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.records import encode
 
@@ -119,7 +120,7 @@ def test_a_node_computes_without_flower() -> None:
 
 def test_what_the_bundle_leaves_out_is_not_needed_in_it() -> None:
     """Server and node use no room of ``fedshift_app`` that only the command needs."""
-    out = ("launch", "sweep", "tune", "comparing", "report", "costs", "out", "help")
+    out = ("launch", "sweep", "tune", "comparing", "report", "costs", "out", "help", "rescoring")
     for path in (ROOT / "fedshift_app").rglob("*.py"):
         room = path.relative_to(ROOT / "fedshift_app").parts[0]
         if room in out or room == "cli.py":
@@ -145,6 +146,7 @@ def test_logs_hold_no_images_and_no_weights(
     run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     everything = _Everything()
+    console.set_up()  # once per process: the levels that are put back are those of then
     quiet = {name: logging.getLogger(name) for name in ("", "flwr", "fedshift")}
     before = {name: logger.level for name, logger in quiet.items()}
     for logger in quiet.values():

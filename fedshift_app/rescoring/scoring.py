@@ -1,0 +1,216 @@
+"""The models of one finished run, scored again: its last checkpoint on its own nodes, into a run folder of its own."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord
+
+from fedshift_app import client_app
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.keys import flat
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.flower.inline import NAME, InlineGrid
+from fedshift_app.node import shelves, starts
+from fedshift_app.node.setup import DEPLOYMENT
+from fedshift_app.node.shelves import Shelf
+from fedshift_app.run import arithmetic, beginnings, checkpoints, resuming, starting
+from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE, Past, RunFolder
+from fedshift_app.run.status import COMPLETED, StatusFile
+from fedshift_wire.bounds import as_found
+from fedshift_wire.errors import ConfigError
+from strategies.federation.memory import NodeMemory
+from strategies.federation.rounds import RoundResult
+
+#: What a run may be scored again with: it decides no number of the training.
+MAY_DIFFER = (
+    "shift.name", "shift.corruption", "shift.severity", "evaluate.bn", "evaluate.bn_images", "evaluate.figures",
+    "evaluate.personal_on", "images.eval_batch", "dataset.data_dir", "tracking",
+)  # fmt: skip
+ADAPT = "adapt."  # and all of this section
+OF_IMAGES = ("none", "corruption")  # values of shift.name that leave the same images to be scored
+
+
+@dataclass(frozen=True)
+class Question:
+    """A finished run, and how its models are to be scored.
+
+    Attributes:
+        path: Its folder.
+        given: Keys of the configuration that differ.
+    """
+
+    path: Path
+    given: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """Return what it is called in a line."""
+        return " ".join([self.path.name, *self.arguments])
+
+    @property
+    def arguments(self) -> list[str]:
+        """Return the keys as they are typed."""
+        return [f"{key}={value}" for key, value in self.given.items()]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A question that can be asked.
+
+    Attributes:
+        config: Of the new folder.
+        past: The run as it ended, or as it was after the round that it keeps.
+        told: Its ``config.yaml``.
+        digest: The SHA-256 of its weights, by its results.
+    """
+
+    config: RunConfig
+    past: Past
+    told: Mapping[str, Any]
+    digest: str
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """What the new folder's ``config.yaml`` says of where its models come from."""
+        assert self.past.checkpoint is not None
+        return {
+            "run": self.past.path.name, "run_id": self.past.run_id, "round": self.past.checkpoint.server_round,
+            "weights_sha256": self.digest, "git": self.told.get("git"), "versions": self.told.get("versions"),
+        }  # fmt: skip
+
+
+def check(question: Question) -> Checked:
+    """Look whether a run can be scored so; its images are looked at when it is.
+
+    Raises:
+        ConfigError: If the run is not finished, was deployed, has no checkpoint any more, or a key would change what
+            was trained.
+    """
+    path = question.path
+    told = resuming.read_config(path)
+    if not (path / RESULTS_FILE).is_file():
+        raise ConfigError(f"{path} is not finished; go on with it: fedshift run resume={path}")
+    if told["engine"] == DEPLOYMENT:
+        raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
+    kept = configuration.validate(configuration.as_it_ran(told))
+    given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])
+    if launch:
+        raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
+    config = resuming.as_kept(configuration.resolve(given), kept)
+    _refuse_training(path, kept, config)
+    results = json.loads((path / RESULTS_FILE).read_text(encoding="utf-8"))
+    chosen = results.get("chosen_round") or {}
+    past = resuming.look(path, told, config, None, int(chosen.get("round", 0)))
+    if past.checkpoint is None:
+        raise ConfigError(f"{path} has no checkpoint")
+    return Checked(config, past, told, str(results.get("weights_sha256", "")))
+
+
+def _refuse_training(path: Path, kept: RunConfig, asked: RunConfig) -> None:
+    there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
+    for key in sorted(there.keys() | here.keys()):
+        if there.get(key) == here.get(key) or key in MAY_DIFFER or key.startswith(ADAPT):
+            continue
+        raise ConfigError(
+            f"{key} is {as_found(there.get(key))} in {path}, asked is {as_found(here.get(key))}: that decides what is "
+            f"trained, or when; without training may differ adapt.*, {', '.join(MAY_DIFFER)}"
+        )
+    for shift in (kept.shift, asked.shift):
+        if kept.shift.name != asked.shift.name and shift.name not in OF_IMAGES:
+            raise ConfigError(
+                f"shift.name is {kept.shift.name} in {path}, asked is {asked.shift.name}: that tests other images; "
+                f"without training may differ {' and '.join(OF_IMAGES)}"
+            )
+
+
+def score(checked: Checked, output_dir: Path, command: str) -> Path:
+    """Score a run's models and write the new run's folder, whole, when that is done.
+
+    Args:
+        checked: The run and the configuration.
+        output_dir: Where run folders are made.
+        command: What was typed.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FedShiftError: If the images are not those of the run any more, or no node can score.
+    """
+    config, past = checked.config, checked.past
+    checkpoint = past.checkpoint
+    assert checkpoint is not None
+    resuming.check_images(past, config)
+    resumed_after = (*past.resumed_after, checkpoint.server_round)
+    base = past.path / checkpoints.FOLDER
+    start = starts.of_run(base)
+    initial, federation = starting.prepare(config, NAME, beginnings.plain(config), start)
+    scored: list[tuple[RoundResult, ArrayRecord]] = []
+    strategy = starting.strategy_of(config, federation, lambda *found: scored.append(found))
+    grid = InlineGrid(client_app.app, past.num_nodes)
+    strategy.gather(grid)
+    nodes = strategy.roster.nodes
+    settled, _ = arithmetic.settle(config, strategy.roster.fastest, past, here=True)
+    strategy.settle(settled.model_dump_json())
+    resuming.check_nodes(past, nodes)
+    weights = starting.restored(strategy, initial, checkpoint)
+    kept_in = base / checkpoints.NODES_FOLDER
+    strategy.memory = NodeMemory(past.run_id, str(kept_in), resumed_after, dict(checkpoint.memory))
+    strategy.score_again(grid, weights, past.history[-1])
+    [(result, weights)] = scored
+    folder = RunFolder(
+        output_dir, config, engine=NAME, personal=federation.personal, command=command, num_nodes=past.num_nodes,
+        images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
+    )  # fmt: skip
+    try:
+        for index in checkpoint.memory:
+            number, memory = Shelf(shelves.simulated(kept_in, index), resumed_after).recall()
+            Shelf(shelves.simulated(folder.nodes_folder, index)).remember(number, memory)
+        if federation.start:
+            starts.write(folder.path / checkpoints.FOLDER, federation.start)
+        folder.take_over([_not_scored(one) for one in past.history[:-1]], checkpoint.seconds)
+        status = StatusFile(folder, config, nodes)
+        folder.add_round(
+            result, weights, strategy.knowledge, strategy.state, checkpoint.memory, nodes, strategy.moments
+        )  # fmt: skip
+        folder.finish(nodes)
+        status.end(COMPLETED, None)
+    finally:
+        folder.close()
+    return folder.path
+
+
+def is_trained(path: Path) -> bool:
+    """Tell whether a run folder is of a finished run that was trained, not itself scored again."""
+    return (path / RESULTS_FILE).is_file() and "scored_again" not in resuming.read_config(path)
+
+
+def average(folder: Path) -> str:
+    """Return the accuracy of a folder's models in words."""
+    avg = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))["avg"]
+    return "no domain could be scored" if avg is None else f"avg {avg:.1f}"
+
+
+def _not_scored(result: RoundResult) -> RoundResult:
+    """Return a round as it was trained; its scores were taken in another way. What chose a round stays."""
+    return replace(
+        result, accuracy={}, test_loss={}, others={}, spread={}, clients=None, evaluated_share=1.0, profile={}
+    )  # fmt: skip
+
+
+def done(checked: Checked, among: Sequence[Path]) -> Path | None:
+    """Return the folder in which a question was answered before, None if there is none."""
+    wanted = checked.config.model_dump(mode="json")
+    for path in among:
+        if not (path / RESULTS_FILE).is_file():
+            continue
+        told = resuming.read_config(path)
+        marks = told.get("scored_again") or {}
+        same = marks.get("run_id") == checked.past.run_id and marks.get("round") == checked.marks["round"]
+        if same and configuration.validate(told["resolved"]).model_dump(mode="json") == wanted:
+            return path
+    return None

@@ -1,0 +1,179 @@
+"""``fedshift rescore``: what a finished run's models score in another way is what a run of that way scores."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import InlineRun, Run
+
+from fedshift_app.comparing import compare
+from fedshift_app.rescoring import command
+from fedshift_app.sweep.records import read_run
+from fedshift_wire.errors import ConfigError
+
+QUICK = "train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
+SHIFTED = "shift.name=corruption shift.severity=3"
+
+
+def again(run: Run, to: Path, *arguments: str) -> list[Run]:
+    """Score a run again in this process and return the new runs, in their order."""
+    before = set(to.iterdir()) if to.is_dir() else set()
+    command.rescore([str(run.folder), *arguments, f"output-dir={to}", "jobs=1"])
+    return [Run(path) for path in sorted(set(to.iterdir()) - before, key=lambda path: path.stat().st_mtime_ns)]
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def last(run: Run) -> dict[str, Any]:
+    return {key: run.rounds[-1].get(key) for key in ("round", "accuracy", "test_loss", "others", "losses", "nodes")}
+
+
+@pytest.mark.parametrize(
+    ("method", "ways"),
+    [
+        ("fedavg", f"{SHIFTED} adapt.name=tent"),
+        ("fedbn", SHIFTED),  # BatchNorm is the node's own
+        ("fedrep", "evaluate.bn=[own,retaken] images.eval_batch=32"),
+    ],
+)
+def test_it_is_what_a_run_of_that_way_scores(run_inline: InlineRun, tmp_path: Path, method: str, ways: str) -> None:
+    plain = run_inline(method=method, rounds=2, set=QUICK)
+    asked = run_inline(method=method, rounds=2, set=f"{QUICK} {ways}")
+    before = hashes(plain.folder)
+    [scored] = again(plain, tmp_path / "again", *ways.split())
+    assert hashes(plain.folder) == before
+    assert asked.rounds[-1]["accuracy"] != plain.rounds[-1]["accuracy"]
+    assert last(scored) == last(asked)
+    assert scored.results["final"] == scored.results["domains"] == asked.results["final"]
+    same = ("weights_sha256", "evaluated", "rounds", "nodes", "scored_with", "bytes_up", "bytes_down", "num_parameters")
+    assert {key: scored.results[key] for key in same} == {key: asked.results[key] for key in same}
+    assert (scored.results["averaged_rounds"], asked.results["averaged_rounds"]) == (1, 2)
+    assert scored.rounds[0]["accuracy"] is None
+    told = yaml.safe_load((scored.folder / "config.yaml").read_text())
+    of_the_other = yaml.safe_load((asked.folder / "config.yaml").read_text())
+    assert {**told["resolved"], "train": None} == {**of_the_other["resolved"], "train": None}
+    assert told["arithmetic"] == of_the_other["arithmetic"] and told["images"] == of_the_other["images"]
+    assert told["scored_again"]["run"] == plain.folder.name
+    assert told["scored_again"]["weights_sha256"] == plain.results["weights_sha256"]
+
+
+def test_many_ways_are_many_runs_and_each_is_done_once(
+    run_inline: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_inline(rounds=1, set=QUICK)
+    to = tmp_path / "again"
+    asked = ("adapt.name=none,tent", "shift.name=corruption", "shift.severity=1,5")
+    made = again(run, to, *asked)
+    capsys.readouterr()
+    configs = [yaml.safe_load((one.folder / "config.yaml").read_text())["resolved"] for one in made]
+    assert [(c["adapt"]["name"], c["shift"]["severity"]) for c in configs] == [
+        ("none", 1), ("none", 5), ("tent", 1), ("tent", 5)
+    ]  # fmt: skip
+    assert again(run, to, *asked) == []
+    assert capsys.readouterr().out.count(": done before: ") == 4
+    assert len(again(run, to, "adapt.name=tent", "adapt.lr=0.01", "shift.name=corruption", "shift.severity=5")) == 1
+    table = compare([to], allow_different=True)
+    assert "all runs: models of other runs, after their last round, scored again (fedshift rescore)" in table.text(1000)
+    capsys.readouterr()
+    # In a folder of both what was scored again is not scored a third time, and no sweep takes it for a trained run.
+    shutil.copytree(run.folder, to / "trained")
+    command.rescore([str(to), f"output-dir={to}", "evaluate.bn=[own]", "jobs=1"])
+    assert capsys.readouterr().out.count("\n") == 1
+    assert read_run(made[0].folder / "config.yaml") is None
+    assert read_run(to / "trained" / "config.yaml") is not None
+
+
+@pytest.mark.long
+def test_side_by_side_it_is_the_same(run_inline: InlineRun, tmp_path: Path) -> None:
+    run = run_inline(rounds=1, set=QUICK)
+    asked = ("adapt.name=none,tent", "shift.name=corruption")
+    alone = again(run, tmp_path / "alone", *asked)
+    command.rescore([str(run.folder), *asked, f"output-dir={tmp_path / 'beside'}", "jobs=2"])
+    beside = [Run(path) for path in (tmp_path / "beside").iterdir()]
+    assert sorted(str(last(one)) for one in alone) == sorted(str(last(one)) for one in beside)
+
+
+def test_the_kept_round_is_scored(run_inline: InlineRun, tmp_path: Path) -> None:
+    """With ``keep=best-validation`` that is not the last one; a node's own parts are those of then."""
+    own = "keep=best-validation allocation.validation_fraction=0.2 train.lr=0.05"
+    for seed in range(10):
+        run = run_inline(method="fedbn", rounds=4, seed=seed, set=f"{QUICK} {own}")
+        if (chosen := run.results["chosen_round"])["round"] < 4:
+            break
+    else:
+        pytest.fail("the last round was the best for ten seeds")
+    [scored] = again(run, tmp_path / "again", "evaluate.figures=false")
+    assert scored.results["rounds"] == chosen["round"]
+    assert scored.results["final"] == chosen["domains"]
+    assert scored.results["chosen_round"]["round"] == chosen["round"]
+    assert scored.results["chosen_round"]["validation"] == chosen["validation"]
+
+
+def test_what_would_change_the_training_is_refused(run_inline: InlineRun, tmp_path: Path) -> None:
+    run = run_inline(rounds=1, set=QUICK)
+    folder, other = str(run.folder), tmp_path / "other"
+    wrong = {
+        ("train.lr=0.5",): "train.lr is .*0.01.*asked is .*0.5.*decides what is trained",
+        ("rounds=2",): "rounds is 1 .*asked is 2",
+        ("method=fedprox",): "method",
+        ("shift.name=domain",): "shift",
+        ("shift.severity=9",): "shift.severity",
+        ("adapt.name=tnet",): "tnet",
+        ("engine=inline",): "engine: nothing is launched",
+        ("shift.severity=1", "shift.severity=2"): "shift.severity.* comes twice",
+        ("shift.severity=1,",): "a value is missing",
+        ("jobs=0",): "jobs: expected a whole number from 1",
+    }
+    for arguments, message in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            command.rescore([folder, *arguments, f"output-dir={other}"])
+    with pytest.raises(ConfigError, match="name one or more run folders"):
+        command.rescore(["shift.severity=1"])
+    with pytest.raises(ConfigError, match="is not a run folder and holds none"):
+        command.rescore([str(tmp_path / "nothing")])
+    for change, message in (
+        (lambda path: (path / "results.json").unlink(), "is not finished; go on with it: fedshift run resume="),
+        (lambda path: shutil.rmtree(path / "checkpoint"), "no checkpoint"),
+        (lambda path: deployed(path), "is a deployment"),
+    ):
+        copy = tmp_path / "copy"
+        shutil.copytree(run.folder, copy)
+        change(copy)
+        with pytest.raises(ConfigError, match=message):
+            command.rescore([str(copy), "shift.severity=1", f"output-dir={other}"])
+        shutil.rmtree(copy)
+    assert not other.exists()
+
+
+def deployed(path: Path) -> None:
+    told = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(yaml.safe_dump(told | {"engine": "deployment"}))
+
+
+def test_nothing_is_left_where_it_could_not_be_scored(
+    run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_inline(method="fedbn", rounds=1, set=QUICK)
+    for file in run.folder.glob("checkpoint/nodes/node-0/*"):
+        file.unlink()
+    with pytest.raises(ConfigError, match="lacks the private parts of round 1"):
+        command.rescore([str(run.folder), "shift.name=corruption", f"output-dir={tmp_path / 'other'}", "jobs=1"])
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_scored_run_is_a_whole_run_folder(run_inline: InlineRun, tmp_path: Path) -> None:
+    from fedshift_app.report import reading
+
+    run = run_inline(method="fedbn", rounds=1, set=QUICK)
+    [scored] = again(run, tmp_path / "again", "shift.name=corruption")
+    record = reading.read(scored.folder)
+    assert record.checkpoint is not None and record.checkpoint.server_round == 1
+    assert json.loads((scored.folder / "status.json").read_text())["state"] == "completed"
+    [third] = again(scored, tmp_path / "third", "shift.name=none")  # by name it may be asked, too
+    assert third.results["final"] == run.results["final"]
