@@ -9,7 +9,7 @@ from fedshift_app.comparing.rows import OVERALL, WORST, Row, baseline, named, sa
 from fedshift_app.comparing.runs import BASELINE, NODES, WAYS
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST
 from fedshift_app.run.choosing import stop_told
-from fedshift_app.run.folder import lost_told
+from fedshift_app.run.summary import lost_told
 from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 

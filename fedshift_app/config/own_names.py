@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config.sections import DatasetConfig, explained
+from fedshift_app.config.explaining import explained
+from fedshift_app.config.sections import DatasetConfig
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.spelling import meant

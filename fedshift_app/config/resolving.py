@@ -18,10 +18,13 @@ from clients.adapt.catalog import ADAPTATIONS
 from datasets import catalog
 from datasets.base import Dataset
 from fedshift_app.config import dotted_keys, extending, networks, own_names, places, recipes, registry
+from fedshift_app.config.dataset_checks import check_dataset
+from fedshift_app.config.explaining import explained
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
-from fedshift_app.config.sections import DatasetConfig, RunConfig, check_dataset, check_together, explained
+from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_app.config.together import check_together
 from fedshift_app.run.tracking import check_trackers
 from fedshift_wire.bounds import as_found, shortened
 from fedshift_wire.errors import ConfigError

@@ -12,8 +12,8 @@ from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
 from fedshift_app.run import choosing
 from fedshift_app.run.console import percent, scored_with
-from fedshift_app.run.folder import lost_told
 from fedshift_app.run.scores import mean
+from fedshift_app.run.summary import lost_told
 from fedshift_wire.bounds import MOST_SHOWN, few, plain
 from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD

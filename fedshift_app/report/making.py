@@ -10,7 +10,7 @@ from fedshift_app.report import closer, drawing, facts, figures, page, papers, r
 from fedshift_app.report.command import REPORT_FILE
 from fedshift_app.report.page import Section
 from fedshift_app.run.durable import write_atomically
-from fedshift_app.run.folder import finite
+from fedshift_app.run.summary import finite
 from fedshift_wire.errors import ConfigError
 
 NUMBERS_FILE = "report.json"

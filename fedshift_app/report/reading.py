@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import checkpoints, choosing, figures, folder, resuming
+from fedshift_app.run import checkpoints, choosing, figures, resuming, summary
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.figures import Figures
@@ -134,7 +134,7 @@ def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | 
     """Summarise the rounds of a run that is not finished, without the scores of client models."""
     history = _history(lines, config)
     scored = any(result.accuracy and result.evaluated_share == 1 for result in history)
-    return folder.finite(folder.summary(history)) if scored else None
+    return summary.finite(summary.summary(history)) if scored else None
 
 
 def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult]:

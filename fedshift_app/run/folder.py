@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import statistics
 import subprocess
 import time
 import uuid
@@ -26,17 +25,15 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, choosing, durable, figures, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
-from fedshift_app.run.scores import client_models, mean, mean_client_models
+from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_told, summary
 from fedshift_app.run.variables import COMMIT
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import plain
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import RETAKEN
 from fedshift_wire.paths import user_path
 from fedshift_wire.records import encode
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
-from strategies.federation.schedule import LAST_ROUNDS
 from strategies.federation.updates import decode
 
 #: What ``results.json`` calls the models that are scored with ``evaluate.personal_on=all_domains``.
@@ -192,7 +189,7 @@ class RunFolder:
             lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
             write_atomically(metrics, "".join(lines[: past.completed]))
         self.history = list(past.history)
-        scored = _fully_scored(self.history)
+        scored = fully_scored(self.history)
         self._figures = figures.kept(self.path, scored[-1].server_round if scored else None)
         if past.checkpoint is not None:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
@@ -201,13 +198,13 @@ class RunFolder:
     def take_over(self, history: Sequence[RoundResult], seconds: float) -> None:
         """Begin with rounds that another run has trained, and with the time that it took; they have no checkpoint."""
         self.history, self._before = list(history), seconds
-        lines = (json.dumps(finite(_line(result))) + "\n" for result in history)
+        lines = (json.dumps(finite(line_of(result))) + "\n" for result in history)
         write_atomically(self.path / METRICS_FILE, "".join(lines))
 
     @property
     def lost(self) -> str:
         """What the run did without, in words; empty where no node is missing."""
-        lost = _lost(self.history)
+        lost = lost_nodes(self.history)
         return lost_told(lost) if lost else ""
 
     @property
@@ -258,7 +255,7 @@ class RunFolder:
             averaged = {name: arrays[name] for name in result.statistics}
             arrays |= result.statistics
         self._weights = encode(arrays) if averaged else weights
-        durable.append_line(self.path / METRICS_FILE, json.dumps(finite(_line(result))))
+        durable.append_line(self.path / METRICS_FILE, json.dumps(finite(line_of(result))))
         checkpoint = Checkpoint(
             result.server_round, arrays, knowledge, state or {}, dict(memory or {}), list(nodes), self.seconds,
             self.writing, averaged, moments or {},
@@ -321,123 +318,6 @@ class RunFolder:
 
 def _write_config(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path / CONFIG_FILE, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
-
-
-def _line(result: RoundResult) -> dict[str, Any]:
-    """Return a round as it stands in ``metrics.jsonl``."""
-    line: dict[str, Any] = {
-        "round": result.server_round,
-        "accuracy": result.accuracy or None,
-        "avg": mean(result.accuracy.values()),
-        "test_loss": result.test_loss or None,
-        "losses": result.losses,
-        "nodes": result.nodes,
-        "left_out": result.left_out,
-        "bytes_up": result.bytes_up,
-        "bytes_down": result.bytes_down,
-        "seconds": round(result.seconds, 3),
-    }
-    if result.evaluated_share < 1:
-        line["evaluated_share"] = round(result.evaluated_share, 4)
-    if result.validation:
-        line["validation"] = result.validation
-    if result.others:
-        line["others"] = result.others
-    if result.spread:
-        line["spread_over_nodes"] = result.spread
-    if result.profile:
-        line["profile"] = result.profile
-    if result.started_anew:
-        line["started_anew"] = result.started_anew
-    if result.lost:
-        line["lost"] = result.lost
-    if result.clients is not None:
-        line["client_models"] = client_models(result.clients)
-        if result.clients.own:
-            line["client_models"]["own"] = {str(index): value for index, value in result.clients.own.items()}
-    return line
-
-
-def summary(history: list[RoundResult]) -> dict[str, Any]:
-    """Summarise all rounds, in percent: last-five mean, final and best round by domain, totals.
-
-    Rounds in which the global model was not scored, or on a part of the test images only, count in the totals
-    only. Where there are validation
-    parts, ``best_validation`` is the first of the rounds with the highest average over the domains on them.
-    """
-    scored = _fully_scored(history)
-    accuracies = [result.accuracy for result in scored]
-    names = list(accuracies[-1])
-    last = accuracies[-LAST_ROUNDS:]
-    domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
-    known = [value for value in domains.values() if value is not None]
-    best = max(scored, key=lambda result: choosing.rank(result.accuracy))
-    worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
-    return {
-        "rounds": len(history),
-        "averaged_rounds": len(last),
-        "domains": domains,
-        "avg": mean(known),
-        "std": statistics.stdev(known) if len(known) > 1 else 0.0,
-        "worst": None if worst is None else domains[worst],
-        "worst_domain": worst,
-        "final": accuracies[-1],
-        "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
-        "best_test": choosing.chosen(best, "test images"),
-        **_where_asked(history),
-        "missing": [name for name in names if domains[name] is None],
-        **({"lost": lost} if (lost := _lost(history)) else {}),
-        "bytes_up": sum(result.bytes_up for result in history),
-        "bytes_down": sum(result.bytes_down for result in history),
-    }
-
-
-def _fully_scored(history: list[RoundResult]) -> list[RoundResult]:
-    """Return the rounds whose accuracy is that on all test images."""
-    return [result for result in history if result.accuracy and result.evaluated_share == 1]
-
-
-def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
-    """Return what only some runs have: the round chosen on validation parts, scores of client models."""
-    found: dict[str, Any] = {}
-    if best := choosing.best(history):
-        found["best_validation"] = choosing.chosen(best, "validation images")
-    scored = [result.others for result in _fully_scored(history)][-LAST_ROUNDS:]
-    if scored[-1]:
-        found["others"] = {
-            name: {
-                domain: mean(others[name][domain] for others in scored if name in others) for domain in by_domain
-            } for name, by_domain in scored[-1].items()
-        }  # fmt: skip
-    spreads = [result.spread for result in _fully_scored(history)][-LAST_ROUNDS:]
-    if spreads[-1]:
-        found["spread_over_nodes"] = {domain: mean(one.get(domain) for one in spreads) for domain in spreads[-1]}
-    clients = [result.clients for result in history if result.clients is not None]
-    if clients:
-        found["client_models"] = mean_client_models(clients)
-    return found
-
-
-def _lost(history: Sequence[RoundResult]) -> dict[str, list[int]]:
-    """Return by round which nodes were left out for no fault of their own; no round where none was."""
-    return {str(result.server_round): result.lost for result in history if result.lost}
-
-
-def lost_told(lost: Mapping[str, Sequence[int]]) -> str:
-    """Return in words which nodes a run did without, by round (``results.json``, key ``lost``), in a bounded line."""
-    most = 5
-    rounds = [f"round {number}: node {', '.join(map(str, nodes))}" for number, nodes in list(lost.items())[:most]]
-    more = f"; and {len(lost) - most} more rounds" if len(lost) > most else ""
-    return plain(f"nodes were left out for no fault of their own ({'; '.join(rounds)}{more})")
-
-
-def finite(value: Any) -> Any:
-    """Replace numbers that JSON cannot hold (NaN, infinities) by None, at any depth."""
-    if isinstance(value, Mapping):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_text(content: Mapping[str, Any]) -> str:

@@ -15,9 +15,10 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, console, durable, exit_codes
 from fedshift_app.run import told as told_of_run
-from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder, finite
+from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
+from fedshift_app.run.summary import finite
 from fedshift_wire.bounds import plain
 from fedshift_wire.errors import ConfigError
 from strategies.federation.roster import Listener, Node

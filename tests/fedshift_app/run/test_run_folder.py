@@ -22,20 +22,19 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import (
     CONFIG_FILE,
-    LAST_ROUNDS,
     METRICS_FILE,
     RESULTS_FILE,
     RunFolder,
     commit,
-    finite,
-    mean,
-    summary,
     weights_hash,
 )
+from fedshift_app.run.scores import mean
+from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.variables import COMMIT
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import ConfigError
 from strategies.federation.rounds import RoundResult
+from strategies.federation.schedule import LAST_ROUNDS
 
 CONFIG = resolve({"seed": 3, "rounds": 4})
 

@@ -1,0 +1,116 @@
+"""What the section ``dataset`` may say of its data set, beyond the type of each key."""
+
+from pathlib import Path
+
+from datasets import catalog, folders
+from datasets.base import Dataset
+from fedshift_app.config.sections import DatasetConfig
+from fedshift_wire.bounds import as_found, shortened
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.paths import check_path
+from fedshift_wire.spelling import meant
+
+
+def check_dataset(config: DatasetConfig) -> None:
+    """Refuse a path that depends on where the process started, and domains that the data set lacks or that come twice.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    if config.data_dir and not Path(config.data_dir).is_absolute():
+        raise ConfigError(
+            f"dataset.data_dir: {as_found(config.data_dir)} is not an absolute path; "
+            "the key data-dir= takes a relative one"
+        )
+    check_path(config.data_dir, "dataset.data_dir")
+    dataset = config.known()
+    if dataset.own is not None:
+        check_own(config)
+    else:
+        _check_not_own(config)
+    known = dataset.domains
+    for domain in config.domains:
+        if domain not in known:
+            raise ConfigError(
+                f"dataset.domains: {config.name} has no domain {as_found(domain)}; it has {', '.join(known)}"
+                f"{meant(domain, known)}",
+                keys=(("dataset", "domains", domain),),
+            )
+    if len(set(config.domains)) != len(config.domains) or not config.domains:
+        raise ConfigError(
+            f"dataset.domains: expected different domains, found {shortened(', '.join(config.domains)) or 'none'}"
+        )
+    if config.public is not None:
+        _check_public(config, dataset)
+
+
+def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
+    """Refuse a public domain that there is not, or that nodes hold or are tested on.
+
+    Raises:
+        ConfigError: With what is allowed.
+    """
+    if catalog.PUBLIC in config.domains:
+        raise ConfigError(
+            f"dataset.public: a domain of the run is called {catalog.PUBLIC!r}, which is what a node's copy of the "
+            "public set is called; rename the domain"
+        )
+    domain = config.public_domain
+    if not domain:
+        return
+    if domain in config.domains:
+        others = ",".join(other for other in config.domains if other != domain)
+        raise ConfigError(
+            f"dataset.public={shortened(domain)}: nodes hold this domain, or are tested on it; take it out with "
+            f"dataset.domains=[{shortened(others)}], or make a share public, such as dataset.public=0.1"
+        )
+    if dataset.own is not None:
+        try:
+            folders.check_domain(domain)
+        except ValueError as problem:
+            raise ConfigError(f"dataset.public: {problem}") from None
+    elif domain not in dataset.domains:
+        raise ConfigError(
+            f"dataset.public: {config.name} has no domain {as_found(domain)}; it has {', '.join(dataset.domains)}"
+            f"{meant(domain, dataset.domains)}",
+            keys=(("dataset", "public"),),
+        )
+
+
+def check_own(config: DatasetConfig) -> None:
+    """Refuse names of a user's own that could not be those of domains, classes and a data set.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    if config.of and config.name in catalog.DATASETS:
+        raise ConfigError(f"dataset.of: {config.name} is a data set itself; dataset.name must be a name of your own")
+    if len(config.classes) < 2 or len({kind.casefold() for kind in config.classes}) != len(config.classes):
+        found = shortened(", ".join(config.classes)) or "none"
+        raise ConfigError(f"dataset.classes: expected at least two different classes, found {found}")
+    if len(config.classes) > folders.MOST_CLASSES or len(config.domains) > folders.MOST_DOMAINS:
+        raise ConfigError(
+            f"dataset: {len(config.domains)} domains with {len(config.classes)} classes; allowed are "
+            f"{folders.MOST_DOMAINS} and {folders.MOST_CLASSES} at most"
+        )
+    for key, names, check in (
+        ("name", (config.name,), folders.check_domain),
+        ("domains", config.domains, folders.check_domain),
+        ("classes", config.classes, folders.check_class),
+    ):
+        for name in names:
+            try:
+                check(name)
+            except ValueError as problem:
+                raise ConfigError(f"dataset.{key}: {problem}") from None
+
+
+def _check_not_own(config: DatasetConfig) -> None:
+    """Refuse what is said of a user's own images where the data set has names and splits of its own."""
+    if config.of:
+        raise ConfigError(f"dataset.of: {config.of} has names of its own; allowed is {', '.join(catalog.of_users())}")
+    for key in ("classes", "labels", "test_share"):
+        if getattr(config, key):
+            raise ConfigError(
+                f"dataset.{key}: {config.name} has its own; it belongs to {', '.join(catalog.of_users())}"
+            )

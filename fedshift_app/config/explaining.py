@@ -1,0 +1,48 @@
+"""What is wrong with a configuration, as a person is told."""
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fedshift_app.config.sections import RunConfig
+from fedshift_wire.bounds import as_found, shortened
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.spelling import meant
+
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+def explained(error: ValidationError, *section: str) -> ConfigError:
+    """Return what says in a line or two which key is wrong, what was found and what is allowed."""
+    # First what is unknown: a word that is not quite that of a key is why the key is missing.
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    lines = [_problem(p, (*section, *p["loc"])) for p in problems[:2]]
+    more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
+    return ConfigError("\n".join(lines) + more, keys=tuple((*section, *p["loc"]) for p in problems[:2]))
+
+
+def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
+    key = shortened(".".join(str(part) for part in loc)) or "configuration"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        beside = _fields_beside(loc)
+        return f"unknown key {key}; there are {', '.join(beside)}{meant(loc[-1], beside)}"
+    if problem["type"] == "missing":
+        return f"{key} is missing"
+    if problem["type"] == "value_error":
+        return f"{key}: {message}"
+    # pydantic tells the words of a Literal as it writes them: 'a', 'b' or 'c'.
+    words = _QUOTED.findall(problem["ctx"]["expected"]) if problem["type"] == "literal_error" else ()
+    return f"{key}: {message}, found {as_found(problem['input'])}{meant(problem['input'], words)}"
+
+
+def _fields_beside(loc: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are allowed where ``loc`` points."""
+    model: type[BaseModel] = RunConfig
+    for part in loc[:-1]:
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return list(model.model_fields)

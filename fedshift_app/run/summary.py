@@ -1,0 +1,129 @@
+"""What a round and a run come to, as ``metrics.jsonl`` and ``results.json`` say it."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedshift_app.run import choosing
+from fedshift_app.run.scores import client_models, mean, mean_client_models
+from fedshift_wire.bounds import plain
+from strategies.federation.rounds import RoundResult
+from strategies.federation.schedule import LAST_ROUNDS
+
+
+def line_of(result: RoundResult) -> dict[str, Any]:
+    """Return a round as it stands in ``metrics.jsonl``."""
+    line: dict[str, Any] = {
+        "round": result.server_round,
+        "accuracy": result.accuracy or None,
+        "avg": mean(result.accuracy.values()),
+        "test_loss": result.test_loss or None,
+        "losses": result.losses,
+        "nodes": result.nodes,
+        "left_out": result.left_out,
+        "bytes_up": result.bytes_up,
+        "bytes_down": result.bytes_down,
+        "seconds": round(result.seconds, 3),
+    }
+    if result.evaluated_share < 1:
+        line["evaluated_share"] = round(result.evaluated_share, 4)
+    if result.validation:
+        line["validation"] = result.validation
+    if result.others:
+        line["others"] = result.others
+    if result.spread:
+        line["spread_over_nodes"] = result.spread
+    if result.profile:
+        line["profile"] = result.profile
+    if result.started_anew:
+        line["started_anew"] = result.started_anew
+    if result.lost:
+        line["lost"] = result.lost
+    if result.clients is not None:
+        line["client_models"] = client_models(result.clients)
+        if result.clients.own:
+            line["client_models"]["own"] = {str(index): value for index, value in result.clients.own.items()}
+    return line
+
+
+def summary(history: list[RoundResult]) -> dict[str, Any]:
+    """Summarise all rounds, in percent: last-five mean, final and best round by domain, totals.
+
+    Rounds in which the global model was not scored, or on a part of the test images only, count in the totals
+    only. Where there are validation
+    parts, ``best_validation`` is the first of the rounds with the highest average over the domains on them.
+    """
+    scored = fully_scored(history)
+    accuracies = [result.accuracy for result in scored]
+    names = list(accuracies[-1])
+    last = accuracies[-LAST_ROUNDS:]
+    domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
+    known = [value for value in domains.values() if value is not None]
+    best = max(scored, key=lambda result: choosing.rank(result.accuracy))
+    worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
+    return {
+        "rounds": len(history),
+        "averaged_rounds": len(last),
+        "domains": domains,
+        "avg": mean(known),
+        "std": statistics.stdev(known) if len(known) > 1 else 0.0,
+        "worst": None if worst is None else domains[worst],
+        "worst_domain": worst,
+        "final": accuracies[-1],
+        "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
+        "best_test": choosing.chosen(best, "test images"),
+        **_where_asked(history),
+        "missing": [name for name in names if domains[name] is None],
+        **({"lost": lost} if (lost := lost_nodes(history)) else {}),
+        "bytes_up": sum(result.bytes_up for result in history),
+        "bytes_down": sum(result.bytes_down for result in history),
+    }
+
+
+def fully_scored(history: list[RoundResult]) -> list[RoundResult]:
+    """Return the rounds whose accuracy is that on all test images."""
+    return [result for result in history if result.accuracy and result.evaluated_share == 1]
+
+
+def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
+    """Return what only some runs have: the round chosen on validation parts, scores of client models."""
+    found: dict[str, Any] = {}
+    if best := choosing.best(history):
+        found["best_validation"] = choosing.chosen(best, "validation images")
+    scored = [result.others for result in fully_scored(history)][-LAST_ROUNDS:]
+    if scored[-1]:
+        found["others"] = {
+            name: {
+                domain: mean(others[name][domain] for others in scored if name in others) for domain in by_domain
+            } for name, by_domain in scored[-1].items()
+        }  # fmt: skip
+    spreads = [result.spread for result in fully_scored(history)][-LAST_ROUNDS:]
+    if spreads[-1]:
+        found["spread_over_nodes"] = {domain: mean(one.get(domain) for one in spreads) for domain in spreads[-1]}
+    clients = [result.clients for result in history if result.clients is not None]
+    if clients:
+        found["client_models"] = mean_client_models(clients)
+    return found
+
+
+def lost_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
+    """Return by round which nodes were left out for no fault of their own; no round where none was."""
+    return {str(result.server_round): result.lost for result in history if result.lost}
+
+
+def lost_told(lost: Mapping[str, Sequence[int]]) -> str:
+    """Return in words which nodes a run did without, by round (``results.json``, key ``lost``), in a bounded line."""
+    most = 5
+    rounds = [f"round {number}: node {', '.join(map(str, nodes))}" for number, nodes in list(lost.items())[:most]]
+    more = f"; and {len(lost) - most} more rounds" if len(lost) > most else ""
+    return plain(f"nodes were left out for no fault of their own ({'; '.join(rounds)}{more})")
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that JSON cannot hold (NaN, infinities) by None, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
