@@ -59,26 +59,35 @@ class Question:
 
 @dataclass(frozen=True)
 class Checked:
-    """A question that can be asked.
+    """A question that can be asked. It holds no weights: many may wait.
 
     Attributes:
+        path: The folder of the run.
         config: Of the new folder.
-        past: The run as it ended, or as it was after the round that it keeps.
-        told: Its ``config.yaml``.
+        told: The run's ``config.yaml``.
+        server_round: The round after which its models are scored.
         digest: The SHA-256 of its weights, by its results.
     """
 
+    path: Path
     config: RunConfig
-    past: Past
     told: Mapping[str, Any]
+    server_round: int
     digest: str
+
+    def past(self) -> Past:
+        """Return the run as it was after that round.
+
+        Raises:
+            ConfigError: If its checkpoint is not there any more, or damaged.
+        """
+        return resuming.look(self.path, self.told, self.config, None, self.server_round)
 
     @property
     def marks(self) -> dict[str, Any]:
         """What the new folder's ``config.yaml`` says of where its models come from."""
-        assert self.past.checkpoint is not None
         return {
-            "run": self.past.path.name, "run_id": self.past.run_id, "round": self.past.checkpoint.server_round,
+            "run": self.path.name, "run_id": self.told["run_id"], "round": self.server_round,
             "weights_sha256": self.digest, "git": self.told.get("git"), "versions": self.told.get("versions"),
         }  # fmt: skip
 
@@ -107,7 +116,7 @@ def check(question: Question) -> Checked:
     past = resuming.look(path, told, config, None, int(chosen.get("round", 0)))
     if past.checkpoint is None:
         raise ConfigError(f"{path} has no checkpoint")
-    return Checked(config, past, told, str(results.get("weights_sha256", "")))
+    return Checked(path, config, told, past.completed, str(results.get("weights_sha256", "")))
 
 
 def _refuse_training(path: Path, kept: RunConfig, asked: RunConfig) -> None:
@@ -141,12 +150,12 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     Raises:
         FedShiftError: If the images are not those of the run any more, or no node can score.
     """
-    config, past = checked.config, checked.past
+    config, past = checked.config, checked.past()
     checkpoint = past.checkpoint
-    assert checkpoint is not None
+    assert checkpoint is not None  # one that is named is there, or is refused
     resuming.check_images(past, config)
     resumed_after = (*past.resumed_after, checkpoint.server_round)
-    base = past.path / checkpoints.FOLDER
+    base = checked.path / checkpoints.FOLDER
     start = starts.of_run(base)
     initial, federation = starting.prepare(config, NAME, beginnings.plain(config), start)
     scored: list[tuple[RoundResult, ArrayRecord]] = []
@@ -210,7 +219,7 @@ def done(checked: Checked, among: Sequence[Path]) -> Path | None:
             continue
         told = resuming.read_config(path)
         marks = told.get("scored_again") or {}
-        same = marks.get("run_id") == checked.past.run_id and marks.get("round") == checked.marks["round"]
+        same = marks.get("run_id") == checked.told["run_id"] and marks.get("round") == checked.server_round
         if same and configuration.validate(told["resolved"]).model_dump(mode="json") == wanted:
             return path
     return None
