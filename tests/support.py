@@ -34,6 +34,8 @@ from strategies.federation.rounds import Ask, Federation
 from strategies.federation.updates import Update
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Of ``fedshift_app``, what only the command needs: Flower's bundle leaves it out.
+COMMANDS_ROOMS = ("launch", "sweep", "tune", "rescoring", "comparing", "report", "costs", "out", "help")
 
 
 @dataclass(frozen=True)

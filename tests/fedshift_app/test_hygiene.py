@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
-from support import ROOT, InlineRun, ListeningGrid
+from support import COMMANDS_ROOMS, ROOT, InlineRun, ListeningGrid
 
 from clients.base import DomainClient
 from fedshift_app import client_app
@@ -120,14 +120,13 @@ def test_a_node_computes_without_flower() -> None:
 
 def test_what_the_bundle_leaves_out_is_not_needed_in_it() -> None:
     """Server and node use no room of ``fedshift_app`` that only the command needs."""
-    out = ("launch", "sweep", "tune", "comparing", "report", "costs", "out", "help", "rescoring")
     for path in (ROOT / "fedshift_app").rglob("*.py"):
         room = path.relative_to(ROOT / "fedshift_app").parts[0]
-        if room in out or room == "cli.py":
+        if room in COMMANDS_ROOMS or room == "cli.py":
             continue
         for place in ast.walk(ast.parse(path.read_text())):
             if isinstance(place, ast.ImportFrom) and (place.module or "").startswith("fedshift_app."):
-                assert (place.module or "").split(".")[1] not in out, path
+                assert (place.module or "").split(".")[1] not in COMMANDS_ROOMS, path
 
 
 class _Everything(logging.Handler):
