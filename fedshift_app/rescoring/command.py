@@ -19,7 +19,7 @@ from fedshift_app.rescoring.scoring import Checked, Question
 from fedshift_app.run import console
 from fedshift_app.run.folder import commit
 from fedshift_app.run.variables import COMMIT
-from fedshift_app.sweep.grid import split
+from fedshift_app.sweep.grid import WHOLE, split
 from fedshift_wire.bounds import MOST_CORES, WHOLE_PATH, as_found, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
@@ -60,7 +60,7 @@ def read(arguments: Sequence[str]) -> Asked:
         elif key in ("output-dir", "jobs"):
             own[key] = value
         else:
-            values[key] = (value,) if key in ("data-dir", "set") else split(key, value)
+            values[key] = (value,) if key in WHOLE else split(key, value)
     if not runs:
         raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
     told = own.get("jobs", str(side_by_side.places(1)))
