@@ -20,7 +20,8 @@ def finch_groups(
         points: What to cluster.
         partition: FINCH's last and coarsest partition, or its first and finest.
         early_exit: Whether later partitions join only what is no farther apart than neighbours of the first are, as
-            the package does by default.
+            the package means to by default. With finch-clust 0.2 it makes no difference: what it takes away becomes
+            an explicit zero, which SciPy counts as a neighbour all the same.
     """
     if len(points) < 3:  # FINCH puts one or two points into one cluster
         return [np.arange(len(points))] if len(points) else []

@@ -272,7 +272,8 @@ class NodeTools(NumPyClient):
 
         Args:
             images: The images.
-            least: How many images a batch has at least, if there are so many: the last one takes from that before.
+            least: How many images a batch has at least, if there are so many: the last one takes from that before, or
+                joins it.
             size: How many it has; None for ``images.eval_batch``.
         """
         size = size or self.setup.images.eval_batch
@@ -280,6 +281,8 @@ class NodeTools(NumPyClient):
         starts = list(range(0, len(images), size))
         if len(starts) > 1:
             starts[-1] = min(starts[-1], len(images) - least)
+            if starts[-1] - starts[-2] < least:  # batches of two: one and two would be left, so it joins them
+                del starts[-1]
         for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
             x = pixels[start:stop].to(self.setup.device)
             room = self._buffer if len(x) <= len(self._buffer) else None

@@ -40,6 +40,7 @@ WAYS = "evaluate.bn"
 #: The method whose difference to the others is told; it asks for nothing of its own.
 BASELINE = "fedavg"
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
+KEPT_SUFFIX = ".json"  # of a run in one file
 
 
 class _Results(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
@@ -223,6 +224,10 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
 def _places(path: Path) -> list[Path]:
     """Return the run folders and results files that a path stands for."""
     if path.is_file():
+        if path.suffix != KEPT_SUFFIX:
+            raise ConfigError(
+                f"{path} is no run: name run folders, folders that hold some, or files that --keep wrote (.json)"
+            )
         return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
     if not path.is_dir():
         raise ConfigError(f"there is no file or folder {path}")
@@ -241,7 +246,7 @@ def held(folder: Path) -> list[Path]:
 
 def _is_kept(path: Path) -> bool:
     """Return whether a file is a ``results.json`` that was kept apart with its configuration."""
-    if path.suffix != ".json" or not path.is_file():
+    if path.suffix != KEPT_SUFFIX or not path.is_file():
         return False
     content = _json(path)
     return isinstance(content, dict) and {"config", "domains"} <= content.keys()

@@ -145,6 +145,22 @@ def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
     torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-4)
 
 
+def test_the_weights_are_found_at_the_rate_of_the_coming_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = []
+
+    def noted(*args: torch.Tensor, steps: int, lr: float) -> torch.Tensor:
+        rates.append(lr)
+        return interpolation(*args, steps=steps, lr=lr)
+
+    interpolation = equations.interpolation
+    monkeypatch.setattr(equations, "interpolation", noted)
+    made = client({"steps": 1}, everybody(), lr_decay=0.5)
+    fit(made, 3)
+    made.evaluate(shared(made), {SERVER_ROUND: 3, DOMAINS: []})
+    logits_of(made, barred_images(7))
+    assert rates == [pytest.approx(10 * 0.05 * 0.5**3)]  # of round 4
+
+
 def test_the_order_and_the_batches_of_the_test_set_are_part_of_the_result() -> None:
     """With heads that disagree, and features of the first half of the test images near z^g."""
     made, test = client({"steps": 3}), barred_images(20, seed=2)

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from slow_finch import slow_finch
 from support import check_knowledge, new_strategy, node
 
 from fedshift_wire.arrays import Arrays
@@ -84,31 +85,6 @@ def test_what_a_node_claims_is_bounded() -> None:
     prototypes, labels = collected([one, other], 3)
     assert labels.tolist() == [0, 0, 0, 1]
     np.testing.assert_allclose(prototypes, [TWO_SIDES[i] for i in (0, 3, 4, 5)])
-
-
-def slow_finch(points: list[np.ndarray]) -> list[set[int]]:
-    """FINCH's last partition by its definition: join first neighbours, then those of the clusters' means, and so on."""
-
-    def joined(means: list[np.ndarray]) -> list[set[int]]:
-        unit = [m / np.linalg.norm(m) for m in means]
-        groups = [{i} for i in range(len(means))]
-        for i in range(len(means)):
-            near = max((j for j in range(len(means)) if j != i), key=lambda j: float(unit[i] @ unit[j]))
-            one, two = (next(g for g in groups if k in g) for k in (i, near))
-            if one is not two:
-                groups = [g for g in groups if g is not one and g is not two] + [one | two]
-        return groups
-
-    found = joined(points)
-    while len(found) > 1:
-        above = joined([np.mean([points[i] for i in sorted(g)], axis=0) for g in found])
-        fewer = len(found) - len(above)
-        if len(above) == 1 or not fewer:
-            break
-        found = [set().union(*(found[i] for i in g)) for g in above]
-        if fewer == 1:
-            break
-    return found
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -381,6 +381,9 @@ def test_folders_files_and_unfinished_runs(make_run: MakeRun, tmp_path: Path) ->
         compare([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match="is not a run folder and holds none"):
         compare([tmp_path])
+    (tmp_path / "fedavg.log").write_text("round 1/1")  # a pattern like sweep-*/*fedavg* catches logs too
+    with pytest.raises(ConfigError, match=r"fedavg\.log is no run: name run folders"):
+        compare([tmp_path / "fedavg.log"])
 
 
 @pytest.mark.parametrize(

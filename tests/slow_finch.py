@@ -1,0 +1,31 @@
+"""FINCH's last partition by its definition, with cosine distance, point by point."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def slow_finch(points: list[NDArray[Any]]) -> list[set[int]]:
+    """Join first neighbours, then those of the clusters' means, and so on, however far apart (no early exit)."""
+
+    def joined(means: list[NDArray[Any]]) -> list[set[int]]:
+        unit = [m / np.linalg.norm(m) for m in means]
+        groups = [{i} for i in range(len(means))]
+        for i in range(len(means)):
+            near = max((j for j in range(len(means)) if j != i), key=lambda j: float(unit[i] @ unit[j]))
+            one, two = (next(g for g in groups if k in g) for k in (i, near))
+            if one is not two:
+                groups = [g for g in groups if g is not one and g is not two] + [one | two]
+        return groups
+
+    found = joined(points)
+    while len(found) > 1:
+        above = joined([np.mean([points[i] for i in sorted(g)], axis=0) for g in found])
+        fewer = len(found) - len(above)
+        if len(above) == 1 or not fewer:
+            break
+        found = [set().union(*(found[i] for i in g)) for g in above]
+        if fewer == 1:
+            break
+    return found
