@@ -37,7 +37,7 @@ class FedSAParams(Params):
     """The node's side of FedSA."""
 
     lambda_calibration: float = Field(1.0, ge=0)  # lambda_cc, of the classifier on the anchors; 0 turns it off
-    lambda_anchor: float = Field(1.0, ge=0)  # lambda_r, of the distance to the anchor of the class; 0 turns it off
+    lambda_anchor: float = Field(10.0, ge=0)  # lambda_r, of the distance to the anchor of the class; 0 turns it off
     lambda_margin: float = Field(1.0, ge=0)  # lambda_m, of the contrast with a margin; 0 turns it off
     share_weights: bool = False  # average weights too; false: the whole model stays on the node, as in the paper
     predict_by: Literal["head", "prototype"] = "head"  # classifier, or nearest global prototype (code)
