@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedshift_app.config import privacy, registry
+from fedshift_app.config.asking import asked_by_method
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import NAME, LocalGrid
 from fedshift_app.flower.internals import (
@@ -154,6 +155,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.personal, command=_command(run_config),
         num_nodes=len(nodes), images=images, past=past, arithmetic=settled.train.arithmetic,
+        asked=asked_by_method(run_config, config) if past is None else None,
     )  # fmt: skip
     try:
         status["run_folder"] = str(folder.path)

@@ -16,7 +16,7 @@ from datasets import catalog
 from fedshift_app.comparing import grouping, papers, rendering
 from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.altered import HELD_OUT
-from fedshift_app.comparing.rows import OVERALL, PaperRow, Row, named
+from fedshift_app.comparing.rows import OVERALL, PaperRow, Row, baseline, named
 from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, paired
 from fedshift_app.comparing.table import numbers_of
@@ -30,7 +30,7 @@ LEVEL = 0.05  # of p
 LEAST_DOMAINS = 2
 #: What makes another task of it: the network, and how the test images are corrupted.
 ANOTHER_TASK = ("model.name", "shift.name", "shift.corruption", "shift.severity")
-#: Runs of one folder may differ in what of a table they leave out, and in the nodes that are then there.
+#: Runs that each leave out a domain are parts of one row: they may differ in that, and in the nodes that are then left.
 FREE = (HELD_OUT, "allocation.counts", reading.NODES)
 HEAD = ("table", "row", "gain there", "gain here", "n", "p", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
@@ -41,6 +41,7 @@ RULE = (
     "reading, or no gain printed",
     f"seen: the sign that is printed, with p < {LEVEL} of a two-sided paired t-test over seeds; reversed: the other "
     "sign with such a p; not seen: all else, which is no proof that it is not there: few seeds have little power",
+    "where all seeds differ by the same, to which there is no test, the sign decides",
     "the size decides no verdict; p is not corrected for the number of rows",
 )
 
@@ -84,11 +85,13 @@ class Claims:
         found: The claims.
         score: Which numbers of our runs they are.
         without: How many printed gains have no run here.
+        lacking: The folders whose runs were not scored so.
     """
 
     found: tuple[Claim, ...]
     score: str
     without: int
+    lacking: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return aligned lines."""
@@ -113,7 +116,10 @@ class Claims:
     def json(self) -> str:
         """Return all claims, with numbers in full, and the rule."""
         told = [_record(claim) for claim in self.found]
-        return json.dumps({"score": self.score, "claims": told, "without_runs": self.without, "rule": RULE}, indent=2)
+        return json.dumps({
+            "score": self.score, "claims": told, "without_runs": self.without, "not_scored_so": self.lacking,
+            "rule": RULE,
+        }, indent=2)  # fmt: skip
 
     def _title(self) -> str:
         return f"gains over FedAvg that the papers print, there and here ({reading.score(self.score)[1]})"
@@ -126,6 +132,8 @@ class Claims:
                 told = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
                 notes.append(f"{who}{' (bold)' if own else ''}: {told}")
         notes.append(f"printed gains without a run here: {self.without}")
+        if self.lacking:
+            notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
         notes += RULE
         notes.append(
             "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's"
@@ -141,7 +149,7 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
         score: Which numbers, see ``comparing.runs.SCORES``; accuracies by domain.
 
     Raises:
-        ConfigError: If a folder holds no finished run, or the score is no accuracy.
+        ConfigError: If a folder holds no finished run, no folder was scored so, or the score is no accuracy.
     """
     if score in reading.MEASURES or score in reading.LOWEST_IS_BEST or score in reading.FIGURES:
         raise ConfigError(
@@ -149,10 +157,16 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
         )
     reading.score(score)
     found: list[Claim] = []
+    lacking: list[str] = []
     tables = papers.all_tables()
-    for folder in _folders(folders):
+    given = _folders(folders)
+    for folder in given:
         try:
-            found += _in_folder(folder, tables, score)
+            found += list(_in_folder(folder, tables, score))
+        except reading.NotScoredError as error:
+            if len(lacking) == len(given) - 1:
+                raise ConfigError(f"{folder}: {error}") from None
+            lacking.append(folder.name)
         except ConfigError as error:
             raise ConfigError(f"{folder}: {error}") from None
     order = {table.id: i for i, table in enumerate(tables)}
@@ -160,7 +174,7 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     found.sort(key=lambda claim: (order[claim.table], claim.runs, labels[claim.table, claim.row]))
     here = {(claim.table, claim.row) for claim in found}
     printed = {(table.id, label) for table in tables for label in _gains(table)}
-    return Claims(tuple(found), score, len(printed - here))
+    return Claims(tuple(found), score, len(printed - here), tuple(lacking))
 
 
 def _folders(given: Sequence[Path]) -> list[Path]:
@@ -195,18 +209,18 @@ def _in_folder(folder: Path, tables: Sequence[papers.Table], score: str) -> Iter
     runs, unfinished = reading.read([folder])
     config = runs[0].config
     has = {domain for run in runs for domain in run.results.domains}
-    one_table = all(key.startswith(FREE) for key in grouping.differing(runs))
+    parts = bool(config[HELD_OUT]) and all(key.startswith(FREE) for key in grouping.differing(runs))
     for table in tables:
         beside = table.stands_for(config)
         if beside is None or beside.unseen != bool(config[HELD_OUT]) or not has & {*_domains(beside)}:
             continue
         rows = numbers_of(runs, unfinished, paper=table.id, score=score, allow_different=True).rows
-        base = {row.group: row for row in rows if row.is_baseline and row.paper is not None}
+        printed = [row for row in rows if row.paper is not None]
         best: dict[str, Claim] = {}
         members: dict[str, list[tuple[Row, Row]]] = {}
         for row in rows:
-            if not row.is_baseline and row.group in base:
-                members.setdefault(row.label if one_table else named(row), []).append((row, base[row.group]))
+            if not row.is_baseline and (base := baseline(row, printed)) is not None:
+                members.setdefault(row.label if parts else named(row), []).append((row, base))
         for label, pairs in members.items():
             claim = _claim(table, beside, pairs, f"{folder.name}: {label}")
             if claim is not None and (claim.row not in best or claim.differ < best[claim.row].differ):

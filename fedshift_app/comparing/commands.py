@@ -59,7 +59,7 @@ def compare(
     for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
         if file is not None:
             try:
-                file.write_text(content(file), encoding="utf-8")
+                file.write_text(content(file), encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
             except OSError as error:
                 raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
             typer.echo(f"wrote {shown(file.resolve(), WHOLE_PATH)}", err=markdown or as_json)

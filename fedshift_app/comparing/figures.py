@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from matplotlib.axes import Axes
 
 from fedshift_app.comparing import paying
-from fedshift_app.comparing.rows import STD, Row, named
-from fedshift_app.comparing.runs import BASELINE, MEASURES, curve
+from fedshift_app.comparing.rows import STD, Row, baseline, named
+from fedshift_app.comparing.runs import BASELINE, LOWEST_IS_BEST, MEASURES, curve
 from fedshift_app.comparing.table import Numbers
 from fedshift_app.report.drawing import (
     DOMAINS,
@@ -97,7 +97,8 @@ def _differences(numbers: Numbers) -> list[Drawing]:
     for i, (row, paired) in enumerate(rows):
         mean = paired.difference.mean
         assert mean is not None
-        base = next(other for other in numbers.rows if other.is_baseline and other.group == row.group)
+        base = baseline(row, numbers.rows)
+        assert base is not None
         ours, theirs = row.headline(numbers.headline), base.headline(numbers.headline)
         each = [
             one - other
@@ -134,8 +135,10 @@ def _prices(numbers: Numbers) -> list[Drawing]:
     for place, (what, points) in enumerate(paying.paid(numbers.rows, numbers.costs, numbers.headline).items()):
         figure, (axes,) = canvas(3.6)
         xs, ys, rows = [one[0] for one in points], [one[1] for one in points], [one[2] for one in points]
-        on = paying.front(list(zip(xs, ys, strict=True)))
-        axes.step([xs[i] for i in on], [ys[i] for i in on], where="post", color=OURS, linewidth=1)
+        fronts = paying.on_fronts(points, numbers.score in LOWEST_IS_BEST)
+        for one in fronts:
+            axes.step([xs[i] for i in one], [ys[i] for i in one], where="post", color=OURS, linewidth=1)
+        on = [i for one in fronts for i in one]
         for i, row in enumerate(rows):
             named = i in on or row.is_baseline
             axes.plot(xs[i], ys[i], "o" if i in on else "x", color=OURS if i in on else TEXT if named else GRID)
@@ -153,8 +156,8 @@ def _prices(numbers: Numbers) -> list[Drawing]:
         told = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
         title = f"{numbers.headline} against {what}; on the front: {_few(told)}."
         caption = (
-            f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row has more "
-            "for as little or less. Crosses: the others."
+            f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row of its group is "
+            "better for as little or less. Crosses: the others."
         )
         drawn.append(finish(figure, f"prices{place}", title, caption))
     return drawn

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedshift_app.comparing.runs import BASELINE, NODES, Run, own_settings, usual_settings
+from fedshift_app.comparing.runs import BASELINE, NODES, Run, usual_settings
 from fedshift_app.config import registry
 
 #: What the row of a run is called whose values a search chose.
@@ -189,8 +189,7 @@ def _asked(run: Run) -> dict[str, Any]:
 
 
 def _own(run: Run) -> dict[str, tuple[Any, Any]]:
-    found = own_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
-    return {key: value for key, value in found.items() if key in run.group_settings}
+    return {key: value for key, value in run.asked.items() if key in run.group_settings}
 
 
 def _family(run: Run) -> tuple[str, bool]:

@@ -14,7 +14,7 @@ from fedshift_wire.errors import ConfigError
 from fedshift_wire.yaml_files import read_yaml
 
 #: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
-_TOLD = ("resolved", "engine", "arithmetic", "git", "versions", "started")
+_TOLD = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "started", "scored_again")
 
 
 def keep(paths: Sequence[Path], folder: Path) -> list[Path]:

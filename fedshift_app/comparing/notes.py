@@ -57,6 +57,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         found.append(
             f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
         )
+    found += _baselines(rows)
     found += [
         f"{named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
     ]  # fmt: skip
@@ -92,6 +93,17 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
                 f"standard deviation over nodes {each}"
             )
     return found
+
+
+def _baselines(rows: Sequence[Row]) -> list[str]:
+    """Return with which row of the baseline each is compared, where a group has several that no search chose."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        base = baseline(row, rows)
+        several = sum(one.is_baseline and not one.tuned and one.group == row.group for one in rows) > 1
+        if several and row.difference is not None and base is not None and not base.tuned:
+            found.setdefault(base.label, []).append(named(row))
+    return [f"difference to {base}: {', '.join(names)}" for base, names in found.items()]
 
 
 def _test_batches(rows: Sequence[Row]) -> list[str]:

@@ -1,12 +1,16 @@
 """Accuracy against what it costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_app.comparing.rows import Row
+from fedshift_app.comparing.rows import Row, named
+from fedshift_app.comparing.runs import ASIDE
+from fedshift_app.config.keys import COST_SECTIONS
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.spelling import meant
@@ -20,7 +24,7 @@ BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
 class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
     """A row of ``fedshift costs --json``: of a method with several kinds of rounds one for each."""
 
-    label: str
+    settings: dict[str, Any]
     bytes_up: int = Field(ge=0)
     bytes_down: int = Field(ge=0)
     step_flops: float = Field(ge=0)
@@ -39,8 +43,8 @@ class Costs:
     """What each method costs.
 
     Attributes:
-        of: By label as ``fedshift costs`` has it: MB of all messages of a round, both ways; seconds of a local round;
-            GFLOPs of a step. Of a method with several kinds of rounds the dearest.
+        of: By the settings that decide them (``_deciding``): MB of all messages of a round, both ways; seconds of a
+            local round; GFLOPs of a step. Of a method with several kinds of rounds the dearest.
         told: Where and on what they were measured.
     """
 
@@ -48,8 +52,8 @@ class Costs:
     told: str
 
     def row(self, row: Row) -> Mapping[str, float] | None:
-        """Return the costs of a row; parameters in its label may change them, so its method alone has none."""
-        return self.of.get(row.label)
+        """Return the costs of a row; None if none were measured with its method, parameters and network."""
+        return self.of.get(_deciding(row.runs[0].config))
 
 
 def read(file: Path, experiments: Sequence[str]) -> Costs:
@@ -82,9 +86,19 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
         paid = {
             BYTES: (one.bytes_up + one.bytes_down) / MEGA, SECONDS: one.seconds, FLOPS: one.step_flops / GIGA,
         }  # fmt: skip
-        before = found.setdefault(one.label, paid)
-        found[one.label] = {what: max(value, before[what]) for what, value in paid.items()}
+        key = _deciding(one.settings)
+        before = found.setdefault(key, paid)
+        found[key] = {what: max(value, before[what]) for what, value in paid.items()}
     return Costs(found, f"measured in {told.experiment}, {told.nodes} nodes, on {told.machine}")
+
+
+def _deciding(settings: Mapping[str, Any]) -> str:
+    """Return the settings that may decide what a method costs; of weights and rates only whether they are 0."""
+    counted = {
+        key: "any" if isinstance(value, float) and value else value
+        for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in ASIDE
+    }  # fmt: skip
+    return json.dumps(counted, sort_keys=True)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -92,13 +106,28 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 
     Args:
         points: Cost and score. One is on the front if none that costs as little or less scores more, or as much for
-            less; of equal points the first.
+            less; of equal points all.
     """
     on: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i)):
-        if not on or points[i][1] > points[on[-1]][1]:
+        if not on or points[i][1] > points[on[-1]][1] or points[i] == points[on[-1]]:
             on.append(i)
     return on
+
+
+def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[list[int]]:
+    """Return the Pareto front of each group of rows, the cheapest first.
+
+    Args:
+        points: Cost, score and row.
+        lowest: Whether the lowest score is the best.
+    """
+    fronts = []
+    for group in dict.fromkeys(row.group for _, _, row in points):
+        among = [i for i, point in enumerate(points) if point[2].group == group]
+        on = front([(points[i][0], -points[i][1] if lowest else points[i][1]) for i in among])
+        fronts.append([among[i] for i in on])
+    return fronts
 
 
 def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
@@ -112,14 +141,14 @@ def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tup
     return found
 
 
-def notes(rows: Sequence[Row], costs: Costs, headline: str) -> list[str]:
+def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> list[str]:
     """Return who is on the front of each cost, and what is not known."""
     told = []
     for what, points in paid(rows, costs, headline).items():
-        names = [
-            f"{points[i][2].label} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in front([p[:2] for p in points])
-        ]
-        told.append(f"no other row has more {headline} for as little or less, {what}: {', '.join(names)}")
+        better = "a lower" if lowest else "more"
+        for on in on_fronts(points, lowest):
+            names = [f"{named(points[i][2])} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in on]
+            told.append(f"no other row has {better} {headline} for as little or less, {what}: {', '.join(names)}")
     lacking = [row.label for row in rows if costs.row(row) is None]
     if lacking:
         told.append(f"no costs of {', '.join(lacking)}")

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedshift_app.comparing import papers
 from fedshift_app.comparing import runs as reading
@@ -103,18 +104,14 @@ def same_worst(rows: Sequence[Row]) -> str:
     return named.pop() if len(named) == 1 else ""
 
 
-def once_per_seed(label: str, runs: Sequence[Run], notes: list[str]) -> list[Run]:
-    """Return one run per seed; a repetition with the same numbers is told, one with others is refused."""
+def once_per_seed(label: str, runs: Sequence[Run], take: reading.Score, notes: list[str]) -> list[Run]:
+    """Return one run per seed; a repetition with the same numbers, as ``take`` takes them, is told, another refused."""
     kept: dict[int, Run] = {}
     for run in sorted(runs, key=lambda run: run.results.seed):
         first = kept.setdefault(run.results.seed, run)
         if first is run:
             continue
-        same = (first.results.weights_sha256, first.results.domains) == (
-            run.results.weights_sha256,
-            run.results.domains,
-        )
-        if not same:
+        if (first.results.weights_sha256, take(first)) != (run.results.weights_sha256, take(run)):
             raise ConfigError(
                 f"{label}: seed {run.results.seed} comes twice, with different numbers: {first.name} and {run.name}"
             )
@@ -157,7 +154,7 @@ def _worst(domains: Mapping[str, float | None], lowest: bool) -> str | None:
 def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str, float | None]:
     """Add average, spread and worst of the domains; unknown where a domain is: over a part it is another quantity."""
     known = [value for value in domains.values() if value is not None]
-    full = len(known) == len(domains)
+    full = bool(domains) and len(known) == len(domains)
     return dict(domains) | {
         AVG: statistics.fmean(known) if full else None,
         STD: statistics.stdev(known) if full and len(known) > 1 else None,
@@ -166,9 +163,27 @@ def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str
 
 
 def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row that another is compared with: of rows whose values a search chose, such a one where there is."""
+    """Return the row that another is compared with; None where its group has none.
+
+    Of several, one whose values a search chose for a row whose values a search chose, then the one that is averaged,
+    stepped and scored as the row is where they differ in that, then the first.
+    """
     found = [other for other in rows if other.is_baseline and other.group == row.group]
-    return min(found, key=lambda other: other.tuned != row.tuned, default=None)
+    beside = [_beside_method(other) for other in found]
+    varied = {key for one in beside for key in one if any(other.get(key) != one[key] for other in beside)}
+    ours = {} if row.is_baseline else _beside_method(row)
+
+    def distance(other: Row) -> tuple[bool, int]:
+        its = _beside_method(other)
+        return other.tuned != row.tuned, sum(key in ours and ours[key] != its.get(key) for key in varied)
+
+    return min(found, key=distance, default=None)
+
+
+def _beside_method(row: Row) -> dict[str, Any]:
+    """Return what makes a row beside the method's own parameters: how is averaged, stepped, scored."""
+    settings = row.runs[0].row_settings
+    return {key: value for key, value in settings.items() if not key.startswith("method.")}
 
 
 def with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:

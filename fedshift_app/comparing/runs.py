@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -43,6 +43,11 @@ MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 KEPT_SUFFIX = ".json"  # of a run in one file
 
 
+Percent = Annotated[float, Field(ge=0, le=100)]
+#: A score by domain, in percent; None where it is missing.
+Domains = Annotated[dict[str, Percent | None], Field(min_length=1, max_length=MOST_DOMAINS)]
+
+
 class _Results(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
     """A section of ``results.json``."""
 
@@ -51,7 +56,7 @@ class Chosen(_Results):
     """A chosen round."""
 
     round: int
-    domains: dict[str, float | None]
+    domains: Domains
 
 
 class Stopped(_Results):
@@ -82,8 +87,8 @@ class Results(_Results):
     seed: int
     evaluated: str  # global model, personal models
     averaged_rounds: int
-    domains: dict[str, float | None] = Field(min_length=1, max_length=MOST_DOMAINS)
-    final: dict[str, float | None]
+    domains: Domains
+    final: Domains
     best_test: Chosen
     best_validation: Chosen | None = None
     stopped_early: Stopped | None = None
@@ -109,6 +114,7 @@ class Run:
         surroundings: What should not matter: engine, versions, state of the source.
         tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
         scored_again: The name of the run whose models it scored (``fedshift rescore``); empty for all other runs.
+        told_asked: What its method asks of other sections, where only the run itself can tell (``asked``).
     """
 
     place: Path
@@ -117,6 +123,13 @@ class Run:
     surroundings: Mapping[str, str]
     tuned: Mapping[str, Any] = field(default_factory=dict)
     scored_again: str = ""
+    told_asked: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> Mapping[str, tuple[Any, Any]]:
+        """Return what its method asks of other sections, by dotted key, with what the experiment says without it."""
+        known = own_settings(self.config["experiment"], self.config["dataset.name"], self.results.method)
+        return self.told_asked or known
 
     @property
     def name(self) -> str:
@@ -171,7 +184,7 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
 
     Asked by conf/methods and by the experiment's ``methods:``. The experiment without it is that with its own method:
     FedAvg, or, where nodes have different networks, FedSeProto, which asks for nothing either. Of an experiment that
-    is not in conf/experiments, and of a user's own images, nothing is known: then every difference counts as one.
+    is not in conf/experiments, and of a user's own images, nothing is known here: the run tells it (``Run.asked``).
 
     Returns:
         By dotted key the value that the method asks for, and that of the experiment.
@@ -248,7 +261,10 @@ def _is_kept(path: Path) -> bool:
     """Return whether a file is a ``results.json`` that was kept apart with its configuration."""
     if path.suffix != KEPT_SUFFIX or not path.is_file():
         return False
-    content = _json(path)
+    try:
+        content = _json(path)
+    except ConfigError:
+        return False  # of another use, or cut off while it was written: a file that is named is refused
     return isinstance(content, dict) and {"config", "domains"} <= content.keys()
 
 
@@ -284,7 +300,8 @@ def _read(place: Path) -> Run:
     surroundings = {key: str(value) for key, value in around.items() if value is not None}
     again = told.get("scored_again")
     scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
-    return Run(place, results, config, surroundings, tuned, scored_again)
+    asked = {key: (value, plain) for key, (value, plain) in (told.get("asked") or {}).items()}
+    return Run(place, results, config, surroundings, tuned, scored_again, asked)
 
 
 def _json(file: Path) -> Any:
@@ -311,6 +328,10 @@ def curve(run: Run) -> dict[int, float]:
     return found
 
 
+class NotScoredError(ConfigError):
+    """A run lacks the numbers of a score."""
+
+
 Score = Callable[[Run], dict[str, float | None]]
 
 
@@ -327,7 +348,7 @@ def score(name: str) -> tuple[Score, str]:
 
 def _validation(run: Run) -> dict[str, float | None]:
     if run.results.best_validation is None:
-        raise ConfigError(
+        raise NotScoredError(
             f"--score validation: {run.name} chose no round on validation images (allocation.validation_fraction)"
         )
     return run.results.best_validation.domains
@@ -336,7 +357,7 @@ def _validation(run: Run) -> dict[str, float | None]:
 def _clients(run: Run) -> dict[str, float | None]:
     found = run.results.client_models
     if found is None:
-        raise ConfigError(f"--score clients: {run.name} scored no client models (evaluate.client_models=last)")
+        raise NotScoredError(f"--score clients: {run.name} scored no client models (evaluate.client_models=last)")
     known = [value for value in found.by_domain.values() if value is not None]
     overall = sum(known) / len(known) if known and len(known) == len(found.by_domain) else None
     return (
@@ -355,7 +376,7 @@ def _by_statistics(way: str) -> Score:
     def take(run: Run) -> dict[str, float | None]:
         found = with_statistics(run, way)
         if found is None:
-            raise ConfigError(
+            raise NotScoredError(
                 f"--score {BN_SCORE}{way}: {run.name} was not scored so (evaluate.bn), or its method cannot"
             )
         return found
@@ -367,7 +388,7 @@ def _by_figure(name: str) -> Score:
     def take(run: Run) -> dict[str, float | None]:
         told = run.results.figures
         if told is None:
-            raise ConfigError(
+            raise NotScoredError(
                 f"--score {name}: {run.name} has no figures (evaluate.figures=true; runs of earlier versions had none)"
             )
         domains = {domain: told.domains.get(domain) for domain in run.results.domains}

@@ -88,6 +88,8 @@ def numbers_of(
         for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
         if rowing.scored(run).startswith(scored) or run.results.method == BASELINE
     ]
+    if not taken:
+        raise ConfigError(f"--scored {scored}: no run was scored so, and none is of {BASELINE}")
     members: dict[tuple[str, str], list[Run]] = {}
     for group, label, run in taken:
         members.setdefault((group, label), []).append(run)
@@ -97,7 +99,7 @@ def numbers_of(
     accuracy = score not in reading.MEASURES
     lowest = score in reading.LOWEST_IS_BEST
     rows = [
-        rowing.made(label, group, rowing.once_per_seed(label, same, notes), take, accuracy, lowest)
+        rowing.made(label, group, rowing.once_per_seed(label, same, take, notes), take, accuracy, lowest)
         for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
     ]
     headline = reading.MEASURES.get(score, AVG)
@@ -132,7 +134,7 @@ def numbers_of(
         else paying.read(costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
     )
     if paid is not None:
-        notes += paying.notes(rows, paid, headline)
+        notes += paying.notes(rows, paid, headline, lowest)
     return Numbers(
         title, columns, headline, tuple(rows), tuple(notes), tuple(grouping.warnings(runs, labels)),
         table.id if table else "", score, paid,

@@ -8,6 +8,8 @@ from fedshift_app.config.recipes import targets_of
 from fedshift_wire.methods import Method
 
 NONE = registry.NONE
+#: The settings that make what a method computes and sends: of a run, beside its images and its optimiser.
+COST_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "model.")
 
 
 def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message
@@ -17,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clients.base import DomainClient
 from fedshift_app import client_app
+from fedshift_app.config.keys import COST_SECTIONS, as_asked, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import InlineGrid
 from fedshift_app.node import setup
@@ -61,6 +63,7 @@ class Costs:
 
     Attributes:
         label: The method, with the keys that vary.
+        settings: By dotted key those that may decide what it costs, by which ``compare --costs`` knows its row.
         kind: What the server tells the nodes of the round, such as ``phase=encoder``; empty where it is nothing.
         nodes: How many nodes trained in each round.
         parameters: Of the model of the node whose steps were counted.
@@ -74,6 +77,7 @@ class Costs:
     """
 
     label: str
+    settings: dict[str, Any]
     kind: str
     nodes: int
     parameters: Parameters
@@ -151,7 +155,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
             messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
             counts, kind = server_round > 1 or config.rounds == 1, _told(messages[0])
             if counts and kind not in found:
-                found[kind] = _counted(label, kind, messages, grid)
+                found[kind] = _counted(label, deciding(config), kind, messages, grid)
             replies = grid.send_and_receive(messages)
             for reply in replies:
                 if reply.has_error():
@@ -164,6 +168,12 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     finally:
         torch.set_num_threads(threads)
     return list(found.values())
+
+
+def deciding(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that may decide what a run costs, by dotted key, as its method's parameters say them."""
+    told = as_asked(flat(config.model_dump(mode="json")))
+    return {key: value for key, value in told.items() if key.startswith(COST_SECTIONS)}
 
 
 def played(rounds: int) -> list[int]:
@@ -206,7 +216,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     return len(client.train_set), tuple(steps)
 
 
-def _counted(label: str, kind: str, messages: list[Message], grid: TimedGrid) -> Costs:
+def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: TimedGrid) -> Costs:
     """Return what can be said of a round before it is played; the node is that of the first message."""
     message = messages[0]
     client = client_app.open_client(message, grid.context_of(message)).client
@@ -214,7 +224,7 @@ def _counted(label: str, kind: str, messages: list[Message], grid: TimedGrid) ->
     network = client.setup.model.name
     batch, steps = step_flops(client, message)
     down = sum(num_bytes(message.content) for message in messages)
-    return Costs(label, kind, len(messages), counts, network, batch, steps, down)
+    return Costs(label, settings, kind, len(messages), counts, network, batch, steps, down)
 
 
 def _told(message: Message) -> str:

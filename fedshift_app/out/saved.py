@@ -9,7 +9,7 @@ Nothing else is read to use it. What stands in ``model.json`` may come from anyb
 
 import hashlib
 import json
-import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -178,19 +178,16 @@ def write(folder: Path, told: Mapping[str, Any], data: bytes) -> SavedModel:
     file = FILES[told["form"]]
     with in_a_line(shown(folder)):
         model = SavedModel(**told, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    part = folder.with_name(folder.name + durable.PART)
     with durable.writing(folder):
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", suffix=durable.PART, dir=folder.parent) as own:
+            part = Path(own) / folder.name
+            part.mkdir()
             durable.write_durably(part / file, data, named=False)
             text = json.dumps(model.model_dump(mode="json"), indent=2, ensure_ascii=False)
             durable.write_atomically(part / MODEL_JSON, text + "\n")
             durable.write_atomically(part / CARD, card(model))
             part.rename(folder)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
     return model
 
 

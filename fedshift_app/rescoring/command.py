@@ -17,7 +17,7 @@ from fedshift_app.launch import side_by_side
 from fedshift_app.rescoring import scoring
 from fedshift_app.rescoring.scoring import Checked, Question
 from fedshift_app.run import console
-from fedshift_app.run.folder import commit
+from fedshift_app.run.folder import RESULTS_FILE, commit
 from fedshift_app.run.variables import COMMIT
 from fedshift_app.sweep.grid import WHOLE, split
 from fedshift_wire.bounds import MOST_CORES, WHOLE_PATH, as_found, shown
@@ -79,7 +79,11 @@ def _runs(named: str) -> list[Path]:
     found = [one for one in held(path) if one.is_dir()] if path.is_dir() else []
     if not found:
         raise ConfigError(f"{path} is not a run folder and holds none")
-    return [one for one in found if one == path or scoring.is_trained(one)]
+    taken = [one for one in found if one == path or scoring.is_trained(one)]
+    unfinished = [one.name for one in found if not (one / RESULTS_FILE).is_file() and one not in taken]
+    if unfinished:
+        typer.echo(f"left out, not finished: {', '.join(unfinished)}", err=True)
+    return taken
 
 
 def rescore(arguments: Sequence[str]) -> None:

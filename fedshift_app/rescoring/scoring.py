@@ -111,7 +111,7 @@ def check(question: Question) -> Checked:
         raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
     config = resuming.as_kept(configuration.resolve(given), kept)
     _refuse_training(path, kept, config)
-    results = json.loads((path / RESULTS_FILE).read_text(encoding="utf-8"))
+    results = _results(path)
     chosen = results.get("chosen_round") or {}
     past = resuming.look(path, told, config, None, int(chosen.get("round", 0)))
     if past.checkpoint is None:
@@ -174,6 +174,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     folder = RunFolder(
         output_dir, config, engine=NAME, personal=federation.personal, command=command, num_nodes=past.num_nodes,
         images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
+        asked=checked.told.get("asked"),
     )  # fmt: skip
     try:
         for index in checkpoint.memory:
@@ -200,14 +201,35 @@ def is_trained(path: Path) -> bool:
 
 def average(folder: Path) -> str:
     """Return the accuracy of a folder's models in words."""
-    avg = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))["avg"]
+    avg = _results(folder).get("avg")
     return "no domain could be scored" if avg is None else f"avg {avg:.1f}"
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    """Return what a run came to.
+
+    Raises:
+        ConfigError: If the file cannot be read, or is no ``results.json``.
+    """
+    file = folder / RESULTS_FILE
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+    chosen = content.get("chosen_round") if isinstance(content, dict) else ""
+    if not isinstance(content, dict) or not isinstance(chosen, dict | None):
+        raise ConfigError(f"{file}: it is not of a run")
+    if not isinstance((chosen or {}).get("round", 0), int):
+        raise ConfigError(
+            f"{file}: chosen_round.round: expected a whole number, found {as_found((chosen or {})['round'])}"
+        )
+    return content
 
 
 def _not_scored(result: RoundResult) -> RoundResult:
     """Return a round as it was trained; its scores were taken in another way. What chose a round stays."""
     return replace(
-        result, accuracy={}, test_loss={}, others={}, spread={}, clients=None, evaluated_share=1.0, profile={}
+        result, accuracy={}, test_loss={}, others={}, spread={}, clients=None, profile={}
     )  # fmt: skip
 
 

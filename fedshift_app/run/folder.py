@@ -92,7 +92,7 @@ class RunFolder:
     def __init__(
         self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, command: str, num_nodes: int = 0,
         images: Mapping[str, Mapping[str, str]] | None = None, past: Past | None = None, arithmetic: str = "",
-        scored_again: Mapping[str, Any] | None = None,
+        scored_again: Mapping[str, Any] | None = None, asked: Mapping[str, tuple[Any, Any]] | None = None,
     ) -> None:  # fmt: skip
         """Make the folder and write ``config.yaml``; or go on in that of ``past``, whose lock is taken over.
 
@@ -106,6 +106,7 @@ class RunFolder:
             images: The fingerprint of the images by domain and split, None where the server has none.
             past: What is continued.
             arithmetic: How the nodes compute (``train.arithmetic``), which a run that goes on has in its folder.
+            asked: What the method asks of other sections (``config.asking.asked_by_method``).
             scored_again: Of which run the models are, where none are trained (``fedshift_app.rescoring``).
 
         Raises:
@@ -138,6 +139,8 @@ class RunFolder:
             "command": command,
             "started": now,
         }
+        if asked:
+            content["asked"] = {key: list(values) for key, values in asked.items()}
         if arithmetic:
             content["arithmetic"] = arithmetic
         if scored_again:

@@ -89,7 +89,7 @@ def fully_scored(history: list[RoundResult]) -> list[RoundResult]:
 def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
     """Return what only some runs have: the round chosen on validation parts, scores of client models."""
     found: dict[str, Any] = {}
-    if best := choosing.best(history):
+    if (best := choosing.best(history)) and best.accuracy:  # rounds that another run has trained have none
         found["best_validation"] = choosing.chosen(best, "validation images")
     scored = [result.others for result in fully_scored(history)][-LAST_ROUNDS:]
     if scored[-1]:

@@ -26,6 +26,7 @@ class _Told(BaseModel, extra="allow"):
     versions: dict[str, str | None] = {}
     git: str | None = None
     arithmetic: Literal[Arithmetic, "hardware", None] = None
+    asked: dict[str, tuple[Any, Any]] = {}
     command: str = ""
     resumed: tuple[_Resumed, ...] = ()
 

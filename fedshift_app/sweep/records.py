@@ -14,6 +14,7 @@ from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import Point
 from fedshift_app.sweep.progress import Timed
+from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.yaml_files import read_yaml
 
@@ -60,6 +61,9 @@ class Record:
             content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+        seconds, avg = (content.get("seconds"), content.get("avg")) if isinstance(content, dict) else (None, None)
+        if not isinstance(seconds, int | float) or not isinstance(avg, int | float | None):
+            raise ConfigError(f"{file}: it is not of a run: seconds {as_found(seconds)}, avg {as_found(avg)}")
         return content
 
     def saved(self, sweep_folder: Path) -> dict[str, Any]:
@@ -90,7 +94,11 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
     if not file.exists():
         return {}
     try:
-        return {point["key"]: point for point in json.loads(file.read_text(encoding="utf-8"))["points"]}
+        points = json.loads(file.read_text(encoding="utf-8"))["points"]
+        return {
+            str(point["key"]): {"attempts": int(point["attempts"]), "seconds": float(point["seconds"])}
+            for point in points
+        }  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         typer.echo(f"{file} is damaged: attempts and times of before are lost, the runs are not", err=True)
         return {}

@@ -100,8 +100,7 @@ class Sweep:
         self.records = [Record(point) for point in points]
         for record in self.records:
             known = before.get(record.point.key, {})
-            record.attempts = int(known.get("attempts", 0))
-            record.seconds = float(known.get("seconds", 0))
+            record.attempts, record.seconds = int(known.get("attempts", 0)), float(known.get("seconds", 0))
             self._look(record)
         if asked.options.reuse:
             self._reuse()
@@ -306,12 +305,19 @@ class Sweep:
         runs = [record.folder for record in self._finished() if record.folder is not None]
         # What else the grid varies was asked for; anything that it does not is still refused.
         more = any(key != "seed" and key.split(".")[0] != "method" for key in self.asked.varied)
-        found = comparing.compare(runs, paper=paper, allow_different=more)
-        if self._notes:
-            found = replace(found, numbers=replace(found.numbers, notes=(*found.numbers.notes, *self._notes)))
+        notes = self._notes
+        try:
+            found = comparing.compare(runs, paper=paper, allow_different=more)
+        except ConfigError as error:
+            if more:
+                raise
+            found = comparing.compare(runs, paper=paper, allow_different=True)  # hours of runs want a table
+            notes = (*notes, str(error))
+        if notes:
+            found = replace(found, numbers=replace(found.numbers, notes=(*found.numbers.notes, *notes)))
         page = self.folder / "compare.html"
-        for ending, text in (("md", found.markdown()), ("csv", found.csv()), ("html", found.html(page))):
-            write_atomically(self.folder / f"compare.{ending}", text)
+        for ending, text in (("md", found.markdown), ("csv", found.csv), ("html", lambda: found.html(page))):
+            write_atomically(self.folder / f"compare.{ending}", text())
         typer.echo(found.text())
         typer.echo(f"comparison: {page}")
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from fedshift_app.run import checkpoints, choosing, resuming, trackers
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.scores import mean
@@ -13,6 +15,8 @@ from fedshift_app.sweep.children import Child
 from fedshift_app.sweep.grid import Point
 from fedshift_wire.errors import FedShiftError
 from strategies.federation.schedule import LAST_ROUNDS
+
+SET_ASIDE = "set-aside"  # folder of a trial's runs that could not be continued
 
 
 def averages(folder: Path) -> dict[int, float]:
@@ -86,8 +90,13 @@ class Going:
             try:
                 resuming.resolve(self.point.flat | {"resume": str(self.folder)}, hold=False)
                 arguments.append(f"resume={self.folder}")
-            except FedShiftError:
-                shutil.rmtree(self.folder)
+            except FedShiftError as error:
+                aside = self.place / SET_ASIDE / self.folder.name
+                typer.echo(
+                    f"{self.folder} is begun anew and lies in {aside}, as it cannot be continued: {error}", err=True
+                )
+                aside.parent.mkdir(exist_ok=True)
+                self.folder.rename(aside)
         self.attempts += 1
         self.child = children.start(
             sweeping.run_command(), arguments, self.log, sweep=str(self._sweep), key=self.place.name,

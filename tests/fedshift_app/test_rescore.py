@@ -115,6 +115,25 @@ def test_the_kept_round_is_scored(run_inline: InlineRun, tmp_path: Path) -> None
     assert scored.results["chosen_round"]["validation"] == chosen["validation"]
 
 
+def test_a_round_chosen_by_validation_that_was_not_scored_again_is_no_result(
+    run_inline: InlineRun, tmp_path: Path
+) -> None:
+    """Of the rounds before the last one only what was trained is known: no accuracy, whichever validation says."""
+    run = run_inline(rounds=3, set=f"{QUICK} allocation.validation_fraction=0.2")
+    config, lines = run.folder / "metrics.jsonl", []
+    for number, line in enumerate(config.read_text().splitlines(), 1):
+        told = json.loads(line)
+        told["validation"] = dict.fromkeys(told["validation"], 90.0 if number == 2 else 10.0)
+        lines.append(json.dumps(told))
+    config.write_text("\n".join(lines) + "\n")
+    (new,) = again(run, tmp_path / "again", "shift.name=none")
+    results = json.loads((new.folder / "results.json").read_text())
+    assert "best_validation" not in results
+    with pytest.raises(ConfigError, match="chose no round on validation images"):
+        compare([new.folder], score="validation")
+    assert compare([new.folder], score="final").numbers.rows[0].values["AVG"].mean == pytest.approx(results["avg"])
+
+
 def test_what_would_change_the_training_is_refused(run_inline: InlineRun, tmp_path: Path) -> None:
     run = run_inline(rounds=1, set=QUICK)
     folder, other = str(run.folder), tmp_path / "other"
@@ -141,6 +160,8 @@ def test_what_would_change_the_training_is_refused(run_inline: InlineRun, tmp_pa
         (lambda path: (path / "results.json").unlink(), "is not finished; go on with it: fedshift run resume="),
         (lambda path: shutil.rmtree(path / "checkpoint"), "no checkpoint"),
         (lambda path: deployed(path), "is a deployment"),
+        (lambda path: (path / "results.json").write_text('{"avg": '), "results.json: cannot be read as JSON"),
+        (lambda path: (path / "results.json").write_text("[]"), "results.json: it is not of a run"),
     ):
         copy = tmp_path / "copy"
         shutil.copytree(run.folder, copy)
@@ -149,6 +170,18 @@ def test_what_would_change_the_training_is_refused(run_inline: InlineRun, tmp_pa
             command.rescore([str(copy), "shift.severity=1", f"output-dir={other}"])
         shutil.rmtree(copy)
     assert not other.exists()
+
+
+def test_runs_that_are_not_finished_are_left_out_by_name(
+    run_inline: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_inline(rounds=1, set=QUICK)
+    for name in ("whole", "begun"):
+        shutil.copytree(run.folder, tmp_path / "two" / name)
+    (tmp_path / "two" / "begun" / "results.json").unlink()
+    asked = command.read([str(tmp_path / "two"), "shift.severity=1"])
+    assert [question.path.name for question in asked.questions] == ["whole"]
+    assert "left out, not finished: begun" in capsys.readouterr().err
 
 
 def deployed(path: Path) -> None:

@@ -30,7 +30,7 @@ def make(tmp_path: Path) -> Make:
         domains = dict.fromkeys(PACS, accuracy) | (more or {})
         summary = {
             "method": method, "dataset": "pacs", "seed": seed, "evaluated": "global model", "averaged_rounds": 5,
-            "domains": domains, "final": {name: value and value - 50 for name, value in domains.items()},
+            "domains": domains, "final": {name: value and value / 2 for name, value in domains.items()},
             "best_test": {"round": 3, "domains": domains}, "weights_sha256": f"{method}{settings}{seed}",
             "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in (*PACS, *PACS, "cartoon", "sketch")],
             "config": {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}},
@@ -174,3 +174,41 @@ def test_the_rule_stands_in_the_docs() -> None:
     page = (ROOT / "docs" / "compare.md").read_text()
     for verdict in (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE):
         assert f"**{verdict}**" in page
+
+
+def test_tuned_rows_are_held_against_tuned_fedavg(make: Make, tmp_path: Path) -> None:
+    """FedAvg with searched values is far above F2DC as it is, which has not had that search."""
+    searched = "train.lr=0.05", "'tuned={train.lr: 0.01}'"
+    for seed in range(3):
+        make("fedavg", seed, 52 + seed)
+        make("f2dc", seed, 55 + 1.1 * seed)
+        make("fedavg", seed, 72 + seed, *searched)
+    claim = one(claims([tmp_path / "pacs"]), "F2DC")
+    assert claim.here.difference.mean == pytest.approx(3.1)
+    assert claim.verdict == SEEN
+
+
+def test_folders_that_were_not_scored_so_are_left_out_by_name(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 52 + seed)
+        make("f2dc", seed, 55 + 1.1 * seed)
+        make("fedavg", seed, 52 + seed, folder="other")
+    for file in (tmp_path / "pacs").iterdir():
+        told = json.loads(file.read_text())
+        file.write_text(json.dumps(told | {"others": {"bn=retaken": told["domains"]}}))
+    found = claims([tmp_path], score="bn=retaken")
+    assert found.lacking == ("other",)
+    assert one(found, "F2DC").verdict == SEEN
+    assert "left out, not all scored bn=retaken: other" in found.text().replace("\n  ", " ")
+    with pytest.raises(ConfigError, match="was not scored so"):
+        claims([tmp_path / "other"], score="bn=retaken")
+
+
+def test_two_allocations_in_a_folder_are_two_rows(make: Make, tmp_path: Path) -> None:
+    counts = "allocation.counts={photo: 2, art_painting: 2, cartoon: 3, sketch: 3}"
+    for seed in range(3):
+        for more in ((), (f"'{counts}'",)):
+            make("fedavg", seed, 52 + seed, *more)
+            make("f2dc", seed, 55 + 1.1 * seed, *more)
+    claim = one(claims([tmp_path / "pacs"]), "F2DC")
+    assert (claim.verdict, len(claim.here.seeds)) == (SEEN, 3)

@@ -847,3 +847,90 @@ def test_rows_that_a_search_chose_stand_beside_those_as_they_are(make_run: MakeR
     by_hand = make_run("fedprox", 0, two(1, 2), flat={"set": f"{SCAN_STREET} train.lr=0.03"})
     with pytest.raises(ConfigError, match=r"differ in more than method and seed.*train\.lr is"):
         compare([*runs, by_hand])
+
+
+def test_each_row_is_compared_with_the_fedavg_that_is_stepped_as_it_is(make_run: MakeRun) -> None:
+    """Else a method without a server optimizer would be held against FedAvg with one, in table and figure."""
+    runs = [
+        make_run(method, seed, two(base + gain + seed, base + gain), flat={"set": f"server.optimizer={stepped}"})
+        for method, gain in (("fedavg", 0), ("fedprox", 1.5))
+        for stepped, base in (("fedadam", 20), ("none", 50))
+        for seed in range(3)
+    ]  # fmt: skip
+    runs += [
+        make_run("f2dc", seed, two(53 + seed + 0.1 * seed, 53)) for seed in range(3)
+    ]  # averages by domain, as neither does: beside the one that is stepped as it is
+    found = compare(runs)
+    rows = {row.label: row.difference for row in found.numbers.rows}
+    assert rows["fedprox server.optimizer=none"].difference.mean == pytest.approx(1.5)  # type: ignore[union-attr]
+    assert rows["fedprox server.optimizer=fedadam"].difference.mean == pytest.approx(1.5)  # type: ignore[union-attr]
+    assert rows["f2dc"].difference.mean == pytest.approx(3.05)  # type: ignore[union-attr]
+    notes = found.numbers.notes
+    assert "difference to fedavg server.optimizer=none: f2dc, fedprox server.optimizer=none" in notes
+    (title,) = [drawing.svg for drawing in figures.draw(found.numbers).overall if "Difference of AVG" in drawing.svg]
+    assert "fedprox server.optimizer=none +1.50" in title
+
+
+def test_a_figure_has_the_differences_of_the_table_where_a_search_chose(make_run: MakeRun) -> None:
+    """The untuned FedAvg lacks a seed that the tuned one has."""
+    searched = {"set": f"{SCAN_STREET} train.lr=0.05 'tuned={{train.lr: 0.01}}'"}
+    runs = [make_run("fedavg", seed, two(60, 40 + seed), flat={"set": SCAN_STREET}) for seed in (0,)]
+    runs += [make_run("fedavg", seed, two(64, 46 + seed), flat=searched) for seed in (0, 1)]
+    runs += [make_run("fedprox", seed, two(66, 46 + seed), flat=searched) for seed in (0, 1)]
+    found = compare(runs)
+    assert "fedprox tuned +1.00" in found.html()
+
+
+def test_runs_count_as_the_same_by_the_numbers_that_are_asked_for(make_run: MakeRun) -> None:
+    """A run and its model scored again: other means of five rounds, one last round."""
+    runs = [make_run("fedavg", 0, two(1, 2 + extra), final=two(4, 5), weights_sha256="w") for extra in (0, 1)]
+    assert compare(runs, score="final").numbers.rows[0].values["AVG"].mean == 4.5
+    with pytest.raises(ConfigError, match="comes twice"):
+        compare(runs)
+    same = [make_run("fedprox", 0, two(1, 2), final=two(4, 5 + extra), weights_sha256="w") for extra in (0, 1)]
+    with pytest.raises(ConfigError, match="comes twice"):
+        compare(same, score="final")
+
+
+def test_a_kept_file_says_that_its_model_is_another_runs(make_run: MakeRun, tmp_path: Path) -> None:
+    marks = {"scored_again": {"run": "handwritten-fedavg", "round": 3}}
+    make_run("fedavg", 0, two(1, 2), told=marks)
+    kept = keep([tmp_path / "runs"], tmp_path / "kept")
+    for places in ([tmp_path / "runs"], kept):
+        assert any("scored again (fedshift rescore)" in note for note in compare(places).numbers.notes)
+
+
+def test_what_a_method_asks_in_an_experiment_of_ones_own_is_told_by_the_run(make_run: MakeRun) -> None:
+    """Nothing but the run knows it: ``asked`` of its config.yaml."""
+    bn = {"set": f"{SCAN_STREET} model.name=cnn_bn model.bn=local"}
+    asked = {"asked": {"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}}
+    own = {"experiment": "mine"}
+
+    def run(method: str, flat: dict[str, str], told: Mapping[str, Any]) -> Path:
+        folder = make_run(method, 0, two(50, 40), flat=flat, told=told)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["resolved"] |= own
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        return folder
+
+    plain = run("fedavg", {"set": SCAN_STREET}, {})
+    found = compare([plain, run("fedbn", bn, asked)])
+    assert [(row.label, row.group, row.difference is None) for row in found.numbers.rows] == [
+        ("fedavg", "", True), ("fedbn", "", False),
+    ]  # fmt: skip
+    assert "fedbn, as the method or its experiment asks: model.bn=local, model.name=cnn_bn" in found.numbers.notes
+    with pytest.raises(ConfigError, match=r"model\.bn is average .* and local"):
+        compare([plain, run("fedbn", bn, {})])
+    with pytest.raises(ConfigError, match=r"asked\.model\.bn"):
+        compare([plain, run("fedbn", bn, {"asked": {"model.bn": "local"}})])
+
+
+def test_no_row_is_no_table(make_run: MakeRun) -> None:
+    with pytest.raises(ConfigError, match="--scored personal: no run was scored so, and none is of fedavg"):
+        compare([make_run("fedprox", 0, two(1, 2))], scored="personal")
+
+
+def test_files_beside_the_runs_that_are_no_json_are_passed_over(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("fedavg", 0, two(1, 2))
+    (tmp_path / "runs" / "sweep.json").write_text('{"points": [')
+    assert len(compare([tmp_path / "runs"]).numbers.rows) == 1

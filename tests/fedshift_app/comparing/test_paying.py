@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,24 @@ from hypothesis import strategies as st
 from support import ROOT
 
 from fedshift_app.comparing import compare
-from fedshift_app.comparing.paying import BYTES, FLOPS, SECONDS, front, paid
+from fedshift_app.comparing.paying import BYTES, FLOPS, SECONDS, front, notes, on_fronts, paid
+from fedshift_app.config.resolving import resolve
+from fedshift_app.costs.measuring import deciding
 from fedshift_wire.errors import ConfigError
 
 RUNS = ROOT / "docs" / "results" / "digits-heterogeneous"  # fedseproto, fedproto, local; three seeds
 
 
-def cost(label: str, megabytes: float, seconds: float, gflops: float, **more: Any) -> dict[str, Any]:
+def cost(
+    method: str, megabytes: float, seconds: float, gflops: float, experiment: str = "digits-small-heterogeneous", *,
+    given: str = "", **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what ``fedshift costs --json`` would say of a method, with made-up figures."""
+    settings = deciding(resolve({"experiment": experiment, "method": method, "set": given}))
     up = int(megabytes * 0.25e6)
     return {
-        "label": label, "bytes_up": up, "bytes_down": int(megabytes * 1e6) - up, "seconds": seconds,
-        "step_flops": gflops * 1e9, **more,
+        "label": method, "settings": settings, "bytes_up": up, "bytes_down": int(megabytes * 1e6) - up,
+        "seconds": seconds, "step_flops": gflops * 1e9, **more,
     }  # fmt: skip
 
 
@@ -39,8 +47,11 @@ def test_the_front_is_what_nobody_beats(points: list[tuple[float, float]]) -> No
 
     on = front(points)
     assert {points[i] for i in on} == {points[i] for i in range(len(points)) if not beaten(i)}
-    assert len({points[i] for i in on}) == len(on)
-    assert all(points[a][0] < points[b][0] and points[a][1] < points[b][1] for a, b in itertools.pairwise(on))
+    assert sorted(on) == [i for i in range(len(points)) if points[i] in {points[k] for k in on}]
+    assert all(
+        points[a] == points[b] or (points[a][0] < points[b][0] and points[a][1] < points[b][1])
+        for a, b in itertools.pairwise(on)
+    )
 
 
 def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
@@ -70,7 +81,7 @@ def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
 def test_what_is_not_in_the_file_is_told(tmp_path: Path) -> None:
     found = compare([RUNS], costs=written(tmp_path, cost("local", 0, 2.0, 1.0)))
     assert "no costs of fedseproto, fedproto" in found.numbers.notes
-    found = compare([RUNS], costs=written(tmp_path, cost("fedavg", 0, 2.0, 1.0)))
+    found = compare([RUNS], costs=written(tmp_path, cost("fedgh", 0, 2.0, 1.0)))
     assert "No figure of costs" in found.html()
 
 
@@ -100,10 +111,38 @@ def test_a_row_with_parameters_has_not_the_costs_of_its_method(tmp_path: Path) -
     """FedProto with shared weights sends a hundred times as much."""
     runs = ROOT / "docs" / "results" / "digits-cnn"
     told = {"experiment": "digits-small-cnn"}
-    found = compare([runs], costs=written(tmp_path, cost("fedproto", 1, 1, 1), cost("fedavg", 1, 1, 1), **told))
+    measured = [cost("fedproto", 1, 1, 1, **told), cost("fedavg", 1, 1, 1, **told)]
+    found = compare([runs], costs=written(tmp_path, *measured, **told))
     assert found.numbers.costs is not None
     rows = {row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]}
-    assert rows == {"fedavg"}
-    both = "fedproto share_weights=true"
-    found = compare([runs], costs=written(tmp_path, cost(both, 1, 1, 1), **told))
-    assert [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]] == [both]  # type: ignore[arg-type]
+    assert rows == {"fedavg", "fedproto share_weights=false"}
+    sharing = cost("fedproto", 1, 1, 1, **told, given="method.share_weights=true")
+    one_kind = [file for file in runs.glob("*fedproto*") if '"share_weights": true' in file.read_text()]
+    assert len(one_kind) == 3
+    found = compare(one_kind, costs=written(tmp_path, cost("fedproto", 1, 1, 1, **told), **told))
+    assert "no costs of fedproto" in found.numbers.notes  # its row is named by the method alone
+    found = compare([runs], costs=written(tmp_path, sharing, **told))
+    labels = [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
+    assert labels == ["fedproto share_weights=true"]
+
+
+def test_weights_and_rates_change_no_costs(tmp_path: Path) -> None:
+    runs, told = ROOT / "docs" / "results" / "digits-cnn-field", {"experiment": "digits-small-cnn"}
+    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, cost("feddyn", 1, 1, 1, **told), **told))
+    labels = [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
+    assert labels == ["feddyn alpha=0.01", "feddyn alpha=0.1"]
+    off = cost("feddyn", 1, 1, 1, **told, given="method.alpha=0")
+    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, off, **told))
+    assert "no costs of feddyn alpha=0.01, feddyn alpha=0.1" in found.numbers.notes
+
+
+def test_each_group_has_its_front_and_of_an_error_the_lowest_is_the_best(tmp_path: Path) -> None:
+    file = written(tmp_path, cost("local", 0, 2.0, 1.0), cost("fedproto", 0.5, 2.5, 1.5))
+    found = compare([RUNS], costs=file).numbers
+    assert found.costs is not None
+    (line,) = [note for note in notes(found.rows, found.costs, "AVG", lowest=True) if f", {BYTES}: " in note]
+    assert line == f"no other row has a lower AVG for as little or less, {BYTES}: local (0, 87.9)"
+    local, proto = (next(row for row in found.rows if row.label == name) for name in ("local", "fedproto"))
+    apart = [(1.0, 50.0, local), (2.0, 40.0, replace(proto, group="rounds=4"))]
+    assert on_fronts(apart, lowest=False) == [[0], [1]]
+    assert on_fronts([(1.0, 50.0, local), (2.0, 40.0, proto)], lowest=False) == [[0]]
