@@ -76,8 +76,9 @@ def printed(page: Path) -> Iterator[str]:
     seen = set()
     for block in (*blocks, *indented, *within):
         for line in block.replace("\\\n", " ").splitlines():
-            if line.strip().startswith("fedshift "):
-                for command in _separate(line.strip().removeprefix("$ ")):
+            typed = line.strip().removeprefix("$ ")
+            if typed.startswith("fedshift "):
+                for command in _separate(typed):
                     if command not in seen:
                         seen.add(command)
                         yield command

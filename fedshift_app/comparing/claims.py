@@ -1,6 +1,6 @@
 """``fedshift claims``: each gain over FedAvg that the papers print, beside ours, with a verdict by a rule.
 
-The rule (``RULE``) was written down before the runs that it judges (docs/compare.md, Claims).
+The rule (``RULE``) was written down on 2026-11-23; docs/compare.md (Claims) says which kept runs are older.
 """
 
 import json
