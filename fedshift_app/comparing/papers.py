@@ -16,7 +16,8 @@ from fedshift_wire.spelling import meant
 from fedshift_wire.yaml_files import read_yaml
 
 FOLDER = "papers"
-#: What a printed row of plain ``fedavg`` stands for: a method without modules and without an adaptation.
+#: What a printed row of plain ``fedavg`` stands for: a method without modules and without an adaptation, but for
+#: those that its own parameters tell.
 PLAIN = {"modules": registry.NONE, "adapt.name": registry.NONE}
 #: What a printed label stands for: our method, or its name and settings by dotted key. Those of a row's own sections
 #: (``ROW_SECTIONS``) make it that row; others, such as ``rounds``, are what the paper's run of it has besides, and
@@ -181,7 +182,7 @@ class Table:
             (len(conditions), -i, Standing(row, asked))
             for i, row in enumerate(self.printed.rows)
             for asked in self.readings(row)
-            if _has(config, PLAIN | (conditions := _of_rows(asked)))
+            if _has(PLAIN | dict(config), PLAIN | (conditions := _of_rows(asked)))
         ]
         if found:
             return max(found, key=lambda one: one[:2])[2]

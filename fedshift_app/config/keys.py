@@ -32,7 +32,8 @@ def as_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by dotted key as their method's parameters say them.
 
     What a parameter ``method.KEY`` stands for is told as that parameter; modules and an adaptation that the method
-    itself has are told as none.
+    itself has are told as none, where no parameter tells them. What belongs to another adaptation than the method's own
+    is no parameter of the method.
 
     Args:
         settings: All settings of a run (:func:`flat`).
@@ -41,8 +42,8 @@ def as_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     for key in method.parameters:
         _tell(found, settings, method, key)
-    own = _own_names(method)
-    return found | {key: NONE for key, name in own.items() if found.get(key, name) == name}
+    own = {key: name for key, name in _own_names(method).items() if found.get(key) == name}
+    return found | dict.fromkeys(own, NONE)
 
 
 def as_of(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -72,6 +73,8 @@ def _tell(found: dict[str, Any], settings: Mapping[str, Any], method: Method, ke
     for target in targets_of(method, key):
         dotted = target if isinstance(target, str) else target["key"]
         if dotted.startswith("method.") or dotted not in settings:
+            continue
+        if dotted.startswith("adapt.") and settings["adapt.name"] not in (NONE, _own_names(method).get("adapt.name")):
             continue
         meant = {value: given for given, value in target["values"].items()} if isinstance(target, Mapping) else None
         if meant is not None and settings[dotted] not in meant:

@@ -198,3 +198,24 @@ def test_the_command_takes_a_list_of_modules() -> None:
     given, _ = parse_arguments(["handwritten", "method=fedprox", "modules=[f2dc]", "modules.f2dc.tau=0.1"])
     (entry,) = resolve(given).modules
     assert (entry["name"], entry["tau"]) == ("f2dc", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "untold"),
+    [
+        ("", {"method.tta": True, "method.tta_lr": 0.001}, ["adapt.name", "adapt.lr"]),
+        ("method.tta=false", {"method.tta": False}, ["adapt.name"]),
+        ("adapt.name=tent adapt.lr=0.01", {"adapt.name": "tent", "adapt.lr": 0.01}, ["method.tta", "method.tta_lr"]),
+    ],
+)
+def test_another_adaptation_over_fedicon_is_not_told_as_its_own(
+    asked: str, told: dict[str, object], untold: list[str]
+) -> None:
+    found = as_asked(flat(resolve({"method": "fedicon", "set": f"model.name=cnn_bn {asked}"}).model_dump(mode="json")))
+    assert {key: found[key] for key in told} == told
+    assert not set(untold) & set(found)
+
+
+def test_the_adaptation_of_a_recipe_without_a_switch_is_told_as_none() -> None:
+    found = as_asked(flat(resolve({"method": "tent", "set": "model.name=cnn_bn"}).model_dump(mode="json")))
+    assert found["adapt.name"] == "none"
