@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +27,7 @@ from fedshift_app.costs.measuring import TimedGrid
 from fedshift_app.help.tables import columns, facts
 from fedshift_app.node import setup
 from fedshift_app.run import arithmetic, console, space, starting
-from fedshift_wire.names import ARRAYS, CONFIG, KNOWLEDGE, OWN, SERVER_ROUND
+from fedshift_wire.names import ARRAYS, CONFIG, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_wire.records import decode, encode
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
@@ -46,6 +46,7 @@ class Measured:
     Attributes:
         step: Seconds of a step of training on a full batch.
         scored: Seconds for each test image.
+        taken: Seconds for each training image that BatchNorm's statistics are taken of; 0 where none are.
         epochs: Of a local round over the node's own images, all its phases together.
         others: Steps of a local round on other images, such as those of the public set.
         up: Bytes that a node sends after its first round.
@@ -54,6 +55,7 @@ class Measured:
 
     step: float
     scored: float
+    taken: float
     epochs: int
     others: int
     up: int
@@ -62,7 +64,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Images that pass through the network once, forward only, when the models are scored after a round.
+    """Images that pass through the network, forward only, when the models are scored after a round.
 
     Attributes:
         test: Test images, each as often as nodes score it, in one way of ``evaluate.bn``.
@@ -74,9 +76,9 @@ class Scoring:
     validation: int
     statistics: float
 
-    def images(self, ways: int) -> float:
-        """Return all of them, where so many ways are scored."""
-        return ways * self.test + self.validation + self.statistics
+    def seconds(self, ways: int, measured: Measured) -> float:
+        """Return how long all of them take, one after another, where so many ways are scored."""
+        return (ways * self.test + self.validation) * measured.scored + self.statistics * measured.taken
 
 
 @dataclass(frozen=True)
@@ -133,16 +135,16 @@ class Estimate:
         """Seconds of all scoring in the run."""
         rounds = self.config.rounds
         one_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # of all rounds with such a share
-        each = {share: self.scoring(n).images(len(self.federation.bn_ways)) for share, n in one_of.items()}
-        images = sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored)
-        return images * self.measured.scored / self.side_by_side
+        ways = len(self.federation.bn_ways)
+        each = {share: self.scoring(n).seconds(ways, self.measured) for share, n in one_of.items()}
+        return sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored) / self.side_by_side
 
     @property
     def ways_share(self) -> float:
         """What the ways of ``evaluate.bn`` take beyond one scoring as averaged, as a share of a round's training."""
-        full = self.scoring(self.config.rounds)
-        more = (len(self.federation.bn_ways) - 1) * full.test + full.statistics
-        return more * self.measured.scored / self.side_by_side / self.train_seconds
+        full = replace(self.scoring(self.config.rounds), validation=0)  # which no further way scores
+        more = full.seconds(len(self.federation.bn_ways) - 1, self.measured)
+        return more / self.side_by_side / self.train_seconds
 
     @property
     def seconds(self) -> float:
@@ -171,7 +173,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     threads = torch.get_num_threads()
     try:
         client = client_app.open_client(messages[0], grid.context_of(messages[0])).client
-        measured = _measure(client, messages[0])
+        measured = _measure(client, messages[0], strategy.federation.bn_ways)
     finally:
         torch.set_num_threads(threads)
     roster = list(strategy.roster.nodes)
@@ -184,8 +186,14 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     )  # fmt: skip
 
 
-def _measure(client: DomainClient, message: Message) -> Measured:
-    """Let a client play its round with few images and epochs, and score these; it must not be used any more."""
+def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Measured:
+    """Let a client play its round with few images and epochs, and score these; it must not be used any more.
+
+    Args:
+        client: It.
+        message: The server's question to train.
+        ways: Those of ``evaluate.bn`` that the run scores with.
+    """
     server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
     parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
     batch = client.setup.train.batch_size
@@ -210,8 +218,13 @@ def _measure(client: DomainClient, message: Message) -> Measured:
     began = time.perf_counter()
     client.score_test(test)
     scored = (time.perf_counter() - began) / len(test)
+    taken = 0.0
+    if {OWN, RETAKEN} & set(ways):
+        began = time.perf_counter()
+        _, images = client.take_statistics(len(test))
+        taken = (time.perf_counter() - began) / images
     step = statistics.median(later - sooner for sooner, later in pairwise(ended)) / full
-    return Measured(step, scored, epochs, others, sent, _memory())
+    return Measured(step, scored, taken, epochs, others, sent, _memory())
 
 
 def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import InlineRun
+from support import ROOT, InlineRun
 from typer.testing import CliRunner
 
 from clients.training.tools import NodeTools
@@ -49,17 +49,28 @@ def test_seconds_follow_from_steps_by_hand() -> None:
 def test_each_way_of_batchnorm_costs_its_passes() -> None:
     ways = ("model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "evaluate.bn_images=10")
     found = of("fedavg", *ways, "federation.participation=0.5")
-    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
+    exact = replace(found, measured=replace(found.measured, scored=0.5, taken=0.75), side_by_side=1)
     assert min(node.num_examples for node in found.nodes) > 10
     scoring = exact.scoring(1)
     assert (scoring.test, scoring.statistics) == (360, 4 * 10 + 2 * 10)  # own: all nodes; retaken: the two that trained
-    assert exact.score_seconds == pytest.approx(2 * (4 * 360 + 60) * 0.5)
-    assert exact.ways_share == pytest.approx((3 * 360 + 60) * 0.5 / exact.train_seconds)
+    assert exact.score_seconds == pytest.approx(2 * (4 * 360 * 0.5 + 60 * 0.75))
+    assert exact.ways_share == pytest.approx((3 * 360 * 0.5 + 60 * 0.75) / exact.train_seconds)
     said = " ".join(told(exact).split())
     assert "beyond one scoring 3 x 360 test images and 60 training images, forward only, " in said
     assert f"forward only, {100 * exact.ways_share:.2g} % of a round's training" in said
     one = replace(exact, federation=replace(exact.federation, bn_ways=("averaged",)))
     assert one.ways_share == 0 and "  ways " not in told(one)
+    assert found.measured.taken > 0 and of("fedavg").measured.taken == 0
+
+
+def test_the_example_of_the_docs_has_these_numbers() -> None:
+    """docs/running.md, section BatchNorm: (3 T + 2 S) / (3 N E)."""
+    flat, _ = parse_arguments(["handwritten", "model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]"])
+    found = estimate(resolve(flat), 4, 1)
+    trained = 3 * sum(node.num_examples for node in found.nodes) * found.measured.epochs
+    passed = 3 * found.scoring(1).test + found.scoring(1).statistics
+    assert (passed, trained) == (3954, 21555)
+    assert f"{passed:.0f} / {trained}, {100 * passed / trained:.0f} %" in (ROOT / "docs" / "running.md").read_text()
 
 
 CNN_BN = "model.name=cnn_bn"
