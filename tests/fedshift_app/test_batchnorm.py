@@ -10,7 +10,9 @@ import torch
 from killing import killing, only, resume, start, told
 from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of, shared
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from clients.models import networks
 from clients.training import statistics
 from fedshift_app.comparing import compare
 from fedshift_app.config import registry
@@ -234,6 +236,62 @@ def test_group_norm_leaves_no_batchnorm_in_any_methods_model(method: str) -> Non
     state, before = model.state_dict(), plain.state_dict()
     assert all(torch.equal(value, before[name]) for name, value in state.items())
     assert set(before) - set(state) == {name for name in before if "running" in name or "num_batches" in name}
+
+
+@pytest.mark.parametrize(
+    ("network", "size"),
+    [
+        ("torchvision:resnet18", 32), ("torchvision:resnet18", 64), ("torchvision:mobilenet_v3_small", 64),
+        ("timm:resnet18", 32), ("timm:mobilenetv3_small_050", 64),  # the second has activations within its BatchNorm
+    ],
+)  # fmt: skip
+def test_group_norm_stands_for_each_batchnorm_of_a_librarys_network(network: str, size: int) -> None:
+    if network.startswith("timm:"):
+        pytest.importorskip("timm", reason="timm is not installed")
+    told = {"experiment": "handwritten", "set": f"model.name={network} dataset.size={size}"}
+    plain = setup.initial_model(configuration.resolve(told))
+    model = setup.initial_model(configuration.resolve(told | {"set": f"{told['set']} model.bn=group"}))
+    norms = [m for m in plain.modules() if isinstance(m, _BatchNorm)]
+    put = [m for m in model.modules() if isinstance(m, nn.GroupNorm)]
+    assert [(m.num_groups, m.num_channels, m.eps) for m in put] == [(2, m.num_features, m.eps) for m in norms]
+    assert len(norms) >= 20 and not [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    acts = (nn.ReLU, nn.Hardswish, nn.Hardsigmoid)
+    assert [type(m) for m in model.modules() if isinstance(m, acts)] == [
+        type(m) for m in plain.modules() if isinstance(m, acts)
+    ]
+    x = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
+    for mode in (True, False):
+        features, logits = model.train(mode)(x)
+        assert features.shape == (3, model.feature_dim) and logits.shape == (3, 10)
+        assert features.isfinite().all() and features.std() > 0
+    alone, together = model(x[:1])[1], model(x)[1][:1]
+    torch.testing.assert_close(alone, together, rtol=1e-3, atol=1e-4)  # no image depends on the others of its batch
+
+
+@pytest.mark.parametrize(
+    ("network", "groups", "channels"), [("torchvision:mobilenet_v3_small", 32, 16), ("torchvision:resnet18", 3, 64)]
+)
+def test_channels_that_the_groups_do_not_divide_are_refused(network: str, groups: int, channels: int) -> None:
+    told = {"experiment": "handwritten", "set": f"model.name={network} model.bn=group model.groups={groups}"}
+    message = f"model.groups={groups}: {channels} channels of a layer cannot be divided into so many"
+    assert refusal_of(ConfigError, starting.prepare, configuration.resolve(told), "inline") == message
+
+
+def test_what_a_batchnorm_does_after_normalising_stays() -> None:
+    class ThenAct(nn.BatchNorm2d):  # as timm's BatchNormAct2d
+        def __init__(self, channels: int) -> None:
+            super().__init__(channels)
+            self.drop, self.act = nn.Identity(), nn.ReLU()
+
+    class Unknown(nn.BatchNorm2d):
+        pass
+
+    x = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    put = networks.with_group_norm(nn.Sequential(ThenAct(4)), 2)
+    torch.testing.assert_close(put(x), nn.GroupNorm(2, 4)(x).relu())
+    assert set(put.state_dict()) == {"0.weight", "0.bias"}
+    told = refusal_of(ConfigError, networks.with_group_norm, nn.Sequential(Unknown(4)), 2)
+    assert told.startswith("the network has a Unknown, in whose place nothing can be put; allowed are torch's own")
 
 
 @pytest.mark.long
