@@ -24,7 +24,7 @@ from clients.base import DomainClient, Scores
 from clients.losses import fedcode as terms
 from clients.models import networks
 from clients.models.libraries import LibraryEncoder
-from clients.models.networks import Blueprint, SplitModel
+from clients.models.networks import Blueprint, SplitModel, follows
 from clients.models.stages import feature_stages
 from clients.training import precision
 from clients.training.batches import Batch
@@ -202,7 +202,9 @@ def with_sain(encoder: nn.Module) -> nn.Module:
     for parent in list(encoder.modules()):
         for name, child in list(parent.named_children()):
             if has_batchnorm and isinstance(child, nn.BatchNorm2d):
-                setattr(parent, name, SAIN(child.num_features))
+                then = follows(child)
+                sain = SAIN(child.num_features)
+                setattr(parent, name, nn.Sequential(sain, *then) if then else sain)
             elif not has_batchnorm and isinstance(child, nn.Conv2d):
                 setattr(parent, name, nn.Sequential(child, SAIN(child.out_channels)))
     return encoder

@@ -1,6 +1,6 @@
 """What a network is to us: an encoder (features) and a linear classifier, with initial weights by the run's seed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -158,13 +158,42 @@ def batchnorm_names(model: nn.Module) -> frozenset[str]:
     )
 
 
+class GroupNormThen(nn.GroupNorm):
+    """GroupNorm, then what the BatchNorm in whose place it stands did after normalising (:func:`follows`)."""
+
+    def __init__(self, groups: int, channels: int, eps: float, affine: bool, then: Sequence[nn.Module]) -> None:
+        super().__init__(groups, channels, eps, affine)
+        self.then = nn.Sequential(*then)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (B, C, H, W)."""
+        return cast(Tensor, self.then(super().forward(x)))
+
+
+def follows(norm: _BatchNorm) -> list[nn.Module]:
+    """Return what a BatchNorm does after normalising, in its order: timm's has dropout and activation within it.
+
+    Raises:
+        ConfigError: If it is of another kind, which may do anything.
+    """
+    if type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
+        return []
+    within = [getattr(norm, name, None) for name in ("drop", "act")]
+    if all(isinstance(module, nn.Module) for module in within):
+        return [module for module in within if isinstance(module, nn.Module) and type(module) is not nn.Identity]
+    raise ConfigError(
+        f"the network has a {type(norm).__name__}, in whose place nothing can be put; allowed are torch's own "
+        "and those with drop and act as timm's BatchNormAct2d has them"
+    )
+
+
 def with_group_norm(model: M, groups: int) -> M:
     """Put GroupNorm in the place of each BatchNorm; it has the same initial scale 1 and shift 0, and no statistics.
 
     Wu & He, "Group Normalization", ECCV 2018; in federated learning Hsieh et al., ICML 2020.
 
     Raises:
-        ConfigError: If the channels of a layer cannot be divided so.
+        ConfigError: If the channels of a layer cannot be divided so, or a BatchNorm is of an unknown kind.
     """
     for module in list(model.modules()):
         for name, norm in list(module.named_children()):
@@ -173,8 +202,9 @@ def with_group_norm(model: M, groups: int) -> M:
                     raise ConfigError(
                         f"model.groups={groups}: {norm.num_features} channels of a layer cannot be divided into so many"
                     )
-                put = nn.GroupNorm(groups, norm.num_features, norm.eps, norm.affine)
-                setattr(module, name, put)
+                given = (groups, norm.num_features, norm.eps, norm.affine)
+                then = follows(norm)
+                setattr(module, name, GroupNormThen(*given, then) if then else nn.GroupNorm(*given))
     return model
 
 

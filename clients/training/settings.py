@@ -55,7 +55,9 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     per_node: tuple[str, ...] = ()
     #: average: parameters and running statistics travel and are averaged; local: they never leave the
     #: node (FedBN); freeze: statistics, scale and shift stay as they were initialised; group: GroupNorm in its place,
-    #: which has no statistics (Hsieh et al., ICML 2020).
+    #: which has no statistics (Hsieh et al., ICML 2020). Not here: FedWon (Zhuang, Lyu, ICLR 2024, arXiv 2306.05879),
+    #: which takes all normalisation out and standardises the convolutions' weights; FixBN (Zhong et al., arXiv
+    #: 2303.06530), which from some round on trains with averaged statistics that stand still.
     bn: BatchNormMode = "average"
     #: Groups of channels of each GroupNorm; 2 as in Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
     groups: int = Field(2, ge=1, le=4096)

@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,8 @@ from fedshift_app.run import arithmetic, console, space, starting
 from fedshift_wire.names import ARRAYS, CONFIG, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_wire.records import decode, encode
 from strategies.federation.roster import Node
+from strategies.federation.rounds import Federation
+from strategies.federation.statistics import expected_images
 from strategies.federation.updates import num_bytes
 
 BATCHES = 2  # that the node takes in each epoch
@@ -44,6 +46,7 @@ class Measured:
     Attributes:
         step: Seconds of a step of training on a full batch.
         scored: Seconds for each test image.
+        taken: Seconds for each training image that BatchNorm's statistics are taken of; 0 where none are.
         epochs: Of a local round over the node's own images, all its phases together.
         others: Steps of a local round on other images, such as those of the public set.
         up: Bytes that a node sends after its first round.
@@ -52,10 +55,30 @@ class Measured:
 
     step: float
     scored: float
+    taken: float
     epochs: int
     others: int
     up: int
     memory: int
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Images that pass through the network, forward only, when the models are scored after a round.
+
+    Attributes:
+        test: Test images, each as often as nodes score it, in one way of ``evaluate.bn``.
+        validation: Images of the nodes' validation parts, which are scored in the first way alone.
+        statistics: Training images that BatchNorm's statistics are taken of, for all ways.
+    """
+
+    test: int
+    validation: int
+    statistics: float
+
+    def seconds(self, ways: int, measured: Measured) -> float:
+        """Return how long all of them take, one after another, where so many ways are scored."""
+        return (ways * self.test + self.validation) * measured.scored + self.statistics * measured.taken
 
 
 @dataclass(frozen=True)
@@ -64,23 +87,25 @@ class Estimate:
 
     Attributes:
         config: The run, its arithmetic settled.
+        federation: The same, as the server has it.
+        scored: The rounds, from 1, after which models are scored.
         nodes: All of them.
         playing: How many train in a round.
         side_by_side: How many of them at a time.
         down: Bytes that all nodes of the first round are sent.
         folder: Bytes of the run folder when it is largest.
         measured: What one node showed.
-        personal: Each node is scored with a model of its own.
     """
 
     config: RunConfig
+    federation: Federation
+    scored: Sequence[int]
     nodes: Sequence[Node]
     playing: int
     side_by_side: int
     down: int
     folder: int
     measured: Measured
-    personal: bool
 
     @property
     def train_seconds(self) -> float:
@@ -90,29 +115,36 @@ class Estimate:
         steps = own + self.measured.others * len(self.nodes)
         return steps * self.measured.step * share / self.side_by_side
 
+    def scoring(self, server_round: int) -> Scoring:
+        """Return what is scored after a round, by the questions that the server would ask."""
+        fed = self.federation
+        asked = fed.evaluation(server_round, list(self.nodes)).first()
+        of = {node: expected_images(node, fed.evaluate.bn_images) for node in self.nodes}
+        own = sum(of[node] for node in asked) * (OWN in fed.bn_ways)
+        retaken = sum(of.values()) * self.playing / len(of) * fed.retakes
+        validation = sum(node.num_validation for node in asked) * fed.validation
+        return Scoring(sum(len(part) for parts in asked.values() for part in parts), validation, own + retaken)
+
     @property
     def test_images(self) -> int:
-        """Images of a full scoring: each domain's once, or each node's where models are personal."""
-        if self.personal:
-            return sum(node.num_test for node in self.nodes)
-        tests = {node.domain: node.num_test for node in self.nodes}
-        return sum((tests | {name: number for node in self.nodes for name, number in node.unheld_tests}).values())
+        """Test images of a full scoring: each as often as a model is scored on it."""
+        return self.scoring(self.config.rounds).test
 
     @property
     def score_seconds(self) -> float:
         """Seconds of all scoring in the run."""
-        config = self.config
-        shares = [config.evaluate.share(n, config.rounds) for n in range(1, config.rounds + 1)
-                  if config.evaluate.scores_global(n, config.rounds)]  # fmt: skip
-        images = sum(shares) * self.test_images * len(config.evaluate.bn) + len(shares) * self.statistics_images
-        return images * self.measured.scored / self.side_by_side
+        rounds = self.config.rounds
+        one_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # of all rounds with such a share
+        ways = len(self.federation.bn_ways)
+        each = {share: self.scoring(n).seconds(ways, self.measured) for share, n in one_of.items()}
+        return sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored) / self.side_by_side
 
     @property
-    def statistics_images(self) -> float:
-        """Training images that BatchNorm's statistics are taken of for a scoring: a forward pass, as a score is."""
-        asked = self.config.evaluate
-        all_nodes = sum(min(node.num_examples, asked.bn_images) for node in self.nodes)
-        return all_nodes * ((OWN in asked.bn) + (RETAKEN in asked.bn) * self.playing / len(self.nodes))
+    def ways_share(self) -> float:
+        """What the ways of ``evaluate.bn`` take beyond one scoring as averaged, as a share of a round's training."""
+        full = replace(self.scoring(self.config.rounds), validation=0)  # which no further way scores
+        more = full.seconds(len(self.federation.bn_ways) - 1, self.measured)
+        return more / self.side_by_side / self.train_seconds
 
     @property
     def seconds(self) -> float:
@@ -141,19 +173,27 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     threads = torch.get_num_threads()
     try:
         client = client_app.open_client(messages[0], grid.context_of(messages[0])).client
-        measured = _measure(client, messages[0])
+        measured = _measure(client, messages[0], strategy.federation.bn_ways)
     finally:
         torch.set_num_threads(threads)
     roster = list(strategy.roster.nodes)
+    scored = [n for n in range(1, settled.rounds + 1)
+              if settled.evaluate.scores_global(n, settled.rounds) and strategy.scores_round(n)]  # fmt: skip
     return Estimate(
-        settled, roster, len(messages), max(1, min(side_by_side, len(messages))),
+        settled, strategy.federation, scored, roster, len(messages), max(1, min(side_by_side, len(messages))),
         sum(num_bytes(message.content) for message in messages),
-        space.needed(settled, arrays, strategy, roster, simulated=True).whole, measured, federation.personal,
+        space.needed(settled, arrays, strategy, roster, simulated=True).whole, measured,
     )  # fmt: skip
 
 
-def _measure(client: DomainClient, message: Message) -> Measured:
-    """Let a client play its round with few images and epochs, and score these; it must not be used any more."""
+def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Measured:
+    """Let a client play its round with few images and epochs, and score these; it must not be used any more.
+
+    Args:
+        client: It.
+        message: The server's question to train.
+        ways: Those of ``evaluate.bn`` that the run scores with.
+    """
     server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
     parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
     batch = client.setup.train.batch_size
@@ -178,8 +218,13 @@ def _measure(client: DomainClient, message: Message) -> Measured:
     began = time.perf_counter()
     client.score_test(test)
     scored = (time.perf_counter() - began) / len(test)
+    taken = 0.0
+    if {OWN, RETAKEN} & set(ways):
+        began = time.perf_counter()
+        _, images = client.take_statistics(len(test))
+        taken = (time.perf_counter() - began) / images
     step = statistics.median(later - sooner for sooner, later in pairwise(ended)) / full
-    return Measured(step, scored, epochs, others, sent, _memory())
+    return Measured(step, scored, taken, epochs, others, sent, _memory())
 
 
 def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:
@@ -222,6 +267,7 @@ def told(found: Estimate) -> str:
         (str(n.index), n.domain, str(n.num_examples), str(n.num_validation or "-"), str(n.num_test))
         for n in found.nodes
     ]  # fmt: skip
+    fed, full = found.federation, found.scoring(config.rounds)
     gpu = " of the GPU" if torch.cuda.is_available() else ""
     side = f"{found.side_by_side} at a time" if found.side_by_side > 1 else "one after another"
     lines: list[tuple[str, str]] = [
@@ -229,7 +275,9 @@ def told(found: Estimate) -> str:
         (
             "time",
             f"about {console.duration(found.seconds)}: {config.rounds} rounds of {_seconds(found.train_seconds)} "
-            f"training, {_seconds(found.score_seconds)} for all scoring of {found.test_images} test images",
+            f"training, {_seconds(found.score_seconds)} for all scoring of {full.test} test images"
+            + f" and {full.validation} of validation parts"
+            * bool(full.validation),
         ),
         (
             "measured",
@@ -249,6 +297,13 @@ def told(found: Estimate) -> str:
         ("disk", f"about {space.size(found.folder)} for the run folder"),
         ("machine", machine.describe()),
     ]
+    if found.ways_share:
+        further = len(fed.bn_ways) - 1
+        lines.insert(2, (
+            "ways", f"of evaluate.bn, {', '.join(fed.bn_ways)}: beyond one scoring {further} x {full.test} test images "
+            f"and {full.statistics:.0f} training images, forward only, {100 * found.ways_share:.2g} % of a round's "
+            "training in each round that is scored"
+        ))  # fmt: skip
     notes = (
         "An estimate: starting, messages and other work on the machine come on top; methods that send prototypes send "
         "them down from round 2 on. `fedshift costs` plays rounds and counts."

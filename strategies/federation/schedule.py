@@ -49,7 +49,8 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: training images of all nodes, which take them with the averaged weights; own: each node with those of its own;
     #: batch: with those of each batch of ``images.eval_batch`` test images. The first is the run's accuracy, the
     #: others stand beside it. Each further one costs as much as scoring once more, retaken and own a pass over
-    #: ``bn_images`` training images on each node besides.
+    #: ``bn_images`` training images on each node besides. They change the score alone; FixBN (Zhong et al., arXiv
+    #: 2303.06530) has statistics that stand still in training, which is not here.
     bn: tuple[BnWay, ...] = Field(("averaged",), min_length=1)
     bn_images: int = Field(1000, ge=2, le=1_000_000)  # the most training images of a node behind statistics
 

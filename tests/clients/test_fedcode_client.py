@@ -190,6 +190,17 @@ def test_where_sain_stands(name: str, blocks: int) -> None:
     assert styled(x).isfinite().all()
 
 
+def test_sain_keeps_the_activation_that_is_within_a_norm() -> None:
+    """As timm's BatchNormAct2d has it."""
+    norm = nn.BatchNorm2d(4)
+    within = type("BatchNormAct2d", (nn.BatchNorm2d,), {})(4)
+    within.drop, within.act = nn.Identity(), nn.ReLU()
+    kinds = [type(m).__name__ for m in with_sain(nn.Sequential(norm, within)).children()]
+    assert kinds == ["SAIN", "Sequential"]
+    x = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    assert (with_sain(nn.Sequential(within))(x) >= 0).all() and (with_sain(nn.Sequential(norm))(x) < 0).any()
+
+
 def test_sain_follows_the_convolution_that_had_no_norm() -> None:
     styled = with_sain(bare("cnn", C).encoder)
     kinds = [type(m).__name__ for m in styled.modules() if not list(m.children()) or isinstance(m, SAIN)]

@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from support import InlineRun
+from support import ROOT, InlineRun
 from typer.testing import CliRunner
 
+from clients.training.tools import NodeTools
+from datasets.base import ImageSet
 from fedshift_app import cli
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
-from fedshift_app.costs.estimate import Estimate, estimate
+from fedshift_app.costs.estimate import Estimate, estimate, told
 
 QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16", "rounds=2")
 
@@ -46,10 +49,103 @@ def test_seconds_follow_from_steps_by_hand() -> None:
 def test_each_way_of_batchnorm_costs_its_passes() -> None:
     ways = ("model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "evaluate.bn_images=10")
     found = of("fedavg", *ways, "federation.participation=0.5")
-    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
+    exact = replace(found, measured=replace(found.measured, scored=0.5, taken=0.75), side_by_side=1)
     assert min(node.num_examples for node in found.nodes) > 10
-    assert exact.statistics_images == 4 * 10 + 2 * 10  # own: all nodes; retaken: the two that trained
-    assert exact.score_seconds == pytest.approx(2 * (4 * 360 + 60) * 0.5)
+    scoring = exact.scoring(1)
+    assert (scoring.test, scoring.statistics) == (360, 4 * 10 + 2 * 10)  # own: all nodes; retaken: the two that trained
+    assert exact.score_seconds == pytest.approx(2 * (4 * 360 * 0.5 + 60 * 0.75))
+    assert exact.ways_share == pytest.approx((3 * 360 * 0.5 + 60 * 0.75) / exact.train_seconds)
+    said = " ".join(told(exact).split())
+    assert "beyond one scoring 3 x 360 test images and 60 training images, forward only, " in said
+    assert f"forward only, {100 * exact.ways_share:.2g} % of a round's training" in said
+    one = replace(exact, federation=replace(exact.federation, bn_ways=("averaged",)))
+    assert one.ways_share == 0 and "  ways " not in told(one)
+    assert found.measured.taken > 0 and of("fedavg").measured.taken == 0
+
+
+def test_the_example_of_the_docs_has_these_numbers() -> None:
+    """docs/running.md, section BatchNorm: (3 T + 2 S) / (3 N E)."""
+    flat, _ = parse_arguments(["handwritten", "model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]"])
+    found = estimate(resolve(flat), 4, 1)
+    trained = 3 * sum(node.num_examples for node in found.nodes) * found.measured.epochs
+    passed = 3 * found.scoring(1).test + found.scoring(1).statistics
+    assert (passed, trained) == (3954, 21555)
+    assert f"{passed:.0f} / {trained}, {100 * passed / trained:.0f} %" in (ROOT / "docs" / "running.md").read_text()
+
+
+CNN_BN = "model.name=cnn_bn"
+ON_ALL = "evaluate.personal_on=all_domains"
+HELD_OUT = "allocation.held_out=[sketch]"  # two nodes of scan, one of texture, one of street; 90 test images a domain
+LOCAL_MODULES = "method.local_modules=local"
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "test_images"),
+    [
+        ("fedbn", (CNN_BN,), 4 * 90),  # each node its own domain
+        ("fedbn", (CNN_BN, ON_ALL), 4 * 4 * 90),  # each node all four
+        ("fedavg", (ON_ALL,), 4 * 90),  # nobody has a model of its own
+        ("f2dc", (LOCAL_MODULES, "method.eval_modules=client_mean"), 4 * 4 * 90),
+        ("f2dc", (LOCAL_MODULES, "method.eval_modules=none"), 4 * 90),
+        ("fedavg", (HELD_OUT,), 4 * 90),  # one model, four domains
+        ("fedbn", (CNN_BN, HELD_OUT), 4 * 90 + 4 * 90),  # and nobody's domain by each node
+        ("fedbn", (CNN_BN, HELD_OUT, ON_ALL), 4 * 4 * 90),
+        ("fedavg", ("shift.label_mix=own",), 4 * 90),  # each node's own draw
+        ("fedavg", ("evaluate.test=false", "allocation.validation_fraction=0.1"), 0),
+    ],
+)
+def test_test_images_count_as_often_as_they_are_scored(method: str, keys: tuple[str, ...], test_images: int) -> None:
+    found = of(method, *keys)
+    assert found.test_images == test_images
+    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
+    validation = sum(node.num_validation for node in found.nodes)
+    assert (validation > 0) == ("evaluate.test=false" in keys)
+    assert exact.score_seconds == pytest.approx(2 * (test_images + validation) * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "test_images", "taken"),
+    [
+        ("fedbn", f"{CNN_BN} {HELD_OUT} {ON_ALL}", 4 * 4 * 90, 4 * 10),
+        # Of one model, the first node of texture scores its domain and nobody's; the second one is not asked at all.
+        ("fedavg", f"{CNN_BN} allocation.held_out=[scan]", 4 * 90, 3 * 10),
+    ],
+)
+def test_a_run_passes_as_many_images_as_counted(
+    method: str, keys: str, test_images: int, taken: int, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = "evaluate.bn=[averaged,own,batch] evaluate.bn_images=10"
+    passed = {"scored": 0, "taken": 0}
+    score, take = NodeTools.score, NodeTools.take_statistics
+
+    def counted_score(self: NodeTools, images: ImageSet, predict: Any = None) -> tuple[int, float]:
+        passed["scored"] += len(images)
+        return score(self, images, predict)
+
+    def counted_take(self: NodeTools, most: int) -> Any:
+        moments, images = take(self, most)
+        passed["taken"] += images
+        return moments, images
+
+    full = of(method, *keys.split(), *ways.split()).scoring(2)
+    assert (full.test, full.statistics) == (test_images, taken)
+    monkeypatch.setattr(NodeTools, "score", counted_score)
+    monkeypatch.setattr(NodeTools, "take_statistics", counted_take)
+    short = " ".join(key for key in QUICK if not key.startswith("rounds"))
+    run_inline("handwritten", nodes=4, method=method, rounds=2, set=f"{short} {keys} {ways}")
+    assert passed == {"scored": 2 * 3 * test_images, "taken": 2 * taken}
+
+
+def test_rounds_without_a_classifier_are_not_scored() -> None:
+    found = of("fedicon", "model.name=cnn", "method.classifier_rounds=3", "rounds=8")
+    assert list(found.scored) == [6, 7, 8]
+
+
+def test_a_sample_is_rounded_up_to_whole_batches() -> None:
+    found = of("fedavg", "rounds=7", "evaluate.fraction=0.1")
+    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
+    assert exact.scoring(1).test == 4 * 64  # a tenth of 90 are 9, of which a batch has 64
+    assert exact.score_seconds == pytest.approx((2 * 4 * 64 + 5 * 360) * 0.5)
 
 
 def test_half_of_the_nodes_take_half_of_the_time() -> None:
