@@ -129,8 +129,9 @@ def main() -> None:
         results.append(found)
         printed = f"{found['printed']:.2f}" if found["printed"] else ""
         print(
-            f"| `{name}` | {found['seconds']:.2f} | {found['ratio']:.2f} | {printed} | {found['evaluation']:.2f} "
-            f"| {found['up']:,.0f} | {found['down']:,.0f} | {found['shared']:,} | {found['private']:,} |"
+            f"| {registry.marked(name)} | {found['seconds']:.2f} | {found['ratio']:.2f} | {printed} "
+            f"| {found['evaluation']:.2f} | {found['up']:,.0f} | {found['down']:,.0f} | {found['shared']:,} "
+            f"| {found['private']:,} |"
         )
     aimed = [found for found in results if found["target"]]
     worst = max(aimed, key=lambda found: found["ratio"] / found["target"])

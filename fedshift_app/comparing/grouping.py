@@ -156,7 +156,7 @@ def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
             continue
         if len({run.results.weights_sha256 for run, _ in same}) > 1:
             return []
-        found.append(f"{same[0][0].results.method} seed {same[0][0].results.seed}")
+        found.append(f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}")
         touched = [one for one in joined if one & under]
         joined = [one for one in joined if not one & under] + [set[str]().union(*touched)]
     return found if len(joined) == 1 else []

@@ -142,7 +142,7 @@ def markdown() -> str:
         if group:
             rows.append((f"**{GROUP_TITLES[group]}**", *[""] * (len(head) - 1)))
         rows += [
-            (_marked(m), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
+            (marked(m.name), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
             for m in found
         ]  # fmt: skip
     return table(head, rows)
@@ -151,15 +151,16 @@ def markdown() -> str:
 def privacy_markdown() -> str:
     """Return what nodes of each of FedShift's own methods contribute besides weights, as docs/security.md has it."""
     rows = [
-        (_marked(m), f"numbers: {m.numbers}" if m.numbers else described(m.strategy_class().contributes), m.private)
+        (marked(m.name), f"numbers: {m.numbers}" if m.numbers else described(m.strategy_class().contributes), m.private)
         for m in listed()
         if METHODS.origin(m.name) == OURS
     ]
     return table(("method", "a node sends besides weights", "stays on the node"), rows)
 
 
-def _marked(method: Method) -> str:
-    return f"`{method.name}`{method.label.removeprefix(method.name)}"
+def marked(name: str) -> str:
+    """Return a method's label as Markdown has it."""
+    return f"`{name}`{label(name).removeprefix(name)}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -22,6 +22,7 @@ from clients.training import machine
 from clients.training.phases import Phase
 from datasets.base import ImageSet
 from fedshift_app import client_app
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.costs.measuring import TimedGrid
 from fedshift_app.help.tables import columns, facts
@@ -271,6 +272,7 @@ def told(found: Estimate) -> str:
     gpu = " of the GPU" if torch.cuda.is_available() else ""
     side = f"{found.side_by_side} at a time" if found.side_by_side > 1 else "one after another"
     lines: list[tuple[str, str]] = [
+        ("method", registry.approximation_told(config.method["name"])),
         ("nodes", f"{len(found.nodes)}, of which {found.playing} train in a round, {side}"),
         (
             "time",

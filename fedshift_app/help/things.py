@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config import files
+from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import section_of
 from fedshift_app.config.sections import RunConfig
@@ -100,8 +100,8 @@ def experiment(name: str) -> str:
             f"{train.optimizer} with train.lr={train.lr:g}, momentum {train.momentum:g}, weight decay "
             f"{train.weight_decay:g}",
         ),
-        ("method", str(config.method["name"])),
-        ("sets for", "; ".join(f"{method}: {_keys(keys)}" for method, keys in special.items())),
+        ("method", registry.label(str(config.method["name"]))),
+        ("sets for", "; ".join(f"{registry.label(method)}: {_keys(keys)}" for method, keys in special.items())),
         ("shift", "" if config.shift.name == "none" else f"shift.name={config.shift.name}"),
         ("run", f"fedshift run {name}" + ("" if _draws(config) else " data-dir=DIR") + " method=METHOD"),
     ]

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fedshift_app.config import registry
 from fedshift_app.report import analysis, by_class, cams, maps
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.page import Section
@@ -179,7 +180,7 @@ def _prototypes(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
             )
         )  # fmt: skip
     else:
-        section.notes.append(f"{record.config.method['name']} has no global prototypes.")
+        section.notes.append(f"{registry.label(record.config.method['name'])} has no global prototypes.")
     _add_class_means(section, record, sight, classes, numbers)
     _add_node_clusters(section, record, numbers)
     if found is not None and len(set(labels.tolist())) < len(labels):

@@ -127,7 +127,8 @@ class RunFolder:
             self._track()
             return
         self.run_id = uuid.uuid4().hex
-        stem = f"{config.experiment}-{config.method['name']}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+        method = f"{config.method['name']}{'-approximation' if self._approximation() else ''}"  # trackers show the name
+        stem = f"{config.experiment}-{method}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         self.path = _make_folder(output_dir, stem)
         content = {
             "resolved": config.model_dump(mode="json"),

@@ -64,7 +64,7 @@ class Plan:
     def trial(self, values: Mapping[str, Any]) -> Point:
         """Return the run that tries some values: as the method is, but for these, and without a test image."""
         tried = {key: written(value) for key, value in values.items()}
-        return grid.point(self.method, self.experiment, {**self.given, **OF_TRIALS, **tried})
+        return grid.point(self.label, self.experiment, {**self.given, **OF_TRIALS, **tried})
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,24 @@ from typer.testing import CliRunner
 
 from fedshift_app import cli, server_app
 from fedshift_app.comparing import compare
+from fedshift_app.comparing.claims import NOT_COMPARABLE, claims
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.costs import command as costs
+from fedshift_app.help import things
 from fedshift_app.launch import runner
 from fedshift_app.out import saved, saving
 from fedshift_app.report import facts
 from fedshift_app.report.reading import read
-from fedshift_app.run import console
+from fedshift_app.rescoring import command as rescoring
+from fedshift_app.run import console, trackers, tracking
 from fedshift_app.sweep import grid
 from fedshift_app.tune import asking
 from fedshift_wire.methods import Method
 
 NAME, LABEL = "fedmlp", "fedmlp (approximation)"
 WHY = registry.get(NAME).approximation
+FOLDERS = f"-{NAME}-approximation-seed"  # in the names of its run folders
 TOLD = f"{NAME} is an approximation of its paper's method: {WHY}"
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.04"
 
@@ -60,6 +66,7 @@ def test_a_search() -> None:
     assert [plan.label for plan in request.plans] == ["fedavg", LABEL]
     finals = [point.label for point in request.finals({})]
     assert any(label.startswith(LABEL) for label in finals)
+    assert [plan.trial({}).label for plan in request.plans] == ["fedavg", LABEL]
 
 
 def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
@@ -71,6 +78,7 @@ def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
         assert run.results["method"] == name
         assert (LABEL in console.table(run.results)) == said
         assert json.loads((run.folder / "status.json").read_text())["method"] == (LABEL if said else name)
+        assert ("approximation" in run.folder.name) == said and (not said or FOLDERS in run.folder.name)
     assert TOLD in server_app.describe(resolve({"method": NAME}), "inline", [])
 
 
@@ -95,9 +103,93 @@ def test_the_report(runs: dict[str, Run]) -> None:
     assert "approximation" not in dict(facts.content(read(runs["fedavg"].folder))["settings"])
 
 
-def test_sweeps_and_costs_name_it_so() -> None:
+def test_sweeps() -> None:
     points, _ = grid.points(grid.read(["handwritten", f"method=fedavg,{NAME}"]), lambda config, nodes: None)
     assert [point.label for point in points] == ["fedavg", LABEL]
+
+
+def test_costs() -> None:
+    table = costs.run(["fedavg", NAME, "handwritten", "nodes=2", *TINY.split()])
+    assert [one["label"] for one in json.loads(table.json())["costs"]] == ["fedavg", LABEL]
+    rows = [line for line in table.text().splitlines() if line.startswith(NAME)]
+    assert len(rows) == 1 and rows[0].startswith(f"{LABEL}  ")
+    assert f"| {LABEL} | " in table.markdown() and table.markdown().count(NAME) == 1
+
+
+def test_a_dry_run() -> None:
+    for name in ("fedavg", NAME):
+        asked = ["run", "handwritten", f"method={name}", "nodes=2", "engine=inline", *TINY.split(), "--dry-run"]
+        ended = CliRunner().invoke(cli.app, asked)
+        assert ended.exit_code == 0, ended.output
+        _, _, told = ended.output.partition("\nestimate\n")
+        assert (TOLD in " ".join(told.split())) == (name == NAME)
+
+
+def test_a_run_scored_again(runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rescoring.rescore([str(runs[NAME].folder), "images.eval_batch=7", f"output-dir={tmp_path}", "jobs=1"])
+    (folder,) = tmp_path.iterdir()
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.count(FOLDERS) == 2 and FOLDERS in folder.name  # the run, and where its scores are
+    assert Run(folder).results["approximation"] == WHY
+    assert LABEL in compare([folder]).text()
+
+
+def test_claims_are_not_decided_by_it(tmp_path: Path) -> None:
+    domains = ("photo", "art_painting", "cartoon", "sketch")
+    for seed, (name, gain) in product(range(3), (("fedavg", 0.0), (NAME, 5.0))):
+        scores = dict.fromkeys(domains, 50 + seed + gain + seed * gain / 100)  # a gain beyond doubt
+        summary = {
+            "method": name, "dataset": "pacs", "seed": seed, "evaluated": "global model", "averaged_rounds": 5,
+            "domains": scores, "final": scores, "best_test": {"round": 3, "domains": scores},
+            "weights_sha256": f"{name}{seed}", "nodes": [{"domain": domain, "class_counts": [1]} for domain in domains],
+            "config": {
+                "resolved": resolve({"experiment": "fedseproto-pacs", "method": name, "seed": seed}).model_dump(
+                    mode="json"
+                ),
+                "engine": "inline", "versions": {"torch": "1"},
+            },
+        }  # fmt: skip
+        (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(summary))
+    found = claims([tmp_path])
+    (claim,) = [one for one in found.found if one.table == "fedseproto.table2pacs"]
+    assert (claim.row, claim.runs) == ("FedMLP", f"{tmp_path.name}: {LABEL}")
+    assert (claim.verdict, claim.why) == (NOT_COMPARABLE, "an approximation")
+    for text in (found.text(), found.markdown(), found.json()):
+        assert LABEL in text and "an approximation" in text
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+def test_trackers(tracker: str, tmp_path: Path) -> None:
+    pytest.importorskip(
+        tracker, reason=f"{tracking.CALLED[tracker]} is not installed: extra {tracking.EXTRAS[tracker]}"
+    )
+    asked = {"experiment": "handwritten", "rounds": 1, "set": TINY, "output-dir": str(tmp_path), "tracking": tracker}
+    folder = runner.run_inline(asked | {"method": NAME}, 2)
+    assert FOLDERS in folder.name  # what TensorBoard calls the run
+    if tracker == "tensorboard":
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.plugins.hparams import metadata
+
+        events = EventAccumulator(str(folder / tracking.FOLDER)).Reload()
+        content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+        assert metadata.parse_session_start_info_plugin_data(content).hparams["approximation"].string_value == WHY
+    else:
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=trackers.store_in(tmp_path))
+        (shown,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+        assert (shown.info.run_name, shown.data.params["approximation"]) == (folder.name, WHY)
+
+
+def test_an_experiment_of_it(tmp_path: Path) -> None:
+    usual = (ROOT / "conf" / "experiments" / "handwritten.yaml").read_text()
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        usual.replace("name: fedavg", f"name: {NAME}").replace("  fedplvm:", f"  {NAME}: {{tau: 0.4}}\n  fedplvm:")
+    )
+    told = things.experiment(str(file))
+    assert f"  method    {LABEL}\n" in told
+    assert f"{LABEL}: tau=0.4" in " ".join(told.split())
 
 
 def test_the_card_of_a_saved_model(runs: dict[str, Run], tmp_path: Path) -> None:
@@ -112,3 +204,13 @@ def test_its_page_says_so_first(method: str) -> None:
     first, _, second, *_ = (ROOT / "docs" / "methods" / f"{method}.md").read_text().splitlines()
     assert first.endswith("(approximation)") and "approximation" in second
     assert f"`{method}` is an approximation" in (ROOT / "docs" / "papers.md").read_text()
+
+
+def test_no_table_of_the_docs_names_it_without() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    lines = [line for page in pages for line in page.read_text().splitlines() if line.startswith("|")]
+    rows = [
+        line for line in lines if NAME in line.replace(f".{NAME}.", "")
+    ]  # a module's name says nothing of the method
+    assert len(rows) > 5
+    assert [row for row in rows if "approximation" not in row] == []

@@ -102,6 +102,8 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fedrcl", "rounds=1"], id="levels-of-the-network"),
         pytest.param(["method=fedtgp", "rounds=2", "method.share_weights=true"], id="prototypes-trained-on-the-server"),
         pytest.param(["method=fedsa", "rounds=3", "method.share_weights=true"], id="anchors-and-a-nodes-own-gap"),
+        pytest.param(["method=fedtgp", "rounds=2"], id="prototypes-trained-on-the-server-models-on-the-nodes"),
+        pytest.param(["method=fedsa", "rounds=3"], id="anchors-models-on-the-nodes"),
         pytest.param(["method=fedgh", "rounds=2"], id="a-head-trained-on-the-server"),
         pytest.param(
             ["method=fedmd", "rounds=2", "method.public_epochs=1", "method.first_epochs=1"], id="a-public-set"

@@ -79,10 +79,12 @@ def test_a_saved_model_of_fedgh_has_the_global_head(run_inline: InlineRun, tmp_p
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["fedtgp", "fedsa", "fedgh"])
-def test_killed_and_resumed_it_is_the_same(method: str, tmp_path: Path, kill_at: KillAt) -> None:
-    shared = "" if method == "fedgh" else "method.share_weights=true"
-    settings = f"{SHORT} federation.participation=0.75 {shared}"
+@pytest.mark.parametrize(
+    "asked", ["fedtgp", "fedtgp method.share_weights=true", "fedsa", "fedsa method.share_weights=true", "fedgh"]
+)
+def test_killed_and_resumed_it_is_the_same(asked: str, tmp_path: Path, kill_at: KillAt) -> None:
+    method, _, more = asked.partition(" ")
+    settings = f"{SHORT} federation.participation=0.75 {more}"
     whole = start(tmp_path / "whole", method=method, set=settings)
     with kill_at("weights-00002", "half"):
         start(tmp_path / "runs", method=method, set=settings)

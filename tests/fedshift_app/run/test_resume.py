@@ -47,6 +47,8 @@ PRIVATE = {
     "fedpall": "",
     "fedmd": "method.public_epochs=1 method.first_epochs=1",
     "fedthe": "",
+    "fedtgp": "",
+    "fedsa": "",
 }
 
 
