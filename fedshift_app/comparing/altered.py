@@ -1,6 +1,7 @@
 """Which values of a run that stands beside a printed row are not the paper's.
 
-The paper's are those of its own experiment file, resolved for that row with nothing set by hand.
+The paper's are those of its own experiment file, resolved for that row with nothing set by hand, but for what it prints
+otherwise; and where it leaves a value open, the experiment has a reading of ours (``comparing.unsettled``).
 """
 
 import json
@@ -40,28 +41,32 @@ _NOTHING = object()  # where one side has no such setting
 
 @dataclass(frozen=True)
 class Altered:
-    """A value that is not the paper's.
+    """A value that is not the paper's, or not our reading of it.
 
     Attributes:
         key: The setting's dotted key.
         ours: The values of the runs, one unless seeds differ in it; as YAML.
-        paper: The paper's, as YAML.
+        paper: The paper's, as YAML; where it leaves the value open, our reading.
+        why: Why it is a reading; empty where it is the paper's.
     """
 
     key: str
     ours: tuple[str, ...]
     paper: str
+    why: str = ""
 
     @property
     def told(self) -> str:
-        """The value with the paper's beside it."""
-        return f"{parameter(self.key)}={' and '.join(self.ours)} (paper {self.paper})"
+        """The value with the paper's, or our reading, beside it."""
+        return f"{parameter(self.key)}={' and '.join(self.ours)} ({'' if self.why else 'paper '}{self.paper})"
 
 
 def altered(
     configs: Sequence[Mapping[str, Any]], table: Table, beside: Beside, standing: Standing
 ) -> tuple[Altered, ...]:
     """Return the values of a row's runs that are not the paper's: the method's own first, then what it trained on.
+
+    Those that the paper leaves open, and that are not our reading of it, are among them and say why.
 
     Args:
         configs: The settings of each run by dotted key, with its number of nodes.
@@ -75,10 +80,13 @@ def altered(
     asked = {key: value for key, value in (dict(beside.when) | dict(standing.asked)).items() if key != "experiment"}
     given = shlex.join(f"{key}={json.dumps(value)}" for key, value in asked.items())
     asked_there = paper_settings(table.experiment(beside, standing), given)
-    if asked_there["method.name"] not in [config["method.name"] for config in configs]:  # one that the paper lacks
-        configs = [as_of(config, str(asked_there["method.name"])) for config in configs]
+    method = str(asked_there["method.name"])
+    if method not in [config["method.name"] for config in configs]:  # one that the paper lacks
+        configs = [as_of(config, method) for config in configs]
     without = set.intersection(*(_untold(one) for one in (asked_there, *configs)))
     paper = _as_told(asked_there, without)
+    paper |= {key: value for key, value in table.prints_of(method).items() if key in paper}
+    asks = _asks(asked_there)
     ours = [_as_told(config, without) for config in configs]
     if beside.unseen and all(len(one.get(HELD_OUT, ())) == 1 for one in ours):
         paper.pop(HELD_OUT, None)  # each of the paper's columns is a run of its own
@@ -89,7 +97,8 @@ def altered(
     for key in dict.fromkeys(key for settings in (paper, *ours) for key in settings):
         theirs, values = paper.get(key, _NOTHING), [one.get(key, _NOTHING) for one in ours]
         if any(value != theirs for value in values):
-            found.append(Altered(key, tuple(dict.fromkeys(map(_told, values))), _told(theirs)))
+            why = table.why_open(key, method, asks)
+            found.append(Altered(key, tuple(dict.fromkeys(map(_told, values))), _told(theirs), why))
     return tuple(sorted(found, key=lambda one: _rank(one.key)))
 
 

@@ -60,6 +60,7 @@ class Claim:
         whole: Whether these are all domains that the table prints.
         runs: The folder of our runs, and our row.
         differ: How many values of our runs are not the paper's.
+        left_open: How many others, which the paper leaves open, are not our reading of it.
         verdict: One of ``VERDICTS``.
         why: Of what is not comparable, the reason.
     """
@@ -73,6 +74,7 @@ class Claim:
     whole: bool
     runs: str
     differ: int
+    left_open: int
     verdict: str
     why: str = ""
 
@@ -136,7 +138,8 @@ class Claims:
             notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
         notes += RULE
         notes.append(
-            "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's"
+            "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's, where "
+            "it has one"
         )
         return notes
 
@@ -223,7 +226,7 @@ def _in_folder(folder: Path, tables: Sequence[papers.Table], score: str) -> Iter
                 members.setdefault(row.label if parts else named(row), []).append((row, base))
         for label, pairs in members.items():
             claim = _claim(table, beside, pairs, f"{folder.name}: {label}")
-            if claim is not None and (claim.row not in best or claim.differ < best[claim.row].differ):
+            if claim is not None and (claim.row not in best or _distance(claim) < _distance(best[claim.row])):
                 best[claim.row] = claim
         yield from best.values()
 
@@ -258,8 +261,14 @@ def _claim(
     domains = tuple(domain for domain in _domains(beside) if domain in there)
     return Claim(
         table.id, printed.label, row.method == table.paper.key, gain, here, domains,
-        set(domains) == {*_domains(beside)}, ours_told, len(printed.altered), verdict, why,
+        set(domains) == {*_domains(beside)}, ours_told, len(printed.altered), len(printed.readings),
+        verdict, why,
     )  # fmt: skip
+
+
+def _distance(claim: Claim) -> tuple[int, int]:
+    """Return how far a row's values are from the paper's: those that it has, then those that it leaves open."""
+    return claim.differ, claim.left_open
 
 
 def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[int, float | None]:
@@ -272,7 +281,7 @@ def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[i
 
 def _verdict(gain: float, here: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
     """Apply ``RULE``."""
-    other = [one.told for one in printed.altered if one.key in ANOTHER_TASK]
+    other = [one.told for one in (*printed.altered, *printed.readings) if one.key in ANOTHER_TASK]
     seeds = len(here.seeds)
     reasons = (
         (seeds < LEAST_FOR_TEST, f"{seeds} {'seed' if seeds == 1 else 'seeds'}"),
@@ -307,5 +316,6 @@ def _record(claim: Claim) -> dict[str, Any]:
         "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.there,
         "here": here.difference.mean, "here_std": here.difference.std, "seeds": here.seeds, "p": here.p,
         "interval": here.interval, "domains": claim.domains, "all_printed_domains": claim.whole, "runs": claim.runs,
-        "values_not_the_papers": claim.differ, "verdict": claim.verdict, "why": claim.why,
+        "values_not_the_papers": claim.differ, "values_left_open": claim.left_open, "verdict": claim.verdict,
+        "why": claim.why,
     }  # fmt: skip

@@ -1,17 +1,21 @@
 """What a reader must know of the numbers of a comparison, line by line."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedshift_app.comparing import grouping, papers
-from fedshift_app.comparing.altered import TEST_BATCH, listed
-from fedshift_app.comparing.rows import OVERALL, WORST, Row, baseline, named, same_worst
+from fedshift_app.comparing.altered import TEST_BATCH, Altered, listed
+from fedshift_app.comparing.rows import OVERALL, WORST, PaperRow, Row, baseline, named, same_worst
 from fedshift_app.comparing.runs import BASELINE, NODES, WAYS
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST
 from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.summary import lost_told
 from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
+
+#: Begins the notes of values that the paper leaves open.
+OPEN = "where the paper is silent or unclear (our reading in brackets)"
 
 
 def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> list[str]:
@@ -162,6 +166,19 @@ def of_paper(rows: Sequence[Row], table: papers.Table) -> list[str]:
     return found + [f"print error: {check}" for check in table.checks()]
 
 
+def _shared(pairs: Sequence[tuple[Row, PaperRow]], of: Callable[[PaperRow], Sequence[Altered]]) -> list[Altered]:
+    """Return the values that all of several rows have."""
+    first = of(pairs[0][1]) if len(pairs) > 1 else ()
+    return [one for one in first if all(one in of(paper) for _, paper in pairs)]
+
+
+def _prints(table: papers.Table, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the paper prints of a run's method where our experiments have another value."""
+    standing = table.standing(config)
+    asked = {} if standing is None else table.prints_of(str(standing.asked["method.name"]))
+    return {key: value for key, value in asked.items() if key in config}
+
+
 def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
     """Return what a reader must know of the rows that stand beside a printed one: which values are not the paper's."""
     pairs = [(row, row.paper) for row in rows if row.paper is not None]
@@ -169,8 +186,13 @@ def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
     experiments = dict.fromkeys(table.experiment(table.beside(one), table.standing(one)) for one in configs)
     if not pairs:
         return []
-    found = [f"the paper's values are those of conf/experiments/{' and '.join(experiments)}"]
-    shared = [one for one in pairs[0][1].altered if len(pairs) > 1 and all(one in paper.altered for _, paper in pairs)]
+    printed = {key: value for config in configs for key, value in _prints(table, config).items()}
+    but = ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in printed.items())
+    found = [
+        f"the paper's values are those of conf/experiments/{' and '.join(experiments)}"
+        + (f", but for {but}, which it prints" if but else "")
+    ]
+    shared = _shared(pairs, lambda paper: paper.altered)
     if shared:
         found.append(f"not the paper's, in every row beside a printed one: {listed(shared)}")
     faithful = []
@@ -182,6 +204,13 @@ def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
             faithful.append(f"{named(row)} beside {paper.label}")
     if faithful:
         found.append(f"{'nothing else differs' if shared else 'all as in the paper'}: {', '.join(faithful)}")
+    left_open = _shared(pairs, lambda paper: paper.readings)
+    if left_open:
+        found.append(f"{OPEN}: in every row beside a printed one: {listed(left_open)}")
+    for row, paper in pairs:
+        own = [one for one in paper.readings if one not in left_open]
+        if own:
+            found.append(f"{OPEN}: {named(row)}: {listed(own)}")
     lost = [paper.label for _, paper in pairs if not paper.certain]
     if lost:
         found.append(f"the label of {', '.join(lost)} is lost in the paper's text, and this is a reading: "

@@ -1,13 +1,14 @@
 """The papers' printed tables (conf/papers), and which of our runs a printed row and column stand for."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedshift_app.comparing import unsettled
 from fedshift_app.comparing.runs import ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
@@ -19,16 +20,27 @@ FOLDER = "papers"
 #: What a printed row of plain ``fedavg`` stands for: a method without modules and without an adaptation, but for
 #: those that its own parameters tell.
 PLAIN = {"modules": registry.NONE, "adapt.name": registry.NONE}
-#: What a printed label stands for: our method, or its name and settings by dotted key. Those of a row's own sections
-#: (``ROW_SECTIONS``) make it that row; others, such as ``rounds``, are what the paper's run of it has besides, and
-#: ``experiment`` is that of the row where it is not that of the table.
+#: The sections whose settings make a printed row that row, where its label stands for them.
+MAKE_ROWS = (*ROW_SECTIONS, "images.")
+#: What a printed label stands for: our method, or its name and settings by dotted key. Those of ``MAKE_ROWS`` make it
+#: that row; others, such as ``rounds``, are what the paper's run of it has besides, and ``experiment`` is that of the
+#: row where it is not that of the table.
 One = str | dict[str, Any]
-#: The same, or several readings of a label that was lost.
+#: The same, or several: readings of a label that was lost, or two ways to ask for the same.
 Ours = One | tuple[One, ...]
+#: By dotted key or METHOD.KEY, why the value that our experiments have is a reading.
+Readings = dict[str, Annotated[str, Field(min_length=unsettled.LEAST_WHY)]]
 
 
 class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """A section of a file in conf/papers."""
+
+
+class _Unsettled(_Section):
+    """A part of a file that says what a paper leaves open, and what it prints otherwise (``comparing.unsettled``)."""
+
+    readings: Readings = {}
+    prints: dict[str, unsettled.Printed] = {}
 
 
 class Printed(_Section):
@@ -74,8 +86,8 @@ class Budget(_Section):
     nodes: int | None = None
 
 
-class PrintedTable(_Section):
-    """One printed table, or the part of it that is of one data set."""
+class PrintedTable(_Unsettled):
+    """One printed table, or the part of it that is of one data set; what it leaves open is besides the paper's."""
 
     id: str
     about: str
@@ -92,7 +104,7 @@ class PrintedTable(_Section):
     rows: tuple[PrintedRow, ...]
 
 
-class PaperFile(_Section):
+class PaperFile(_Unsettled):
     """A file of conf/papers."""
 
     paper: str
@@ -202,6 +214,14 @@ class Table:
             for one in (ours if isinstance(ours, tuple) else (ours,))
         )  # fmt: skip
 
+    def why_open(self, key: str, method: str, asks: Container[str]) -> str:
+        """Return why the value of a setting is a reading of ours, see ``unsettled.why_open``; empty if it is none."""
+        return unsettled.why_open(self.paper.readings | self.printed.readings, key, method, asks)
+
+    def prints_of(self, method: str) -> dict[str, Any]:
+        """Return by dotted key what the paper prints of a method, where our experiments have another value."""
+        return unsettled.printed_for(self.paper.prints | self.printed.prints, method)
+
     def checks(self) -> list[str]:
         """Return the print errors found in this table."""
         known = sorted((table.id for table in self.paper.tables), key=len, reverse=True)
@@ -257,15 +277,22 @@ def _experiments() -> Mapping[str, str]:
 def _read(name: str) -> PaperFile:
     path = CONF / FOLDER / f"{name}.yaml"
     try:
-        return PaperFile.model_validate(read_yaml(path))
+        paper = PaperFile.model_validate(read_yaml(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path}: {where}: {first['msg']}, found {first['input']!r}") from None
+    parts: list[tuple[str, _Unsettled]] = [("", paper), *((f"{table.id}: ", table) for table in paper.tables)]
+    for place, part in parts:
+        unsettled.check(part.readings, f"{path}: {place}readings")
+        unsettled.check(part.prints, f"{path}: {place}prints")
+        if both := part.readings.keys() & part.prints.keys():
+            raise ConfigError(f"{path}: {place}{min(both)} is under readings and under prints; the paper has it or not")
+    return paper
 
 
 def _of_rows(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in asked.items() if key.startswith(ROW_SECTIONS)}
+    return {key: value for key, value in asked.items() if key.startswith(MAKE_ROWS)}
 
 
 def _has(config: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:

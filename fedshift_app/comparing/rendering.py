@@ -99,17 +99,26 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
             "difference low": told.interval and told.interval[0], "difference high": told.interval and told.interval[1],
         }  # fmt: skip
     if row.paper is not None:
-        found |= {"paper row": row.paper.label, "not the paper's": "; ".join(one.told for one in row.paper.altered)}
+        found |= {
+            "paper row": row.paper.label,
+            "not the paper's": "; ".join(one.told for one in row.paper.altered),
+            "where the paper is silent": "; ".join(one.told for one in row.paper.readings),
+        }
         for column in numbers.columns:
             found |= {f"{column} paper": row.paper.values[column], f"{column} less paper": row.paper.difference[column]}
     return found
 
 
 def _altered(row: Row) -> dict[str, Any]:
-    """Return by key the values that are not the paper's beside those that are, as YAML."""
+    """Return by key the values that are not the paper's beside those that are, as YAML; and what it leaves open."""
     if row.paper is None:
         return {}
-    return {"altered": {one.key: {"ours": one.ours, "paper": one.paper} for one in row.paper.altered}}
+    return {
+        "altered": {one.key: {"ours": one.ours, "paper": one.paper} for one in row.paper.altered},
+        "readings": {
+            one.key: {"ours": one.ours, "reading": one.paper, "why": one.why} for one in row.paper.readings
+        },
+    }  # fmt: skip
 
 
 def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:

@@ -29,6 +29,7 @@ class PaperRow:
         spreads: Printed spreads.
         difference: Ours less the paper's.
         altered: The values of our runs that are not the paper's.
+        readings: Those of which the paper leaves the value open, and that are not our reading of it.
         certain: Whether its label can be read in the paper's text.
     """
 
@@ -37,6 +38,7 @@ class PaperRow:
     spreads: Mapping[str, float | None]
     difference: Mapping[str, float | None]
     altered: tuple[Altered, ...] = ()
+    readings: tuple[Altered, ...] = ()
     certain: bool = True
 
 
@@ -226,8 +228,9 @@ def beside(row: Row, table: papers.Table, columns: Sequence[str]) -> Row:
     spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
     difference = {column: _less(row.values.get(column), values[column]) for column in columns}
     others = altered([run.config for run in row.runs], table, beside, standing)
+    stated, left_open = tuple(one for one in others if not one.why), tuple(one for one in others if one.why)
     return replace(
-        row, paper=PaperRow(printed.method, values, spreads, difference, others, printed.label_certain)
+        row, paper=PaperRow(printed.method, values, spreads, difference, stated, left_open, printed.label_certain)
     )  # fmt: skip
 
 

@@ -291,6 +291,8 @@ def test_fedicon_trains_its_classifier_5_and_50_epochs(experiment: str) -> None:
 ROWS_OF_TABLE_8 = [
     ("fedicon-table8-without-lie", "local", "", "none (Local)"),
     ("fedicon-table8-without-lie", "fedavg", "", "GIS (FedAvg)"),
+    ("fedicon-table8-without-lie", "fedicon", "method.gis=false method.tta=false", "none (Local)"),
+    ("fedicon-table8-without-lie", "fedicon", "method.tta=false", "GIS (FedAvg)"),
     ("fedicon-table8-without-lie", "fedicon", "method.gis=false", "TTA"),
     ("fedicon-table8-without-lie", "fedicon", "", "GIS+TTA"),
     ("fedicon-table8", "fedicon", "method.gis=false method.tta=false", "LIE"),

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from fedshift_app import cli
 from fedshift_app.comparing import compare, figures, keep
 from fedshift_app.comparing.altered import MOST_NAMED, MOST_VALUE, Altered, listed
+from fedshift_app.comparing.notes import OPEN
 from fedshift_app.comparing.seeds import paired, spread
 from fedshift_app.config.resolving import resolve
 from fedshift_wire.bounds import shortened
@@ -435,25 +436,28 @@ def as_many(number: int) -> list[dict[str, Any]]:
 FIVE = DIGITS | {"mnistm": 50.0}
 FOUR = {"photo": 60.0, "art_painting": 50.0, "cartoon": 70.0, "sketch": 75.0}
 BY_BATCH = "model.name=cnn_bn evaluate.bn=[averaged,own,batch] images.eval_batch=32"
+LOCAL = "method.local_modules=local method.eval_modules=client_mean"  # as F2DC's section 4.3
 CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by_domain": FIVE}
 
 
 @pytest.mark.parametrize(
     ("experiment", "method", "flat", "paper", "told"),
     [
-        ("f2dc-digits", "f2dc", {}, "f2dc.table2", []),
-        ("f2dc-digits", "f2dc", {"set": "method.sigma=5"}, "f2dc.table2", ["sigma=5.0 (paper 0.1)"]),
-        ("f2dc-digits", "f2dc", {"rounds": 20}, "f2dc.table2", ["rounds=20 (paper 100)"]),
+        ("f2dc-digits", "f2dc", {"set": LOCAL}, "f2dc.table2", []),
+        ("f2dc-digits", "f2dc", {"set": "method.sigma=5"}, "f2dc.table2",
+         ["sigma=5.0 (paper 0.1)", "local_modules=aggregate (paper local)"]),
+        ("f2dc-digits", "f2dc", {"rounds": 20, "set": LOCAL}, "f2dc.table2", ["rounds=20 (paper 100)"]),
         ("f2dc-digits", "fedavg", {"set": "aggregation.weights=equal train.lr=0.1"}, "f2dc.table2",
          ["aggregation.weights=equal (paper method)", "train.lr=0.1 (paper 0.01)"]),
         ("f2dc-digits", "fedprox", {"set": "model.name=cnn allocation.share=0.02 images.flip=false"}, "f2dc.table2",
-         ["model.name=cnn (paper resnet10)", "allocation.share=0.02 (paper 0.01)", "images.flip=false (paper true)"]),
+         ["model.name=cnn (paper resnet10)", "allocation.share=0.02 (paper 0.01)"]),
         ("f2dc-digits", "moon", {"set": "train.threads=2 federation.node_timeout=9 dataset.data_dir=/mine"},
          "f2dc.table2", []),
         ("f2dc-pacs", "fedavg", {"set": "modules=[f2dc] modules.f2dc.sigma=5"}, "f2dc.table3",
-         ["modules.f2dc.sigma=5.0 (paper 0.1)"]),
-        ("f2dc-pacs", "f2dc", {"set": "method.sigma=0.3"}, "f2dc.table5", []),
-        ("f2dc-pacs", "f2dc", {"set": "method.sigma=0.3 method.tau=0.1"}, "f2dc.table5", ["tau=0.1 (paper 0.06)"]),
+         ["modules.f2dc.sigma=5.0 (paper 0.1)", "modules.f2dc.local_modules=aggregate (paper local)"]),
+        ("f2dc-pacs", "f2dc", {"set": f"method.sigma=0.3 {LOCAL}"}, "f2dc.table5", []),
+        ("f2dc-pacs", "f2dc", {"set": f"method.sigma=0.3 method.tau=0.1 {LOCAL}"}, "f2dc.table5",
+         ["tau=0.1 (paper 0.06)"]),
         ("fedcode-digit5", "fedcode", {"set": "method.alpha=5 method.use_sain=false"}, "fedcode.table3",
          ["alpha=5.0 (paper 20.0)", "use_sain=false (paper true)"]),
         ("fedcode-digit5", "fedcode", {"set": "method.use_fdr=false"}, "fedcode.table5", []),
@@ -469,8 +473,7 @@ CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by
         ("f2dc-digits", "fedavg", {"set": "evaluate.bn=[own] images.eval_batch=256 evaluate.bn_images=10"},
          "f2dc.table2", ["evaluate.bn=own (paper averaged)", "evaluate.bn_images=10 (paper 1000)"]),
         ("fedicon-table8-without-lie", "fedicon", {}, "fedicon.table8", []),
-        ("fedicon-table8-without-lie", "fedicon", {"set": "adapt.flip=true"}, "fedicon.table8",
-         ["tta_flip=true (paper null)"]),
+        ("fedicon-table8-without-lie", "fedicon", {"set": "adapt.flip=true"}, "fedicon.table8", []),
     ],
 )  # fmt: skip
 def test_each_value_that_is_not_the_papers_is_named(
@@ -486,7 +489,8 @@ def test_each_value_that_is_not_the_papers_is_named(
     named = f"{row.label} beside {row.paper.label}"
     expected = f"not the paper's, {named}: {', '.join(told)}" if told else f"all as in the paper: {named}"
     assert expected in found.numbers.notes
-    assert f"the paper's values are those of conf/experiments/{experiment}" in found.numbers.notes
+    start = f"the paper's values are those of conf/experiments/{experiment}"
+    assert sum(note.partition(", but for ")[0] == start for note in found.numbers.notes) == 1
 
 
 def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_otherwise(make_run: MakeRun) -> None:
@@ -494,10 +498,11 @@ def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_oth
     (row,) = compare([run], paper="f2dc.table2").numbers.rows
     assert row.paper is not None and row.paper.label == "F2DC"
     assert [one.told for one in row.paper.altered] == [
-        "name=f2dc-code (paper f2dc)", "conv_layers=3 (paper 2)", "hidden=50 (paper 64)",
-        "noise=gumbel_pair (paper logistic_pair)", "eval_noise=true (paper false)", "aggregation=fedavg (paper daa)",
-        "train.lr=0.1 (paper 0.01)", "train.momentum=0.0 (paper 0.9)", "train.weight_decay=0.0 (paper 1e-05)",
+        "name=f2dc-code (paper f2dc)", "conv_layers=3 (paper 2)", "noise=gumbel_pair (paper logistic_pair)",
+        "local_modules=aggregate (paper local)", "aggregation=fedavg (paper daa)", "train.lr=0.1 (paper 0.01)",
+        "train.momentum=0.0 (paper 0.9)", "train.weight_decay=0.0 (paper 1e-05)",
     ]  # fmt: skip
+    assert [one.told for one in row.paper.readings] == ["hidden=50 (64)", "eval_noise=true (false)"]
 
 
 def test_test_batches_are_told_where_they_decide(make_run: MakeRun) -> None:
@@ -509,7 +514,7 @@ def test_test_batches_are_told_where_they_decide(make_run: MakeRun) -> None:
 
 
 def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
-    flat = {"set": "method.sigma=5", "rounds": 20}
+    flat = {"set": f"method.sigma=5 {LOCAL}", "rounds": 20}
     run = make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", flat=flat, nodes=as_many(20))
     found = compare([run], paper="f2dc.table2")
     told = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
@@ -525,7 +530,8 @@ def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
         "method.sigma": {"ours": ["5.0"], "paper": "0.1"}, "rounds": {"ours": ["20"], "paper": "100"}
     }  # fmt: skip
     as_printed = compare(
-        [make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", nodes=as_many(20))], paper="f2dc.table2"
+        [make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", flat={"set": LOCAL}, nodes=as_many(20))],
+        paper="f2dc.table2",
     )
     assert "  less paper  " in as_printed.text() and "less paper," not in as_printed.text()
 
@@ -545,10 +551,11 @@ def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
         assert told in shared[0]
     assert "dataset.size" not in shared[0]  # null is the data set's own, 32
     assert (
-        "not the paper's, f2dc beside F2DC: lambda1=0.1 (paper 0.8), noise=gumbel_pair (paper logistic_pair)" in notes
+        "not the paper's, f2dc beside F2DC: lambda1=0.1 (paper 0.8), noise=gumbel_pair (paper logistic_pair), "
+        "local_modules=aggregate (paper local)" in notes
     )
-    assert "not the paper's, fedprox beside FedProx: mu=0.01 (paper 0.0001)" in notes
-    assert "nothing else differs: fedavg beside FedAvg" in notes
+    assert "nothing else differs: fedavg beside FedAvg, fedprox beside FedProx" in notes
+    assert f"{OPEN}: fedprox: mu=0.01 (0.0001)" in notes
 
 
 def test_a_lost_label_is_told_as_a_reading(make_run: MakeRun) -> None:

@@ -12,6 +12,7 @@ from support import ROOT
 from datasets import catalog
 from fedshift_app.comparing import papers
 from fedshift_app.comparing.altered import altered
+from fedshift_app.comparing.grouping import shown
 from fedshift_app.comparing.papers import Beside, PrintedRow, Table
 from fedshift_app.comparing.runs import NODES, ROW_SECTIONS
 from fedshift_app.config import registry
@@ -23,7 +24,7 @@ from fedshift_wire.yaml_files import read_yaml
 
 TABLES = papers.all_tables()
 #: What the project adds to the printed facts.
-ADDED = ("methods", "also", "beside", "budget")
+ADDED = ("methods", "also", "readings", "prints", "beside", "budget")
 #: What our columns may be besides domains.
 MEASURES = re.compile(r"AVG|STD|LTA|GASA|GATA|CPRR|(ATA|all on) \w+|all on AVG")
 
@@ -127,7 +128,7 @@ BESIDE = [(table, beside) for table in TABLES for beside in table.printed.beside
 
 
 @pytest.mark.parametrize(("table", "beside"), BESIDE, ids=[f"{t.id}-{b.dataset[0]}" for t, b in BESIDE])
-def test_what_a_row_stands_for_in_the_papers_own_experiment_stands_beside_it_with_nothing_altered(
+def test_what_a_row_stands_for_in_the_papers_own_experiment_differs_in_what_is_printed_otherwise_alone(
     table: Table, beside: Beside
 ) -> None:
     experiment = table.experiment(beside)
@@ -138,7 +139,10 @@ def test_what_a_row_stands_for_in_the_papers_own_experiment_stands_beside_it_wit
             standing = table.standing(config)
             assert table.beside(config) == beside
             assert standing is not None and (standing.row.method, standing.asked) == (row.method, ours)
-            assert altered([config], table, beside, standing) == ()
+            printed = table.prints_of(config["method.name"])
+            differing = altered([config], table, beside, standing)
+            assert {one.key for one in differing} == printed.keys() & config.keys()
+            assert all((one.paper, one.why) == (shown(printed[one.key]), "") for one in differing)
 
 
 def test_a_table_is_named_by_one_experiment_or_its_rows_name_the_others() -> None:
@@ -153,6 +157,22 @@ def test_a_table_is_named_by_one_experiment_or_its_rows_name_the_others() -> Non
         assert found.experiment(found.printed.beside[0]) == first
         rows = {ours.get("experiment") for row in found.printed.rows for ours in found.readings(row)}
         assert rows == {None, *others}
+
+
+@pytest.mark.parametrize(("gis", "label", "same"), [(False, "none (Local)", "local"), (True, "GIS (FedAvg)", "fedavg")])
+def test_fedicon_without_its_parts_is_a_row_of_table_8_where_its_images_are_fedavgs(
+    gis: bool, label: str, same: str
+) -> None:
+    table = papers.get("fedicon.table8")
+    parts = {"method.name": "fedicon", "method.lie": False, "method.gis": gis, "method.tta": False}
+    there = resolved("fedicon-table8-without-lie", parts)
+    for config in (there, resolved("fedicon-table8-without-lie", {"method.name": same})):
+        standing = table.standing(config)
+        assert standing is not None and standing.row.method == label
+        assert altered([config], table, table.beside(config), standing) == ()
+    elsewhere = [resolved(name, parts) for name in ("fedicon-table8", "fedicon-digit5-covariate")]
+    for config in (*elsewhere, there | {"images.grayscale": 0.2}, there | {"images.resized_crop": [0.5, 1.0]}):
+        assert row_of(table, config) is None
 
 
 def test_a_table_of_no_experiment_is_told() -> None:
