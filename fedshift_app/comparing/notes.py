@@ -65,14 +65,8 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     found += [
         f"{named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
     ]  # fmt: skip
+    found += _pairings(rows)
     for row in rows:
-        base = baseline(row, rows)
-        if row.difference is not None and base is not None and set(row.seeds) != set(base.seeds):
-            common = ", ".join(map(str, row.difference.seeds)) or "none"
-            found.append(
-                f"{named(row)} has the seeds {', '.join(map(str, row.seeds))}, {BASELINE} "
-                f"{', '.join(map(str, base.seeds))}: paired on {common}"
-            )
         for seed, values in row.by_seed.items():
             missing = [column for column, value in values.items() if value is None and column not in OVERALL]
             if missing:
@@ -216,3 +210,20 @@ def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
         found.append(f"the label of {', '.join(lost)} is lost in the paper's text, and this is a reading: "
                      f"{table.printed.about}")  # fmt: skip
     return found
+
+
+def _pairings(rows: Sequence[Row]) -> list[str]:
+    """Say on which seeds a row's difference to FedAvg stands where they have others; rows paired alike in one line."""
+    paired: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        base = baseline(row, rows)
+        if row.difference is None or base is None or set(row.seeds) == set(base.seeds):
+            continue
+        seeds = (row.seeds, base.seeds, row.difference.seeds)
+        own, of_base, common = (", ".join(map(str, some)) or "none" for some in seeds)
+        paired.setdefault((own, of_base, common), []).append(named(row))
+    return [
+        f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} the seeds {own}, "
+        f"{BASELINE} {of_base}: paired on {common}"
+        for (own, of_base, common), names in paired.items()
+    ]

@@ -166,6 +166,9 @@ def test_unequal_seeds_are_paired_on_the_common_ones_and_told(three_seeds: list[
     told = found.numbers.rows[1].difference
     assert told is not None and told.seeds == (0, 1) and told.difference.mean == 2
     assert "i2pfl has the seeds 0, 1, 2, fedavg 0, 1, 7: paired on 0, 1" in found.numbers.notes
+    others = [make_run(name, 0, two(4, 4), flat={"set": SCAN_STREET}) for name in ("fedprox", "moon")]
+    notes = compare([*three_seeds[:2], *others]).numbers.notes
+    assert "fedprox, moon have the seeds 0, fedavg 0, 1: paired on 0" in notes
 
 
 def test_differing_settings_are_named_with_their_values_or_make_groups(make_run: MakeRun) -> None:
