@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from killing import SHORT, killing, resume, start, told
+from safetensors.numpy import load_file
 from support import InlineRun, refusal_of
 
 from fedshift_app.comparing import compare
 from fedshift_app.config import resolving as configuration
-from fedshift_app.node import setup
+from fedshift_app.node import setup, shelves
 from fedshift_app.report import reading, views
 from fedshift_wire.errors import ConfigError
 
@@ -42,13 +44,42 @@ def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) ->
 
 
 def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
+    """Slow and obvious: global weights and one node's modules, from their files, in a network of its own."""
     run = run_inline(
         method="f2dc", rounds=1, nodes=4,
-        set="train.epochs=1 method.local_modules=local method.eval_modules=client_mean",
+        set="train.epochs=2 train.lr=0.03 train.precision=float32 method.local_modules=local "
+        "method.eval_modules=client_mean",
     )  # fmt: skip
     assert run.results["evaluated"] == "personal models, each on all domains"
     config = yaml.safe_load((run.folder / "config.yaml").read_text())["resolved"]
     assert config["evaluate"]["personal_on"] == "all_domains"
+    record = reading.read(run.folder)
+    assert record.checkpoint is not None
+    found: dict[str, list[float]] = {domain: [] for domain in record.config.dataset.domains}
+    for node in record.checkpoint.nodes:
+        kept = shelves.simulated(run.folder / "checkpoint" / "nodes", node.partition_id)
+        (path,) = kept.glob("round-00001-*.safetensors")
+        modules = {name.removeprefix("model/"): array for name, array in load_file(path).items()}
+        assert all(name.startswith("decoupling.stage2.") for name in modules)
+        model = setup.initial_model(record.config)
+        state = {name: torch.from_numpy(array) for name, array in (record.checkpoint.weights | modules).items()}
+        model.load_state_dict(state)  # strict: nothing is of the start
+        model.eval()
+        client = views.client_of(record, record.config, node.domain, node)
+        for domain, each in found.items():
+            test, right = client.test_set(domain), 0
+            for x, y in client.plain_batches(test):
+                with torch.no_grad():
+                    right += int((model(x)[1].argmax(1) == y).sum())
+            each.append(100 * right / len(test))
+    line = run.rounds[-1]
+    for domain, each in found.items():
+        assert line["accuracy"][domain] == pytest.approx(np.mean(each))
+        assert line["spread_over_nodes"][domain] == pytest.approx(np.std(each, ddof=1))
+    assert max(np.std(each) for each in found.values()) > 2  # one model for all would be seen
+
+
+def test_without_modules_at_test_f2dc_does_not_ask_for_that() -> None:
     asked = {
         "experiment": "handwritten",
         "method": "f2dc",
