@@ -11,7 +11,8 @@ import typer
 
 from fedshift_app import cli
 from fedshift_app.comparing import papers
-from fedshift_app.comparing.runs import NODES, SCORES
+from fedshift_app.comparing.runs import NODES
+from fedshift_app.comparing.scores import SCORES
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_asked, flat

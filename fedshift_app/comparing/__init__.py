@@ -67,7 +67,7 @@ def compare(
     Args:
         runs: Run folders, folders that hold some, results files (``comparing.runs.read``).
         paper: Id of a printed table, such as ``f2dc.table1b``, whose rows stand beside ours.
-        score: Which numbers, see ``comparing.runs.SCORES``.
+        score: Which numbers, see ``comparing.scores.SCORES``.
         allow_different: Put runs of different settings into groups of their own.
         costs: A file of ``fedshift costs ... --json``: what each method costs, for figures and notes.
         scored: ``global`` or ``personal``: only runs that scored these models, and FedAvg; empty for all.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import catalog
-from fedshift_app.comparing import grouping, papers, rendering
+from fedshift_app.comparing import grouping, papers, rendering, scores
 from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.altered import HELD_OUT
 from fedshift_app.comparing.rows import OVERALL, PaperRow, Row, baseline, named
@@ -124,7 +124,7 @@ class Claims:
         }, indent=2)  # fmt: skip
 
     def _title(self) -> str:
-        return f"gains over FedAvg that the papers print, there and here ({reading.score(self.score)[1]})"
+        return f"gains over FedAvg that the papers print, there and here ({scores.score(self.score)[1]})"
 
     def _notes(self) -> list[str]:
         notes = []
@@ -149,16 +149,16 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
 
     Args:
         folders: Each holds runs to compare (``comparing.runs.read``), or folders that do.
-        score: Which numbers, see ``comparing.runs.SCORES``; accuracies by domain.
+        score: Which numbers, see ``comparing.scores.SCORES``; accuracies by domain.
 
     Raises:
         ConfigError: If a folder holds no finished run, no folder was scored so, or the score is no accuracy.
     """
-    if score in reading.MEASURES or score in reading.LOWEST_IS_BEST or score in reading.FIGURES:
+    if score in scores.MEASURES or score in scores.LOWEST_IS_BEST or score in scores.FIGURES:
         raise ConfigError(
             f"--score {score}: the papers' gains are in accuracy; take last5, final, bn=WAY or validation"
         )
-    reading.score(score)
+    scores.score(score)
     found: list[Claim] = []
     lacking: list[str] = []
     tables = papers.all_tables()
@@ -166,7 +166,7 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     for folder in given:
         try:
             found += list(_in_folder(folder, tables, score))
-        except reading.NotScoredError as error:
+        except scores.NotScoredError as error:
             if len(lacking) == len(given) - 1:
                 raise ConfigError(f"{folder}: {error}") from None
             lacking.append(folder.name)

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 
 from fedshift_app.comparing import paying
 from fedshift_app.comparing.rows import STD, Row, baseline, named
-from fedshift_app.comparing.runs import BASELINE, LOWEST_IS_BEST, MEASURES, curve
+from fedshift_app.comparing.runs import BASELINE, curve
+from fedshift_app.comparing.scores import LOWEST_IS_BEST, MEASURES
 from fedshift_app.comparing.table import Numbers
 from fedshift_app.report.drawing import (
     DOMAINS,

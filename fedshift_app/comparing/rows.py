@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedshift_app.comparing import papers
-from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.altered import Altered, altered
 from fedshift_app.comparing.papers import PLAIN
 from fedshift_app.comparing.runs import BASELINE, Run
+from fedshift_app.comparing.scores import Score
 from fedshift_app.comparing.seeds import Paired, Spread, paired, spread
 from fedshift_app.run.folder import ON_ALL
 from fedshift_app.run.scores import worst
@@ -106,7 +106,7 @@ def same_worst(rows: Sequence[Row]) -> str:
     return named.pop() if len(named) == 1 else ""
 
 
-def once_per_seed(label: str, runs: Sequence[Run], take: reading.Score, notes: list[str]) -> list[Run]:
+def once_per_seed(label: str, runs: Sequence[Run], take: Score, notes: list[str]) -> list[Run]:
     """Return one run per seed; a repetition with the same numbers, as ``take`` takes them, is told, another refused."""
     kept: dict[int, Run] = {}
     for run in sorted(runs, key=lambda run: run.results.seed):
@@ -121,7 +121,7 @@ def once_per_seed(label: str, runs: Sequence[Run], take: reading.Score, notes: l
     return list(kept.values())
 
 
-def made(label: str, group: str, runs: list[Run], take: reading.Score, accuracy: bool, lowest: bool) -> Row:
+def made(label: str, group: str, runs: list[Run], take: Score, accuracy: bool, lowest: bool) -> Row:
     """Return the row of runs that differ in their seed alone.
 
     Args:

@@ -1,7 +1,7 @@
 """Finished runs as a comparison sees them: their settings by dotted key and what ``results.json`` says."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -13,17 +13,16 @@ from datasets import catalog
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE, full_lines
 from fedshift_wire.bounds import MOST_ROUNDS, as_found, shortened
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import AVERAGED, BN_SCORE
+from fedshift_wire.names import AVERAGED
 from fedshift_wire.paths import user_path
-from fedshift_wire.spelling import meant
 from fedshift_wire.yaml_files import read_yaml
-from strategies.federation.schedule import BN_WAYS_TOLD
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
 #: and so is one whose personal models are scored elsewhere.
@@ -111,6 +110,7 @@ class Run:
         place: Its folder, or its results file with the configuration in it.
         results: What it came to.
         config: Its settings by dotted key, and its number of nodes.
+        resolved: All its settings, as it was asked to run.
         surroundings: What should not matter: engine, versions, state of the source.
         tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
         scored_again: The name of the run whose models it scored (``fedshift rescore``); empty for all other runs.
@@ -120,6 +120,7 @@ class Run:
     place: Path
     results: Results
     config: Mapping[str, Any]
+    resolved: RunConfig
     surroundings: Mapping[str, str]
     tuned: Mapping[str, Any] = field(default_factory=dict)
     scored_again: str = ""
@@ -285,10 +286,10 @@ def _read(place: Path) -> Run:
         problem, found = told_of_run.first_problem(error)
         raise ConfigError(f"{file}: {problem}, found {as_found(found)}") from None
     try:
-        resolved = configuration.validate(told["resolved"]).model_dump(mode="json")
+        resolved = configuration.validate(told["resolved"])
     except ConfigError as error:
         raise ConfigError(f"{place}: its configuration is not one of this version: {error}") from None
-    config = as_asked(flat(resolved)) | {NODES: len(results.nodes)}
+    config = as_asked(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[WAYS] = config[WAYS][0]  # the further ways change no number of the first
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
@@ -301,7 +302,7 @@ def _read(place: Path) -> Run:
     again = told.get("scored_again")
     scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
     asked = {key: (value, plain) for key, (value, plain) in (told.get("asked") or {}).items()}
-    return Run(place, results, config, surroundings, tuned, scored_again, asked)
+    return Run(place, results, config, resolved, surroundings, tuned, scored_again, asked)
 
 
 def _json(file: Path) -> Any:
@@ -326,104 +327,3 @@ def curve(run: Run) -> dict[int, float]:
         if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
             found[line["round"]] = sum(values) / len(values)
     return found
-
-
-class NotScoredError(ConfigError):
-    """A run lacks the numbers of a score."""
-
-
-Score = Callable[[Run], dict[str, float | None]]
-
-
-def score(name: str) -> tuple[Score, str]:
-    """Return how to take a run's numbers, by domain or measure in percent, and what they are called.
-
-    Raises:
-        ConfigError: With the scores there are.
-    """
-    if name not in SCORES:
-        raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}{meant(name, SCORES)}")
-    return SCORES[name]
-
-
-def _validation(run: Run) -> dict[str, float | None]:
-    if run.results.best_validation is None:
-        raise NotScoredError(
-            f"--score validation: {run.name} chose no round on validation images (allocation.validation_fraction)"
-        )
-    return run.results.best_validation.domains
-
-
-def _clients(run: Run) -> dict[str, float | None]:
-    found = run.results.client_models
-    if found is None:
-        raise NotScoredError(f"--score clients: {run.name} scored no client models (evaluate.client_models=last)")
-    known = [value for value in found.by_domain.values() if value is not None]
-    overall = sum(known) / len(known) if known and len(known) == len(found.by_domain) else None
-    return (
-        {f"ATA {domain}": value for domain, value in found.ata.items()}
-        | {"LTA": found.lta, "GASA": found.gasa, "CPRR": found.cprr, "GATA": found.gata}
-        | {f"all on {domain}": value for domain, value in found.by_domain.items()} | {"all on AVG": overall}
-    )  # fmt: skip
-
-
-def with_statistics(run: Run, way: str) -> dict[str, float | None] | None:
-    """Return a run's accuracies with BatchNorm's statistics of a way of ``evaluate.bn``; None where there are none."""
-    return run.results.domains if way == run.results.scored_with else run.results.others.get(BN_SCORE + way)
-
-
-def _by_statistics(way: str) -> Score:
-    def take(run: Run) -> dict[str, float | None]:
-        found = with_statistics(run, way)
-        if found is None:
-            raise NotScoredError(
-                f"--score {BN_SCORE}{way}: {run.name} was not scored so (evaluate.bn), or its method cannot"
-            )
-        return found
-
-    return take
-
-
-def _by_figure(name: str) -> Score:
-    def take(run: Run) -> dict[str, float | None]:
-        told = run.results.figures
-        if told is None:
-            raise NotScoredError(
-                f"--score {name}: {run.name} has no figures (evaluate.figures=true; runs of earlier versions had none)"
-            )
-        domains = {domain: told.domains.get(domain) for domain in run.results.domains}
-        return {domain: None if one is None else getattr(one, name) for domain, one in domains.items()}
-
-    return take
-
-
-def _all_statistics(run: Run) -> dict[str, float | None]:
-    """Return the average over the domains by way of ``evaluate.bn``; None where one was not asked or lacks a domain."""
-    found: dict[str, float | None] = {}
-    for way in BN_WAYS_TOLD:
-        known = [value for value in (with_statistics(run, way) or {}).values() if value is not None]
-        found[way] = sum(known) / len(known) if len(known) == len(run.results.domains) else None
-    return found
-
-
-#: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is told.
-MEASURES = {"clients": "GATA", "bn": AVERAGED}
-#: The scores of ``--score`` that are not accuracies, and what they are called; of ``ece`` the lowest is the best.
-FIGURES = {
-    "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC", "ece": "expected calibration error",
-}  # fmt: skip
-LOWEST_IS_BEST = ("ece",)
-#: The scores of ``--score``.
-SCORES: dict[str, tuple[Score, str]] = {
-    "last5": (lambda run: run.results.domains, "mean of the last five rounds"),
-    "final": (lambda run: run.results.final, "last round"),
-    "best": (lambda run: run.results.best_test.domains, "best round, chosen on test images"),
-    "validation": (_validation, "round chosen on validation images"),
-    "bn": (_all_statistics, "AVG by BatchNorm's statistics (evaluate.bn), mean of the last five rounds"),
-    **{
-        f"{BN_SCORE}{way}": (_by_statistics(way), f"BatchNorm's statistics {told}, mean of the last five rounds")
-        for way, told in BN_WAYS_TOLD.items()
-    },
-    **{name: (_by_figure(name), "last round") for name in FIGURES},
-    "clients": (_clients, "client models after local training, mean of the last five rounds"),
-}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.comparing import grouping, papers, paying
+from fedshift_app.comparing import grouping, papers, paying, scores, ways
 from fedshift_app.comparing import notes as remarks
 from fedshift_app.comparing import rows as rowing
 from fedshift_app.comparing import runs as reading
@@ -33,7 +33,7 @@ class Numbers:
         notes: What a reader must know of the numbers.
         warnings: What should be looked into.
         paper: The id of the paper's table, empty without one.
-        score: Which numbers they are, see ``comparing.runs.SCORES``.
+        score: Which numbers they are, see ``comparing.scores.SCORES``.
         costs: What the methods cost, where that was given.
     """
 
@@ -54,7 +54,7 @@ def numbers(
     """Read and compare runs, see ``fedshift_app.comparing.compare``."""
     if paper:
         papers.get(paper)
-    reading.score(score)  # a mistake in a name is told before anything is read
+    scores.score(score)  # a mistake in a name is told before anything is read
     if scored and scored not in SCORED:
         raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
     runs, unfinished = reading.read(paths)
@@ -69,7 +69,7 @@ def numbers_of(
 ) -> Numbers:  # fmt: skip
     """Compare runs that were read (``runs.read``), see ``fedshift_app.comparing.compare``."""
     table = papers.get(paper) if paper else None
-    take, called = reading.score(score)
+    take, called = scores.score(score)
     if score.startswith(BN_SCORE):  # what the numbers are scored with, whichever was the first way of a run
         way = score.removeprefix(BN_SCORE)
         runs = [replace(run, config={**run.config, reading.WAYS: way}) for run in runs]
@@ -90,19 +90,22 @@ def numbers_of(
     ]
     if not taken:
         raise ConfigError(f"--scored {scored}: no run was scored so, and none is of {BASELINE}")
+    left = sorted({*all_labels} - {label for _, label, _ in taken})
+    taken, unable = _able(taken, score)
     members: dict[tuple[str, str], list[Run]] = {}
     for group, label, run in taken:
         members.setdefault((group, label), []).append(run)
     labels, runs = [label for _, label, _ in taken], [run for _, _, run in taken]
-    left = sorted({*all_labels} - {*labels})
     notes: list[str] = [f"left out, not scored {scored}: {', '.join(left)}"] if left else []
-    accuracy = score not in reading.MEASURES
-    lowest = score in reading.LOWEST_IS_BEST
+    if unable:
+        notes.append(f"left out, cannot be scored {score}: {_reasons(unable)}")
+    accuracy = score not in scores.MEASURES
+    lowest = score in scores.LOWEST_IS_BEST
     rows = [
         rowing.made(label, group, rowing.once_per_seed(label, same, take, notes), take, accuracy, lowest)
         for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
     ]
-    headline = reading.MEASURES.get(score, AVG)
+    headline = scores.MEASURES.get(score, AVG)
     columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in OVERALL))
     if accuracy:
         columns += (AVG, STD) if len(columns) < 2 else OVERALL
@@ -141,8 +144,44 @@ def numbers_of(
     )  # fmt: skip
 
 
+def _able(taken: Sequence[tuple[str, str, Run]], score: str) -> tuple[list[tuple[str, str, Run]], dict[str, str]]:
+    """Leave out the runs that have no statistics of BatchNorm of the way of ``--score bn=WAY``.
+
+    Args:
+        taken: Runs with their group and row.
+        score: The score.
+
+    Returns:
+        The others, and why by row.
+
+    Raises:
+        NotScoredError: If there are no others.
+    """
+    if not score.startswith(BN_SCORE):
+        return list(taken), {}
+    way = score.removeprefix(BN_SCORE)
+    kept, unable = [], {}
+    for group, label, run in taken:
+        why = ways.why_not(run, way) if scores.with_statistics(run, way) is None else ""
+        if why:
+            unable[f"{label} [{group}]" if group else label] = why
+        else:
+            kept.append((group, label, run))
+    if not kept:
+        raise scores.NotScoredError(f"--score {score}: none of these runs can be scored so: {_reasons(unable)}")
+    return kept, unable
+
+
+def _reasons(unable: Mapping[str, str]) -> str:
+    """Return why rows were left out in one line, those with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for label, why in unable.items():
+        by_reason.setdefault(why, []).append(label)
+    return "; ".join(f"{', '.join(labels)} ({why})" for why, labels in by_reason.items())
+
+
 def _measure(score: str) -> str:
-    return "scores" if score in reading.MEASURES else reading.FIGURES.get(score, "top-1 accuracy")
+    return "scores" if score in scores.MEASURES else scores.FIGURES.get(score, "top-1 accuracy")
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

@@ -330,11 +330,19 @@ def test_compare_shows_a_way_or_all_of_them(run_inline: InlineRun) -> None:
     for row, run in zip(own["rows"], runs, strict=True):
         assert row["by_seed"]["0"]["scan"] == run.results["others"]["bn=own"]["scan"]
     every = json.loads(compare(folders, score="bn").json())
-    assert every["columns"] == ["averaged", "retaken", "own", "batch"]
+    names = ["averaged", "retaken", "own", "batch"]
+    assert every["columns"] == [*names, *(f"{name} WORST" for name in names)]
     averages = [np.mean(list(runs[0].results["others"][f"bn={way}"].values())) for way in ("retaken", "own", "batch")]
-    assert list(every["rows"][0]["by_seed"]["0"].values()) == pytest.approx([runs[0].results["avg"], *averages])
+    told = list(every["rows"][0]["by_seed"]["0"].values())
+    assert told[:4] == pytest.approx([runs[0].results["avg"], *averages])
+    assert told[4:6] == [runs[0].results["worst"], min(runs[0].results["others"]["bn=retaken"].values())]
     assert every["rows"][1]["by_seed"]["0"]["retaken"] is None
-    assert "was not scored so (evaluate.bn)" in refusal_of(ConfigError, compare, folders, score="bn=retaken")
+    retaken = compare(folders, score="bn=retaken").numbers
+    assert [row.method for row in retaken.rows] == ["fedavg"]
+    assert (
+        "left out, cannot be scored bn=retaken: fedbn (with fedbn and model.bn=local BatchNorm stays on the nodes)"
+        in (retaken.notes)
+    )
     only_first = run_inline(rounds=1, seed=1, set=QUICK)
     assert compare([folders[0], only_first.folder]).numbers.rows[0].seeds == (0, 1)  # further ways are no difference
     other_first = run_inline(rounds=1, seed=2, set=f"{QUICK} evaluate.bn=[own]")

@@ -196,6 +196,7 @@ def test_folders_that_were_not_scored_so_are_left_out_by_name(make: Make, tmp_pa
     for file in (tmp_path / "pacs").iterdir():
         told = json.loads(file.read_text())
         file.write_text(json.dumps(told | {"others": {"bn=retaken": told["domains"]}}))
+    make("fedprox", 0, 50, "model.bn=local")  # cannot be scored so, which keeps no folder out
     found = claims([tmp_path], score="bn=retaken")
     assert found.lacking == ("other",)
     assert one(found, "F2DC").verdict == SEEN
