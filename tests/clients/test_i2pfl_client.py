@@ -284,15 +284,21 @@ def test_unsquared_distance_has_a_gradient_where_a_feature_lies_on_its_target(le
 
 def test_recovered_form_of_eq_9_pulls_hundreds_of_times_harder_than_the_working_form() -> None:
     """About C D times for samples in equally large classes; less for class means, whose classes have no width."""
-    pull = {
-        form: float(np.linalg.norm(values_and_gradients(params)["apa"][1]))
+    means = {"apa_reduction": "class_sum", "apa_level": "class_mean"}
+    found = {
+        form: values_and_gradients(params)
         for form, params in {
-            "working": {}, "sum": {"apa_reduction": "class_sum"},
-            "recovered": {"apa_reduction": "class_sum", "apa_level": "class_mean"},
+            "working": {}, "sum": {"apa_reduction": "class_sum"}, "means": means,
+            "recovered": means | {"augproto_scope": "class_set"},
         }.items()
     }  # fmt: skip
+    pull = {form: float(np.linalg.norm(terms["apa"][1])) for form, terms in found.items()}
     assert 2.5 * D < pull["sum"] / pull["working"] < 3.5 * D  # three classes in the batch
-    assert D < pull["recovered"] / pull["working"] < pull["sum"] / pull["working"]
+    assert D < pull["means"] / pull["working"] < pull["sum"] / pull["working"]
+    assert I2PFLParams().lambda1 == 10  # the paper's
+    assert pull["recovered"] > 3 * D * pull["working"]  # its targets are not made of the batch
+    loss = float(np.linalg.norm(found["working"]["ce"][1]))
+    assert pull["working"] < loss and pull["recovered"] > 100 * loss
 
 
 @pytest.mark.parametrize("knowledge", [{}, {"unrelated": np.zeros(1)}])

@@ -221,7 +221,17 @@ def test_baselines_have_the_values_of_the_fpl_familys_code(experiment: str) -> N
         assert all(method(name)["share_weights"] for name in ("fedtgp", "fedsa"))
     if experiment.startswith("i2pfl-"):
         assert method("fedproc")["tau"] == 1
+        assert raw(experiment)["methods"]["feddyn"] == {"alpha": 0.01}  # ours: neither paper nor code says one
         assert [method("fedplvm")[key] for key in ("alpha", "tau", "lambda_proto")] == [0.75, 0.02, 1]
+
+
+def test_table_3_of_fedseproto_has_the_prototypes_of_that_code_and_no_weights() -> None:
+    """Not in ``FAMILY``: networks differ, so that MOON, FedProx and FPL, whose weights travel, are not in the table."""
+    config = resolve({"experiment": "fedseproto-digits-heterogeneous", "method": "fedproto"})
+    method = config.method
+    assert config.model.per_node == ("cnn3", "cnn2")
+    assert (method["share_weights"], method["lambda_proto"], method["reduction"]) == (False, 1, "mse_mean")
+    assert (method["prototype_mean"], method["proto_source"]) == ("plain", "last_epoch")
 
 
 def test_fedicon_and_fedcode_keep_the_papers_own_values() -> None:
