@@ -26,6 +26,7 @@ MOST_SECONDS = 1e7  # of a part of a node's work in a round
 LARGEST_INTEGER = 2**53  # in arrays: integers are averaged in float64, which is exact up to here
 MOST_NODES = 10**5  # of a run: a hundred times what FedShift was measured with
 MOST_ROUNDS = 10**6  # of a run; and epochs of a round
+MOST_KEPT = 20  # rounds that a run is asked to keep the checkpoints of
 MOST_BATCH = 10**6  # images of a batch
 MOST_CORES = 1024  # threads of a node, cores of a client, clients at a time
 MOST_WAIT = 10**8  # three years; the clocks of some systems end at ten times as much

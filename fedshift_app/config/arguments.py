@@ -16,7 +16,7 @@ from fedshift_wire.spelling import meant
 LAUNCH_KEYS = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
 #: Keys of the configuration that have no dot.
-WITHOUT_DOT = (MODEL_PER_NODE, "modules", "keep", "tuned")
+WITHOUT_DOT = (MODEL_PER_NODE, "modules", "keep", "keep_rounds", "tuned")
 #: How large a whole number may be.
 MOST = {
     "rounds": MOST_ROUNDS, "round": MOST_ROUNDS, "evaluate-every": MOST_ROUNDS, "seed": LARGEST_SEED,

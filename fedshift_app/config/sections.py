@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
@@ -14,7 +14,7 @@ from datasets.splits import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import Trackers
-from fedshift_wire.bounds import MOST_NODES, as_found
+from fedshift_wire.bounds import MOST_KEPT, MOST_NODES, as_found
 from fedshift_wire.frozen import FrozenDict, Section
 from fedshift_wire.params import Params, Rounds, Seconds, Seed
 from fedshift_wire.spelling import meant
@@ -26,6 +26,24 @@ FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 MOST_BYTES = 150  # of such a name: method, seed and time stand beside it in a folder's name, which has 255
 
 WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
+
+
+def _listed(told: Any) -> Any:
+    """Return the rounds in what a configuration says: a list, one number, or numbers with commas."""
+    if told is None:
+        return ()
+    if isinstance(told, str):
+        return tuple(part.strip() for part in told.strip("[] ").split(",") if part.strip())
+    return (told,) if isinstance(told, int) and not isinstance(told, bool) else told
+
+
+def _in_order(rounds: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(rounds)))
+
+
+KeptRounds = Annotated[
+    tuple[int, ...], BeforeValidator(_listed), Field(max_length=MOST_KEPT), AfterValidator(_in_order)
+]
 
 
 class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -176,6 +194,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     #: Which round's model the run is for, and keeps beside those it can go on from: the last, or that with the best
     #: validation accuracy (``fedshift_app.run.choosing``).
     keep: Literal["last", "best-validation"] = "last"
+    keep_rounds: KeptRounds = ()  # rounds whose checkpoint stays besides, for figures over the rounds
     rounds: Rounds  # with ``evaluate.patience`` the most
     seed: Seed = 0
     profile: bool = False  # tell where the time of each round went

@@ -28,6 +28,9 @@ def check_together(config: RunConfig) -> None:
     networks.check_model(config.model)
     _check_choosing(config)
     _check_gaps(config)
+    if beyond := [number for number in config.keep_rounds if not 1 <= number <= config.rounds]:
+        with at("keep_rounds"):
+            raise ConfigError(f"keep_rounds: allowed are rounds from 1 to rounds={config.rounds}, found {beyond[0]}")
     if config.train.warmup_rounds > 0 and config.train.warmup_rounds >= config.rounds:
         raise ConfigError(
             f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "

@@ -22,13 +22,16 @@ from typing import Any
 from fedshift_app.node.holdings import Place
 from fedshift_app.run import checkpoints, durable
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import MOST_KEPT
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import CHOSEN, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"
 START_STEM = "start-"  # begins the name of what the node began from (``fedshift_app.node.starts``)
-MOST_CHOSEN = 1 + len(checkpoints.KEEP_STEPS)  # rounds; a server that names more is not heeded
+#: Rounds: those that the run is asked to keep, and the best until each of them and of the usual ones. A server that
+#: names more is not heeded.
+MOST_CHOSEN = 1 + len(checkpoints.KEEP_STEPS) + 2 * MOST_KEPT
 KEEP_RUNS = 3  # of each real node; older ones are removed
 _NAME = re.compile(r"round-(\d{5,})-(\d+)-([0-9a-f]{16})\.safetensors")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -79,7 +82,7 @@ class Shelf:
         folder: The node's folder; None where nothing is kept on disk.
         resumed_after: The rounds after which the run was resumed.
         expected: The node has memory of this round or a later one, by the server's word; 0 for none.
-        chosen: Rounds of which the server keeps the checkpoint beside the usual ones, for their validation accuracy.
+        chosen: Rounds of which the server keeps the checkpoint beside the usual ones.
         own: The folder is the node's, which clears away its earlier runs; else it is in the run folder.
     """
 

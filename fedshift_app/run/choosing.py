@@ -1,4 +1,4 @@
-"""Which round's model a run is for (``keep``), and when it ends before its last round (``evaluate.patience``).
+"""Which round a run is for (``keep``), which more it keeps (``keep_rounds``), and when it ends (``evaluate.patience``).
 
 The best round by validation is the one with the highest accuracy on the nodes' validation parts, as the mean over the
 domains, each the share of all its nodes' images; the earlier of equals; a round that lacks a domain comes below one
@@ -28,14 +28,16 @@ def best(history: Sequence[RoundResult]) -> RoundResult | None:
 
 
 def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]:
-    """Return the rounds whose checkpoints a run keeps beside those it can go back to: the best until each of these.
+    """Return the rounds whose checkpoints a run keeps beside those it goes back to by itself.
 
-    So a run that goes back to an earlier round has the model that was the best by then.
+    They are those of ``keep_rounds`` so far; and where the run is for the best round, the best until each that it can
+    go back to, so that a run that does so has the model that was the best by then.
     """
-    if config.keep != BEST or not history:
-        return ()
-    found = (best(history[:server_round]) for server_round in checkpoints.kept(len(history)))
-    return tuple(sorted({result.server_round for result in found if result is not None}))
+    asked = {server_round for server_round in config.keep_rounds if server_round <= len(history)}
+    if config.keep == BEST and history:
+        found = (best(history[:server_round]) for server_round in {*checkpoints.kept(len(history)), *asked})
+        asked |= {result.server_round for result in found if result is not None}
+    return tuple(sorted(asked))
 
 
 def is_over(config: RunConfig, history: Sequence[RoundResult]) -> bool:

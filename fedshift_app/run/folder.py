@@ -178,6 +178,8 @@ class RunFolder:
         if (before := content["resolved"]["rounds"]) != self.config.rounds:
             resumed |= {"rounds_before": before}
             content["resolved"]["rounds"] = self.config.rounds
+        if (asked := list(self.config.keep_rounds)) != content["resolved"].get("keep_rounds", []):
+            content["resolved"]["keep_rounds"] = asked  # else the next resume would remove what this one keeps
         content.setdefault("resumed", []).append(resumed | {"versions": versions(self.config)})
         with durable.writing(self.path):
             (self.path / RESULTS_FILE).unlink(missing_ok=True)
@@ -213,7 +215,7 @@ class RunFolder:
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """The rounds that are kept for their validation accuracy."""
+        """The rounds that are kept for their validation accuracy, or because the run was asked to."""
         return choosing.needed(self.config, self.history)
 
     def start_clock(self) -> None:

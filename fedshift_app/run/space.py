@@ -54,8 +54,9 @@ def needed(
     scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
     text = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
     once = sum(array.nbytes for array in strategy.federation.start.values())
-    # The best round until each that the run can go back to is kept as well.
-    chosen = CHECKPOINTS if config.keep == choosing.BEST else 0
+    # What the run is asked to keep; and the best round until each that it can go back to.
+    asked = len(config.keep_rounds)
+    chosen = asked + (CHECKPOINTS + asked if config.keep == choosing.BEST else 0)
     whole = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + once + text + REPORT
     return Needed(shared + kept, whole)
 

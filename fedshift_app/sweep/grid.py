@@ -26,7 +26,7 @@ METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
 WHOLE = (
     "engine", "workers", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
-    "tracking", "set",
+    "tracking", "set", "keep_rounds", "keep-rounds",
 )  # fmt: skip
 #: What only a simulation has: a sweep that names one and no engine is simulated.
 OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")

@@ -1,0 +1,161 @@
+"""``keep_rounds``: checkpoints of named rounds stay beside those that a run goes on from, and decide no number."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from killing import NODES, KillAt, only, resume, start, told
+from support import Run, refusal_of
+
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node import shelves
+from fedshift_app.node.shelves import Shelf
+from fedshift_app.run import checkpoints, choosing, space, starting
+from fedshift_app.run.checkpoints import Checkpoint
+from fedshift_app.sweep import grid
+from fedshift_wire.bounds import MOST_KEPT
+from fedshift_wire.errors import ConfigError
+from strategies.federation.rounds import RoundResult
+
+SHORT = "train.epochs=1 allocation.share=0.05"
+
+
+def config(more: str = "", rounds: int = 100) -> Any:
+    return resolve({"rounds": rounds, "set": more})
+
+
+def history(number: int) -> list[RoundResult]:
+    return [RoundResult(n, accuracy={"a": 1.0}, validation={"a": 50.0 - n % 7}) for n in range(1, number + 1)]
+
+
+# --- the rule -------------------------------------------------------------------------------------------------
+
+
+def test_they_are_kept_after_a_hundred_rounds(tmp_path: Path) -> None:
+    asked = config("keep_rounds=1,10,50,98")
+    for number in range(1, 101):
+        one = Checkpoint(number, {"w": np.zeros(1, np.float32)}, {}, {}, {}, [], 0.0, 0.0)
+        checkpoints.save(tmp_path, one, choosing.needed(asked, history(number)))
+    assert checkpoints.rounds(tmp_path) == [100, 99, 98, 96, 88, 50, 10, 1]
+    assert all(checkpoints.load(tmp_path, number).server_round == number for number in (1, 10, 50))
+
+
+@settings(max_examples=30)
+@given(st.sets(st.integers(1, 40), max_size=5), st.sampled_from(["last", "best-validation"]))
+def test_each_is_kept_ever_since_and_can_be_gone_back_to(rounds: set[int], keep: str) -> None:
+    more = f"allocation.validation_fraction=0.3 keep={keep} keep_rounds={sorted(rounds)}".replace(", ", ",")
+    asked, before = config(more, 40), set()  # type: ignore[var-annotated]
+    for number in range(1, 41):
+        kept = {*checkpoints.kept(number), *choosing.needed(asked, history(number))}
+        assert {r for r in rounds if r <= number} <= kept <= before | {number}
+        if keep == "best-validation":
+            best = [choosing.best(history(back)) for back in rounds if back <= number]
+            assert {result.server_round for result in best if result is not None} <= kept
+        assert len(kept) <= 5 + shelves.MOST_CHOSEN
+        before = kept
+
+
+@given(trained=st.sets(st.integers(1, 30), min_size=1), rounds=st.sets(st.integers(1, 30), max_size=4))
+def test_a_node_has_its_private_parts_of_each(
+    trained: set[int], rounds: set[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("shelf") / "node-0"
+    for number in sorted(trained):
+        done = tuple(r for r in rounds if r < number)  # as told with the round's message
+        Shelf(folder, chosen=done).remember(number, {"round": np.array(number)})
+    for number in rounds:
+        wanted = max((trains for trains in trained if trains <= number), default=0)
+        assert Shelf(folder, (number,)).recall()[0] == wanted
+
+
+# --- the key --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argument", ["keep_rounds=9,1,9", "keep-rounds=[1,9]", "keep_rounds=1, 9"])
+def test_ways_to_say_it(argument: str) -> None:
+    flat, _ = parse_arguments(["handwritten", "rounds=9", argument])
+    assert resolve(flat).keep_rounds == (1, 9)
+    assert config("keep_rounds=7").keep_rounds == (7,)
+    assert config().keep_rounds == config("keep_rounds=").keep_rounds == ()
+    point = grid.points(grid.read(["handwritten", "rounds=9", argument]), lambda *_: None)[0]
+    assert [one.config.keep_rounds for one in point] == [(1, 9)]  # its commas make no grid
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("0", "keep_rounds: allowed are rounds from 1 to rounds=9, found 0"),
+        ("1,10", "keep_rounds: allowed are rounds from 1 to rounds=9, found 10"),
+        ("1,x", "keep_rounds.1: Input should be a valid integer, unable to parse string as an integer, found 'x'"),
+        ("true", "keep_rounds: Input should be a valid tuple, found True"),
+        (str(list(range(MOST_KEPT + 1))).replace(" ", ""), "keep_rounds: Value should have at most 20 items after "),
+    ],
+)
+def test_what_cannot_be_kept(said: str, message: str) -> None:
+    assert refusal_of(ConfigError, config, f"keep_rounds={said}", 9).startswith(message)
+
+
+def test_a_wrong_round_in_a_file_is_shown_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "dataset: {name: handwritten}\nmodel: {name: cnn}\ntrain: {epochs: 1, batch_size: 8, lr: 0.1}\nrounds: 4\n"
+        "keep_rounds: [1, 5]\n"
+    )
+    assert refusal_of(ConfigError, resolve, {"experiment": str(file)}) == (
+        "keep_rounds: allowed are rounds from 1 to rounds=4, found 5 (line 5, column 1 of mine.yaml)"
+    )
+
+
+def test_the_estimate_of_room_counts_them() -> None:
+    def needed(more: str) -> space.Needed:
+        asked = config(more)
+        initial, federation = starting.prepare(asked, "inline")
+        strategy = starting.strategy_of(asked, federation, lambda *_: None)
+        return space.needed(asked, initial, strategy, [], simulated=True)
+
+    plain, three = needed(""), needed("keep_rounds=1,2,3")
+    assert three.checkpoint == plain.checkpoint
+    assert three.whole == plain.whole + 3 * plain.checkpoint
+    best = "allocation.validation_fraction=0.3 keep=best-validation"
+    assert needed(f"{best} keep_rounds=1,2,3").whole == needed(best).whole + 6 * plain.checkpoint
+
+
+# --- runs -----------------------------------------------------------------------------------------------------
+
+
+def rounds_of(run: Run) -> list[int]:
+    return checkpoints.rounds(run.folder / "checkpoint")
+
+
+def test_a_resumed_run_keeps_them_and_may_be_asked_for_others(tmp_path: Path, kill_at: KillAt) -> None:
+    plain = start(tmp_path / "plain", set=SHORT)
+    assert rounds_of(plain) == [3, 2]
+    runs = tmp_path / "runs"
+    with kill_at("weights-00003", "before"):
+        start(runs, set=f"{SHORT} keep_rounds=1")
+    run = resume(runs)
+    assert rounds_of(run) == [3, 2, 1]
+    assert told(run) == told(plain)
+    assert rounds_of(resume(runs, rounds=4, set="keep_rounds=1,3")) == [4, 3, 2, 1]
+    resolved = yaml.safe_load((only(runs) / "config.yaml").read_text())["resolved"]
+    assert resolved["keep_rounds"] == [1, 3]
+    assert rounds_of(resume(runs, rounds=5)) == [5, 4, 3, 2, 1]  # as the resume before was asked
+    assert rounds_of(resume(runs, rounds=6, set="keep_rounds=[]")) == [6, 5, 4]
+
+
+def test_a_run_goes_back_to_one_with_its_private_parts(tmp_path: Path, kill_at: KillAt) -> None:
+    asked = f"{SHORT} model.name=cnn_bn"
+    whole = start(tmp_path / "whole", method="fedbn", rounds=4, set=asked)
+    runs = tmp_path / "runs"
+    with kill_at("weights-00004", "before"):
+        start(runs, method="fedbn", rounds=4, set=f"{asked} keep_rounds=1")
+    assert checkpoints.rounds(only(runs) / "checkpoint") == [3, 2, 1]
+    assert len(list((only(runs) / "checkpoint" / "nodes").glob("node-*"))) == NODES
+    run = resume(runs, round=1)
+    assert told(run) == told(whole)
+    assert run.results["resumed_after"] == [1]
