@@ -296,6 +296,7 @@ def costs(
             autocompletion=completing.costs,
         ),
     ] = None,
+    paper: Annotated[str, typer.Option(help="A printed table of costs to stand beside: f2dc.table4.")] = "",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -307,7 +308,7 @@ def costs(
 
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
-    found = command.run(arguments or [])
+    found = command.run(arguments or [], paper)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -78,6 +78,13 @@ class Beside(_Section):
     columns: dict[str, str]  # printed column: ours
 
 
+class Cost(_Section):
+    """Which of our costs a printed column is (``fedshift_app.costs.beside``)."""
+
+    of: Literal["sent", "bytes_up", "step_flops", "seconds"]
+    unit: float = Field(1.0, gt=0)  # of the printed number, in ours
+
+
 class Budget(_Section):
     """What the paper states of its runs."""
 
@@ -100,6 +107,8 @@ class PrintedTable(_Unsettled):
     columns: tuple[str, ...]
     methods: dict[str, Ours] = {}  # over those of the paper
     beside: tuple[Beside, ...] = ()
+    costs: dict[str, Cost] = {}  # printed columns of costs, which runs do not have
+    costs_notes: tuple[str, ...] = ()  # what a reader must know of them
     budget: Budget = Budget()
     rows: tuple[PrintedRow, ...]
 
@@ -155,7 +164,8 @@ class Table:
             ConfigError: If the table prints nothing that such a run has.
         """
         if not self.printed.beside:
-            raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have")
+            where = f"; `fedshift costs METHOD... --paper {self.id}` has them" if self.printed.costs else ""
+            raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have{where}")
         if (one := self.stands_for(config)) is not None:
             return one
         asked = " or ".join(
@@ -261,6 +271,7 @@ def lines() -> list[str]:
     """Return one line per table: its id, data set, number of rows, and what it measures."""
     return [
         f"{table.id:<30} {table.printed.dataset:<24} {len(table.printed.rows):>2} rows  {table.printed.metric}"
+        + ("; by `fedshift costs`" if table.printed.costs else "")
         for table in all_tables()
     ]
 

@@ -19,15 +19,24 @@ REFUSED = (
 )  # fmt: skip
 
 
-def run(arguments: Sequence[str]) -> Table:
+def run(arguments: Sequence[str], paper: str = "") -> Table:
     """Measure methods in an experiment, one after another.
 
     Keys may hold several values, with commas, as those of a sweep; ``method.KEY`` is left out for a method without it.
 
+    Args:
+        arguments: Methods, an experiment, keys.
+        paper: Id of a printed table of costs that stands beside; empty for none.
+
     Raises:
-        ConfigError: If an argument is wrong.
+        ConfigError: If an argument is wrong, or the table is of something else.
         FedShiftError: If a configuration or the images are, or a method cannot train; the message names the method.
     """
+    printed = None
+    if paper:
+        from fedshift_app.costs import beside  # torch: only where a paper's table is asked for
+
+        printed = beside.table_of(paper)
     points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
     from clients.training import machine  # torch: only where there is something to measure
     from fedshift_app.costs import measuring  # torch: only where there is something to measure
@@ -39,7 +48,7 @@ def run(arguments: Sequence[str]) -> Table:
             costs += measuring.measure(point.label, point.config, point.nodes)
         except FedShiftError as error:
             raise type(error)(f"{point.label}: {error}") from None
-    return Table(points[0].config, points[0].nodes, costs, machine.describe(), notes)
+    return Table(points[0].config, points[0].nodes, costs, machine.describe(), notes, printed)
 
 
 def as_sweep(arguments: Sequence[str]) -> list[str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from fedshift_app.config.sections import RunConfig
 
 if TYPE_CHECKING:
+    from fedshift_app.comparing import papers
+    from fedshift_app.costs.beside import Pair
     from fedshift_app.costs.measuring import Costs
 
 HEAD = ("method", "parameters", "sent", "GFLOPs a step", "s a local round", "MB up", "MB down")
@@ -25,6 +27,7 @@ class Table:
         costs: The rows.
         machine: Where it was measured.
         notes: What a person should know of the grid.
+        paper: A printed table that stands beside; None for none.
     """
 
     config: RunConfig
@@ -32,6 +35,7 @@ class Table:
     costs: "list[Costs]"
     machine: str
     notes: list[str]
+    paper: "papers.Table | None" = None
 
     @property
     def title(self) -> str:
@@ -45,26 +49,41 @@ class Table:
 
     def text(self) -> str:
         """Return aligned lines."""
-        rows = [HEAD, *map(_cells, self.costs)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-        lines.insert(1, "  ".join("-" * width for width in widths))
+        blocks = [line for rows in self._blocks() for line in [*_aligned(rows), ""]]
         notes = [line for note in self._told() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
-        return "\n".join([self.title, "", *lines, "", *notes])
+        return "\n".join([self.title, "", *blocks, *notes])
 
     def markdown(self) -> str:
         """Return a table and its notes."""
-        rows = [HEAD, ("---", *("--:" for _ in HEAD[1:])), *map(_cells, self.costs)]
-        lines = [f"| {' | '.join(row)} |" for row in rows]
-        return "\n".join([f"**{self.title}**", "", *lines, "", *(f"- {note}" for note in self._told())])
+        blocks = []
+        for head, *rows in self._blocks():
+            lines = [head, ("---", *("--:" for _ in head[1:])), *rows]
+            blocks += [*(f"| {' | '.join(row)} |" for row in lines), ""]
+        return "\n".join([f"**{self.title}**", "", *blocks, *(f"- {note}" for note in self._told())])
 
     def json(self) -> str:
         """Return one object: FLOPs, bytes and seconds as they were counted."""
         counted = [asdict(c) | {"step_flops": c.step_flops, "seconds": c.seconds} for c in self.costs]
         return json.dumps({
             "experiment": self.config.experiment, "nodes": self.nodes, "machine": self.machine, "costs": counted,
-            "notes": self.notes,
+            "notes": self.notes, **({} if self.paper is None else {"paper": self.paper.id, "beside": [
+                asdict(pair) for pair in self._pairs(self.paper)
+            ]}),
         })  # fmt: skip
+
+    def _pairs(self, paper: "papers.Table") -> "list[Pair]":
+        from fedshift_app.costs import beside  # torch: only where a paper's table is asked for
+
+        return beside.pairs(paper, [(_name(costs), costs) for costs in self.costs], self.nodes)
+
+    def _blocks(self) -> list[list[tuple[str, ...]]]:
+        """Return the tables, each with its head: ours, and beside the paper's where one was asked for."""
+        blocks = [[HEAD, *map(_cells, self.costs)]]
+        if self.paper is not None:
+            from fedshift_app.costs import beside
+
+            blocks.append(beside.rows([*self.paper.printed.costs], self._pairs(self.paper)))
+        return blocks
 
     def _told(self) -> list[str]:
         """Return what the columns mean, and what was seen on the way."""
@@ -85,6 +104,10 @@ class Table:
                 told.append(f"{_name(costs)}: the mean over its phases, by their epochs (in brackets): {parts}")
             if costs.network != self.config.model.name:
                 told.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")
+        if self.paper is not None:
+            from fedshift_app.costs import beside
+
+            told += beside.notes(self.paper, self.nodes)
         return [*told, *self.notes, f"measured on {self.machine}"]
 
 
@@ -93,6 +116,12 @@ def _cells(costs: "Costs") -> tuple[str, ...]:
         _name(costs), f"{costs.parameters.all:,}", f"{costs.parameters.sent:,}", f"{costs.step_flops / GIGA:.3f}",
         f"{costs.seconds:.3f}", f"{costs.bytes_up / MEGA:.3f}", f"{costs.bytes_down / MEGA:.3f}",
     )  # fmt: skip
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
 
 
 def _name(costs: "Costs") -> str:

@@ -611,8 +611,10 @@ def test_a_table_of_other_runs_is_refused(make_run: MakeRun) -> None:
         ConfigError, match=r"f2dc.table1b: the table is of runs with dataset.name=pacs, found .*=digits"
     ):
         compare([run], paper="f2dc.table1b")
-    with pytest.raises(ConfigError, match="which runs do not have"):
+    with pytest.raises(ConfigError, match=r"do not have; `fedshift costs METHOD... --paper f2dc.table4` has them"):
         compare([run], paper="f2dc.table4")
+    with pytest.raises(ConfigError, match=r"it prints clients, which runs do not have$"):
+        compare([run], paper="i2pfl.tablei")
     with pytest.raises(ConfigError, match=r"--score clients"):
         compare([run], paper="fedcode.table3")
     with pytest.raises(ConfigError, match=r"unknown table 'f2dc.table9'; there are f2dc.table1a, f2dc.table1b"):

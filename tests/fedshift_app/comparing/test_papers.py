@@ -24,7 +24,7 @@ from fedshift_wire.yaml_files import read_yaml
 
 TABLES = papers.all_tables()
 #: What the project adds to the printed facts.
-ADDED = ("methods", "also", "readings", "prints", "beside", "budget")
+ADDED = ("methods", "also", "readings", "prints", "beside", "costs", "costs_notes", "budget")
 #: What our columns may be besides domains.
 MEASURES = re.compile(r"AVG|STD|LTA|GASA|GATA|CPRR|(ATA|all on) \w+|all on AVG")
 
@@ -94,6 +94,12 @@ def test_the_tables_of_experiments_are_here() -> None:
             assert experiment["dataset"]["name"] in {
                 dataset for beside in papers.get(experiment["paper"]).printed.beside for dataset in beside.dataset
             }
+
+
+def test_the_list_names_the_command_that_has_a_tables_costs() -> None:
+    named = [line.split()[0] for line in papers.lines() if line.endswith("; by `fedshift costs`")]
+    assert named == ["f2dc.table4"] == [table.id for table in TABLES if table.printed.costs]
+    assert {*papers.get("f2dc.table4").printed.costs} == {*papers.get("f2dc.table4").printed.columns}
 
 
 def test_a_row_is_chosen_by_its_settings() -> None:

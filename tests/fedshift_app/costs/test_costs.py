@@ -9,8 +9,9 @@ from support import InlineRun, refusal_of
 from fedshift_app import cli
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
-from fedshift_app.costs import command, measuring
+from fedshift_app.costs import beside, command, measuring
 from fedshift_app.costs.measuring import Costs
+from fedshift_app.costs.table import Table
 from fedshift_wire.errors import ConfigError, FedShiftError
 
 QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16")
@@ -138,7 +139,7 @@ def test_a_table_with_units_and_the_machine(
     assert max(map(len, text.splitlines())) <= max(len(head), 100)
     assert found.markdown().count("\n| ") == 5
     assert list(tmp_path.iterdir()) == []  # nothing is written
-    monkeypatch.setattr(command, "run", lambda arguments: found)
+    monkeypatch.setattr(command, "run", lambda arguments, paper: found)
     cli.costs(asked, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["costs"][0]["step_flops"] == step_by_hand(16)
@@ -151,6 +152,61 @@ def test_a_table_with_units_and_the_machine(
 def test_another_network_is_told() -> None:
     found = command.run(["fedavg", "fedbn", "nodes=2", "rounds=2", *QUICK])
     assert "fedbn: parameters and FLOPs are those of the network cnn_bn" in " ".join(found.text().split())
+
+
+def cost(label: str, settings: dict[str, object], sent: int, up: int, flops: int, seconds: float) -> Costs:
+    """Return what a method would have come to, in one kind of round with one phase."""
+    settings = {"method.name": label, "modules": "none", "adapt.name": "none", **settings}
+    return Costs(label, settings, "", 10, measuring.Parameters(sent, sent), "resnet10", 64,
+                 (measuring.Step(10, flops),), up, up, [2], [seconds])  # fmt: skip
+
+
+F2DC = {"method.aggregation": "daa", "method.use_dfd_loss": True, "method.use_dfc_loss": True}
+
+
+def table(costs: list[Costs], paper: str = "f2dc.table4") -> Table:
+    return Table(resolve({"experiment": "f2dc-pacs"}), 10, costs, "a machine", [], beside.table_of(paper))
+
+
+def test_a_papers_costs_stand_beside_ours_in_its_units_with_multiples_of_fedavgs() -> None:
+    """Ten nodes that send 5 million parameters: 5.00e7; 200 MB; 3e11 FLOPs, 30e10. Printed: 16.46 / 16.31 = 1.01."""
+    costs = [
+        cost("fedavg", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0),
+        cost("moon", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0),  # which the table does not print
+        cost("f2dc", F2DC, 5_000_000, 200_000_000, 450_000_000_000, 10.0),
+        cost("f2dc", F2DC | {"method.use_dfc_loss": False}, 5_000_000, 200_000_000, 400_000_000_000, 9.0),
+    ]
+    found = table(costs)
+    _, rows = found.text().split("\n\n")[1:3]
+    head, _, *lines = [line.split("  ") for line in rows.splitlines()]
+    assert [cell.strip() for cell in head if cell] == [
+        "method", "upload x1e7", "comm MB", "FLOPs x1e10", "train time s",
+    ]  # fmt: skip
+    assert [[cell.strip() for cell in line if cell] for line in lines] == [
+        ["fedavg", "5.00 (1.00)", "200.00 (1.00)", "30.00 (1.00)", "8.00 (1.00)"],
+        ["paper: FedAvg", "5.43 (1.00)", "193.72 (1.00)", "16.31 (1.00)", "176.94 (1.00)"],
+        ["f2dc", "5.00 (1.00)", "200.00 (1.00)", "45.00 (1.50)", "10.00 (1.25)"],
+        ["paper: F2DC", "5.43 (1.00)", "193.72 (1.00)", "16.46 (1.01)", "180.67 (1.02)"],
+    ]  # fmt: skip
+    assert "| f2dc | 5.00 (1.00) | 200.00 (1.00) | 45.00 (1.50) | 10.00 (1.25) |" in found.markdown()
+    told = json.loads(found.json())
+    assert told["paper"] == "f2dc.table4" and [pair["label"] for pair in told["beside"]] == ["FedAvg", "F2DC"]
+    assert told["beside"][1]["times_printed"]["FLOPs x1e10"] == pytest.approx(16.46 / 16.31)
+    assert "the paper does not say what it counts as FLOPs" in " ".join(found.text().split())
+
+
+def test_without_fedavg_ours_have_no_multiples() -> None:
+    found = table([cost("fpl", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0)])
+    assert "| fpl | 5.00 | 200.00 | 30.00 | 8.00 |" in found.markdown()
+    assert "|   paper: FPL | 5.45 (1.00) | 197.30 (1.02) | 19.45 (1.19) | 215.61 (1.22) |" in found.markdown()
+
+
+def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -> None:
+    told = refusal_of(ConfigError, command.run, ["fedavg", "nowhere"], "f2dc.table1b")
+    assert told.startswith("--paper f2dc.table1b: it prints top-1 accuracy") and told.endswith(
+        "no costs; allowed are f2dc.table4"
+    )
+    assert "unknown table 'f2dc.table44'" in refusal_of(ConfigError, command.run, ["fedavg"], "f2dc.table44")
 
 
 @pytest.mark.parametrize(
