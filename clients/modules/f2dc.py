@@ -240,7 +240,7 @@ class F2DCModel(SplitModel):
         if not self.training and self._params.eval_modules == "none":
             return super().forward(x)
         keep = self.training and torch.is_grad_enabled() and self._seen is None
-        rng = self._generator()
+        rng = self.noise()
         latents: list[Latents] = []
         h = x
         for n, stage in enumerate(self._stages.maps, start=1):
@@ -271,7 +271,12 @@ class F2DCModel(SplitModel):
     def _insertion(self, n: int) -> Insertion:
         return cast(Insertion, self.decoupling[f"stage{n}"])
 
-    def _generator(self) -> torch.Generator | None:
+    def noise(self) -> torch.Generator | None:
+        """Return what the next pass draws the mask's noise from in this mode; None where it draws none.
+
+        Raises:
+            RuntimeError: If the model trains and no round has begun.
+        """
         if self.training:
             if self._train_rng is None:
                 raise RuntimeError("modules f2dc: call start_round before training")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.base import DomainClient
+from clients.fdse import Erased
 from clients.models.networks import SplitModel
 from clients.models.resnet import ResNetEncoder
 from datasets.base import ImageSet
@@ -27,12 +28,20 @@ LEAST_LIGHT = 0.35
 
 
 def layer_of(model: SplitModel) -> nn.Module | None:
-    """Return the last stage of a residual network, the last convolution of another; None if it has none."""
+    """Return the last stage of a residual network, the last convolution of another; None if it has none.
+
+    What stands in the place of a convolution counts as one; of a linear layer, whose map has no places, as none.
+    """
     encoder = model.encoder
     if isinstance(encoder, ResNetEncoder):
         return encoder.stages[-1]
-    convolutions = [module for module in encoder.modules() if isinstance(module, nn.Conv2d)]
-    return convolutions[-1] if convolutions else None
+    found: nn.Module | None = None
+    inside: set[nn.Module] = set()
+    for layer in encoder.modules():
+        if layer not in inside and isinstance(layer, nn.Conv2d | Erased):
+            inside |= set(layer.modules())
+            found = found if isinstance(layer, Erased) and layer.is_flat else layer
+    return found
 
 
 def layer_name(model: SplitModel) -> str:
@@ -42,8 +51,8 @@ def layer_name(model: SplitModel) -> str:
     return "" if layer_of(model) is None else "last convolution"
 
 
-def heat_maps(client: DomainClient, images: ImageSet, predicted: NDArray[np.int64]) -> list[Floats]:
-    """Return Grad-CAM of the predicted classes (N,), each (H, W) and scaled to 0 to 1; none without a convolution."""
+def heat_maps(client: DomainClient, images: ImageSet, classes: NDArray[np.int64]) -> list[Floats]:
+    """Return Grad-CAM of a class of each image (N,), each (H, W) and scaled to 0 to 1; none without a convolution."""
     from captum.attr import LayerGradCam  # type: ignore[import-untyped]
 
     layer = layer_of(client.model)
@@ -56,16 +65,20 @@ def heat_maps(client: DomainClient, images: ImageSet, predicted: NDArray[np.int6
     start = 0
     for batch, _ in client.plain_batches(images):
         x = batch.clone().requires_grad_()  # the gradient flows also where a method has frozen the weights
-        target = torch.from_numpy(predicted[start : start + len(x)]).to(x.device)
+        target = torch.from_numpy(classes[start : start + len(x)]).to(x.device)
         with torch.enable_grad():
             maps = cam.attribute(x, target=target, relu_attributions=True)  # N x 1 x h x w
         found.append(maps.detach().float())
         start += len(x)
-    size = images.x.shape[1:3]
-    heat = F.interpolate(torch.cat(found), size=size, mode="bilinear", align_corners=False)[:, 0]
+    return list(scaled(torch.cat(found), images.x.shape[1:3]))
+
+
+def scaled(maps: Tensor, size: tuple[int, ...]) -> Floats:
+    """Return maps (N, 1, h, w) in the size of the images, (N, H, W), each as shares of its highest value."""
+    heat = F.interpolate(maps.float(), size=size, mode="bilinear", align_corners=False)[:, 0]
     peak = heat.amax(dim=(1, 2), keepdim=True)
-    scaled: Floats = (heat / peak.clamp(min=1e-12)).double().cpu().numpy()
-    return list(scaled)
+    found: Floats = (heat / peak.clamp(min=1e-12)).double().cpu().numpy()
+    return found
 
 
 def pair(image: NDArray[np.uint8], heat: Floats) -> str:

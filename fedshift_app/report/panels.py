@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats
-from fedshift_app.report.closer import MAPS, Decoupled, Seen
+from fedshift_app.report.closer import Seen
 from fedshift_app.report.drawing import (
     CLASSES,
     GRID,
@@ -22,10 +22,13 @@ from fedshift_app.report.drawing import (
     short,
     shown_rounds,
 )  # fmt: skip
+from fedshift_app.report.same_images import Attended
 
 COLUMNS = 3  # of the rounds' panels, at most
 NAMED_CLASSES = 20  # up to so many each has its name below its bar
 HEADS = ("image", "f~ fused", "f+ robust", "f- related", "f* corrected")
+PLAIN_HEADS = ("image", "Grad-CAM")
+PICTURES = 6  # side by side, at most
 
 
 def one_node(
@@ -132,34 +135,56 @@ def variance_by_round(means: Mapping[int, float], classes: Mapping[int, Floats])
     return finish(figure, "variance-round", title, caption)
 
 
-def decoupling(found: Sequence[Decoupled], shown: str, classes: Sequence[str], who: str) -> Drawing:
-    """Draw an image of each domain and Grad-CAM of its maps f~, f+, f- and f*."""
-    figure, panels = canvas(0.25 + 1.02 * len(found), len(found), len(HEADS))
-    for row, example in enumerate(found):
-        cells = panels[row * len(HEADS) : (row + 1) * len(HEADS)]
+def same_images(found: Sequence[Attended], classes: Sequence[str], who: str) -> Drawing:
+    """Draw, class by class, an image of each domain and its Grad-CAM: a row for each domain, as many classes as fit.
+
+    Args:
+        found: An image of each class and domain, class by class.
+        classes: Names of all classes.
+        who: Whose model looks at them.
+    """
+    split = bool(found[0].peaks)
+    heads = HEADS if split else PLAIN_HEADS
+    shown = list(dict.fromkeys(example.true for example in found))
+    domains = list(dict.fromkeys(example.domain for example in found))
+    across = min(max(1, PICTURES // len(heads)), len(shown))  # classes side by side
+    rows, columns = len(domains) * -(-len(shown) // across), across * len(heads)
+    figure, panels = canvas((0.25 + 1.02 * rows) * len(HEADS) / columns, rows, columns)
+    for axes in panels:
+        _bare(axes)
+    for example in found:
+        above, beside = divmod(shown.index(example.true), across)
+        row, first = above * len(domains) + domains.index(example.domain), beside * len(heads)
+        cells = panels[row * columns + first :][: len(heads)]
         pictures = [example.image, *(cams.under(example.image, heat) for heat in example.heats)]
         for axes, picture in zip(cells, pictures, strict=True):
             axes.imshow(cams.shown(picture), interpolation="nearest")
-            _bare(axes)
-        taken = classes[example.predicted]
-        cells[0].set_ylabel(short(example.domain), fontsize=9)
-        cells[0].set_xlabel("recognised" if taken == shown else f"as {short(taken)}", fontsize=8)
-        for axes, peak in zip(cells[1:], example.peaks, strict=True):
-            axes.set_xlabel(f"{peak:.2f}", fontsize=8)
-    for axes, head in zip(panels, HEADS, strict=False):
-        axes.set_title(head, loc="center", fontsize=9)
-    told = "; ".join(
-        f"{example.domain} " + ", ".join(f"{name} {peak:.2f}" for name, peak in zip(MAPS, example.peaks, strict=True))
-        for example in found
+        right = example.predicted == example.true
+        cells[0].set_xlabel("recognised" if right else f"as {short(classes[example.predicted])}", fontsize=8)
+        for axes, peak in zip(cells[1:], example.peaks, strict=False):
+            axes.set_xlabel("none" if np.isnan(peak) else f"{peak:.2f}", fontsize=8)
+        if first == 0:
+            cells[0].set_ylabel(short(example.domain), fontsize=9)
+        if example.domain == domains[0]:
+            for axes, head in zip(cells, (short(classes[example.true]), *heads[1:]), strict=True):
+                axes.set_title(head, loc="center", fontsize=9)
+    named = ", ".join(classes[k] for k in shown)
+    right_ones = sum(example.predicted == example.true for example in found)
+    title = (
+        f"Grad-CAM by {who} of the first test images of the classes {named} in the domains {', '.join(domains)}: "
+        f"{right_ones} of {len(found)} are recognised."
     )
-    title = f"Grad-CAM of F2DC's maps for the class {shown} in each domain; highest values, in those of f~: {told}."
     caption = (
-        f"One test image of the class {shown} of each domain under the modules of {who} (F2DC, figure 2): what "
-        "speaks for the class in the fused map f~ = f+ + f* that is classified, in the robust f+, in the "
-        "domain-related f- and in its correction f*. Each map is drawn on its own scale; the numbers are its highest "
-        "value, f~'s being 1."
+        f"The first test image of each of the classes {named} in each domain, and what speaks for its class (red) by "
+        f"{who} (F2DC, figure 2). Seed and domain alone choose the images: the reports of other methods show the same."
     )
-    return finish(figure, "decoupling", title, caption)
+    if split:
+        caption += (
+            " Of F2DC's modules in the fused map f~ = f+ + f*, in the robust f+, in the domain-related f- and in its "
+            "correction f*. Each map is drawn on its own scale; the numbers are its highest value, f~'s being 1 "
+            "(none: nothing in f~ speaks for the class)."
+        )
+    return finish(figure, "same-images", title, caption)
 
 
 def _class_legend(axes: Axes, seen: Seen, classes: Sequence[str]) -> None:

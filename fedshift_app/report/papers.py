@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from clients.base import DomainClient
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.report import analysis, closer, panels
+from fedshift_app.report import analysis, closer, panels, same_images
 from fedshift_app.report.analysis import Floats
 from fedshift_app.report.closer import NotOfThisRun, Seen
 from fedshift_app.report.drawing import Drawing
@@ -23,7 +25,7 @@ ONE_NODE = "FedCode, figures 1a and 4 (one node's model on all domains)"
 ROUNDS = "FedSeProto, figure 2 (t-SNE at several rounds)"
 VARIANCE = "I2PFL, figures 1 and 3 (variance of prototypes over domains)"
 VARIANCE_ROUNDS = "I2PFL, figures 1 and 3, over the rounds"
-DECOUPLING = "F2DC, figure 2 (Grad-CAM of f+, f-, f*)"
+SAME_IMAGES = "F2DC, figure 2 (Grad-CAM of the same images for every method)"
 
 
 def add(
@@ -50,7 +52,7 @@ def add(
         for part, name, draw in (
             ("features", ONE_NODE, look.one_node), ("features", ROUNDS, look.rounds),
             ("prototypes", VARIANCE, look.variance), ("prototypes", VARIANCE_ROUNDS, look.variance_by_round),
-            ("attention", DECOUPLING, look.decoupling),
+            ("attention", SAME_IMAGES, look.same_images),
         ):  # fmt: skip
             _draw(section[part], name, draw)
     finally:
@@ -85,9 +87,9 @@ class _Look:
 
     def one_node(self) -> Drawing:
         """FedCode, figures 1a and 4."""
-        seen = closer.after_local_training(self.record, self.config, self.node, named=self.named)
-        placed = analysis.tsne(_usable(seen).features, self.config.seed)
         domains = self.config.dataset.domains
+        seen = closer.look(self._after_local_training(), self.config, closer.NODE_IMAGES // len(domains))
+        placed = analysis.tsne(_usable(seen).features, self.config.seed)
         return panels.one_node(placed, seen, domains, self.classes, self.who, self.node.domain)
 
     def rounds(self) -> Drawing:
@@ -115,10 +117,33 @@ class _Look:
         self.numbers["prototype_variance_by_round"] = {str(n): mean for n, mean in means.items()}
         return panels.variance_by_round(means, found)
 
-    def decoupling(self) -> Drawing:
-        """F2DC, figure 2."""
-        shown, found = closer.decoupled(self.record, self.config, self.node)
-        return panels.decoupling(found, self.classes[shown], self.classes, self.who)
+    def same_images(self) -> Drawing:
+        """F2DC, figure 2: of a node that was named after one more local round, else of the last weights."""
+        if self.named:
+            client, who = self._after_local_training(), f"{self.who} right after one more local round"
+        else:
+            client = closer.with_last_weights(self.record, self.config, self.node)
+            who = f"the last weights as {self.who} has them"
+        found = same_images.attended(client, self.config)
+        self.numbers["same_images"] = {
+            "node": self.node.index, "after_local_round": self.named,
+            "images": [
+                {"domain": one.domain, "place": one.place, "class": one.true, "predicted": one.predicted,
+                 "highest": dict(zip(same_images.MAPS, one.peaks, strict=False))}
+                for one in found
+            ],
+        }  # fmt: skip
+        return panels.same_images(found, self.classes, who)
+
+    def _after_local_training(self) -> DomainClient:
+        client, weights = self._trained
+        client.model.load_state_dict(weights)  # clients of one process share a model; other figures put theirs into it
+        return client
+
+    @cached_property
+    def _trained(self) -> tuple[DomainClient, dict[str, Tensor]]:
+        client = closer.after_local_training(self.record, self.config, self.node, named=self.named)
+        return client, {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
 
     @cached_property
     def _kept(self) -> dict[int, Seen]:

@@ -15,13 +15,17 @@ from hypothesis import strategies as st
 from support import InlineRun, Run, refusal_of
 from torch.nn import functional as F
 
+from clients.fdse import Erased
 from clients.models.stages import feature_stages
 from clients.modules.f2dc import F2DCModel
+from datasets.base import ImageSet
 from fedshift_app.launch import runner
 from fedshift_app.node import setup
-from fedshift_app.report import analysis, closer, command, drawing, panels, papers, reading, views
+from fedshift_app.report import analysis, cams, closer, command, drawing, panels, papers, reading, same_images, views
 from fedshift_app.report.closer import Seen
+from fedshift_app.report.same_images import Attended
 from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.frozen import FrozenDict
 from fedshift_wire.names import SERVER_ROUND
 from fedshift_wire.seeding import generator
 
@@ -69,7 +73,7 @@ def numbers(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_a_global_method_has_all_but_the_maps_of_f2dc(copied: Run) -> None:
+def test_a_global_method_has_all_figures(copied: Run) -> None:
     page = page_of(copied)
     assert page.count('aria-label="Features of node 0 by t-SNE: 360 test images of scan, texture, street, sketch') == 1
     assert page.count('aria-label="Features over the rounds 1, 2 by t-SNE: 90 test images of scan') == 1
@@ -77,7 +81,7 @@ def test_a_global_method_has_all_but_the_maps_of_f2dc(copied: Run) -> None:
     assert page.count('aria-label="Mean variance of the prototypes over domains: round 1') == 1
     for figure in ("FedCode, figures 1a and 4", "FedSeProto, figure 2", "I2PFL, figures 1 and 3"):
         assert f"({figure})" in page
-    assert "F2DC, figure 2 (Grad-CAM of f+, f-, f*): not drawn: the model has no modules of F2DC." in page
+    assert page.count('aria-label="Grad-CAM by the last weights as node 0 has them of the first test images') == 1
     found = numbers(copied)
     assert len(found["prototype_variance"]["by_class"]) == 10
     # All 90 test images of each domain were scored for both, with the same weights.
@@ -89,8 +93,24 @@ def test_a_global_method_has_all_but_the_maps_of_f2dc(copied: Run) -> None:
 def test_the_maps_of_f2dc_are_in_its_report(f2dc: Run) -> None:
     page = page_of(f2dc, "images=20")
     assert "(F2DC, figure 2)" in page and "F2DC, figure 2 (Grad-CAM" not in page
-    assert page.count('aria-label="Grad-CAM of F2DC&#x27;s maps for the class') == 1
-    assert page.count("<image ") >= 4 * 5  # a row for each domain
+    assert page.count('aria-label="Grad-CAM by the last weights as node 0 has them') == 1
+    assert page.count("<image ") >= 3 * 4 * 5  # of each class a row for each domain
+    assert "f~ fused" in page and "f* corrected" in page
+
+
+def test_a_named_node_is_shown_after_its_local_round_for_any_method(f2dc: Run, copied: Run) -> None:
+    """Other figures put weights of earlier rounds into the model that clients of a process share."""
+    for run in (copied, f2dc):
+        page = page_of(run, "images=20", "node=1")
+        assert page.count('aria-label="Grad-CAM by node 1 right after one more local round of the first test') == 1
+        record = reading.read(run.folder)
+        client = closer.after_local_training(record, record.config, record.nodes[1], named=True)
+        told = numbers(run)["same_images"]
+        assert (told["node"], told["after_local_round"]) == (1, True)
+        for one, example in zip(told["images"], same_images.attended(client, record.config), strict=True):
+            assert (one["domain"], one["place"], one["class"]) == (example.domain, example.place, example.true)
+            assert one["predicted"] == example.predicted
+            assert list(one["highest"].values()) == [None if np.isnan(p) else p for p in example.peaks]
 
 
 @pytest.mark.long
@@ -115,7 +135,7 @@ def test_a_deployment_has_no_node_to_look_at(copied: Run) -> None:
     node = closer.chosen_node(record, None)
     told = "the nodes of the run are other machines"
     assert told in refusal_of(FedShiftError, closer.at_kept_rounds, record, record.config, node)
-    assert told in refusal_of(FedShiftError, closer.decoupled, record, record.config, node)
+    assert told in refusal_of(FedShiftError, closer.with_last_weights, record, record.config, node)
     assert told in refusal_of(FedShiftError, closer.after_local_training, record, record.config, node, named=True)
 
 
@@ -155,7 +175,7 @@ def test_a_nodes_model_is_that_of_its_next_local_round(i2pfl: Run) -> None:
     record = reading.read(i2pfl.folder)
     assert record.checkpoint is not None
     first, second = record.nodes[:2]
-    seen = closer.after_local_training(record, record.config, first, named=True)
+    seen = closer.look(closer.after_local_training(record, record.config, first, named=True), record.config, 150)
     client = views.client_of(record, record.config, first.domain, first, trains=True)
     weights = setup.in_order(record.checkpoint.weights, client, "the checkpoint's")
     client.fit(weights, {SERVER_ROUND: 3})
@@ -168,7 +188,7 @@ def test_a_nodes_model_is_that_of_its_next_local_round(i2pfl: Run) -> None:
         assert np.array_equal(seen.features[seen.domain_of == place], torch.cat(parts).double().numpy())
         assert np.array_equal(seen.y[seen.domain_of == place], test.y[order])
     # Local training drives the nodes' encoders apart, which the figure is about.
-    other = closer.after_local_training(record, record.config, second, named=True)
+    other = closer.look(closer.after_local_training(record, record.config, second, named=True), record.config, 150)
     assert not np.allclose(seen.features, other.features, atol=1e-3)
 
 
@@ -185,21 +205,96 @@ def test_earlier_rounds_have_their_own_weights(i2pfl: Run) -> None:
     assert np.array_equal(found[1].y, found[2].y)
 
 
+def attended(run: Run, *, trained: bool = False, node: int = 0) -> list[Attended]:
+    record = reading.read(run.folder)
+    if trained:
+        client = closer.after_local_training(record, record.config, record.nodes[node], named=True)
+    else:
+        client = closer.with_last_weights(record, record.config, record.nodes[node])
+    return same_images.attended(client, record.config)
+
+
+def test_two_methods_are_shown_the_same_images(i2pfl: Run, f2dc: Run) -> None:
+    one, other, trained = attended(i2pfl), attended(f2dc, node=2), attended(f2dc, trained=True, node=2)
+    assert [example.domain for example in one] == [*DOMAINS] * 3
+    assert len({example.true for example in one}) == 3
+    for a, b, c in zip(one, other, trained, strict=True):
+        assert (a.domain, a.place, a.true) == (b.domain, b.place, b.true) == (c.domain, c.place, c.true)
+        assert np.array_equal(a.image, b.image) and np.array_equal(a.image, c.image)
+        assert (len(a.heats), len(b.heats), len(c.heats)) == (1, 4, 4)  # f~, and F2DC's three
+        assert (len(a.peaks), len(b.peaks)) == (0, 4)
+
+
+def test_the_images_are_the_first_of_each_class_and_the_classes_are_drawn() -> None:
+    y = {"a": [3, 1, 1, 0, 2], "b": [0, 2, 3, 3, 1, 4]}
+    tests = {name: ImageSet(np.zeros((len(k), 8, 8, 3), np.uint8), np.array(k)) for name, k in y.items()}
+    first = {"a": {0: 3, 1: 1, 2: 4, 3: 0}, "b": {0: 0, 1: 4, 2: 1, 3: 2}}
+    for seed in range(4):
+        found = same_images.chosen(seed, tests)
+        classes = [y[domain][place] for domain, place in found]
+        assert classes[::2] == classes[1::2] and len(set(classes)) == 3 and 4 not in classes
+        assert [first[domain][k] for (domain, _), k in zip(found, classes, strict=True)] == [n for _, n in found]
+    assert len({tuple(same_images.chosen(seed, tests)) for seed in range(9)}) > 1
+    apart = {"a": tests["a"], "b": tests["b"].select(np.array([5]))}
+    assert refusal_of(FedShiftError, same_images.chosen, 0, apart) == "no class has test images in all domains"
+
+
+def test_the_local_round_is_taken(i2pfl: Run, f2dc: Run) -> None:
+    for run in (i2pfl, f2dc):
+        before = [heat for example in attended(run) for heat in example.heats]
+        after = [heat for example in attended(run, trained=True) for heat in example.heats]
+        assert max(np.abs(a - b).max() for a, b in zip(before, after, strict=True)) > 0.1
+
+
+def test_noise_at_test_is_in_the_maps(f2dc: Run) -> None:
+    """The same weights, scored with noise in the mask (F2DC's code), and without."""
+    record = reading.read(f2dc.folder)
+    (modules,) = record.config.modules
+    noisy = record.config.model_copy(update={"modules": (FrozenDict({**modules, "eval_noise": True}),)})
+    plain = attended(f2dc)
+    client = closer.with_last_weights(record, noisy, record.nodes[0])
+    found = same_images.attended(client, noisy)
+    again = same_images.attended(client, noisy)
+    assert isinstance(client.model, F2DCModel)
+    assert [example.peaks for example in found] == [example.peaks for example in again]
+    assert all(not np.array_equal(a.heats[1], b.heats[1]) for a, b in zip(plain, found, strict=True))
+    test = client.test_set("scan").select(np.array([found[0].place]))
+    ((x, _),) = client.plain_batches(test)
+    stages = feature_stages(client.model.encoder)
+    assert stages is not None
+    client.model.eval()
+    rng = client.model.noise()
+    assert rng is not None
+    with torch.no_grad():
+        h = x.clone()
+        for stage in stages.maps:
+            h = stage(h)
+        maps = client.model.decoupling["stage2"](h, rng)
+        client.model.eval()  # the next scoring draws the same noise
+        assert torch.equal(client.model(x)[1], client.model.classifier(stages.rest(maps.fused)))
+
+
+def test_what_stands_in_the_place_of_a_linear_layer_is_no_convolution(run_inline: InlineRun) -> None:
+    run = run_inline(method="fdse", rounds=1, nodes=4, set=f"{QUICK} allocation.share=0.05")
+    record = reading.read(run.folder)
+    layer = cams.layer_of(closer.with_last_weights(record, record.config, record.nodes[0]).model)
+    assert isinstance(layer, Erased) and not layer.is_flat
+    assert any(example.heats[0].std() > 0 for example in attended(run))  # of one place all would be alike
+
+
 def test_the_maps_of_f2dc_by_hand(f2dc: Run) -> None:
     """The weights of Grad-CAM by differences of the class's logit, the maps by the modules; in float64."""
     record = reading.read(f2dc.folder)
     assert record.checkpoint is not None
-    shown, found = closer.decoupled(record, record.config, record.nodes[0])
+    found = attended(f2dc)
     client = views.client_of(record, record.config, "scan", record.nodes[0])
     state = {name: torch.from_numpy(array.copy()) for name, array in record.checkpoint.weights.items()}
     model = client.model
     assert isinstance(model, F2DCModel)
     model.load_state_dict(state)
-    assert [example.domain for example in found] == list(DOMAINS)
     for example in found:
-        test = client.test_set(example.domain)
-        (index,) = [i for i in range(len(test)) if np.array_equal(test.x[i], example.image) and test.y[i] == shown][:1]
-        ((x, _),) = client.plain_batches(test.select(np.array([index])))
+        shown = example.true
+        ((x, _),) = client.plain_batches(client.test_set(example.domain).select(np.array([example.place])))
         plain = model.float().eval()
         assert example.predicted == int(client.predict(x.clone()).argmax())
         stages = feature_stages(plain.encoder)
@@ -223,7 +318,10 @@ def test_the_maps_of_f2dc_by_hand(f2dc: Run) -> None:
                 weights.append((logit(moved) - base) / step / fused[0, c].numel())
         raw = [np.maximum(np.tensordot(weights, f[0].numpy(), 1), 0) for f in (fused, maps.plus, maps.minus, maps.star)]
         plain.float()
-        assert example.peaks == pytest.approx([cam.max() / raw[0].max() for cam in raw], rel=1e-2, abs=1e-3)
+        if raw[0].max() > 0:
+            assert example.peaks == pytest.approx([cam.max() / raw[0].max() for cam in raw], rel=1e-2, abs=1e-3)
+        else:
+            assert np.isnan(example.peaks).all()
         for heat, cam in zip(example.heats, raw, strict=True):
             wide = F.interpolate(torch.from_numpy(cam)[None, None], size=(32, 32), mode="bilinear")[0, 0].numpy()
             if cam.max() > 1e-3 * raw[0].max():
@@ -232,9 +330,8 @@ def test_the_maps_of_f2dc_by_hand(f2dc: Run) -> None:
 
 def test_local_modules_that_score_nothing_are_shown_too(run_inline: InlineRun) -> None:
     more = f"{QUICK} method.local_modules=local method.eval_modules=none"
-    record = reading.read(run_inline(method="f2dc", rounds=1, nodes=4, set=more).folder)
-    _, found = closer.decoupled(record, record.config, record.nodes[1])
-    assert [example.peaks[0] for example in found] == [1.0] * 4
+    run = run_inline(method="f2dc", rounds=1, nodes=4, set=more)
+    assert all(example.peaks[0] == 1 or np.isnan(example.peaks[0]) for example in attended(run, node=1))
 
 
 # --- the numbers ------------------------------------------------------------------------------------------
