@@ -52,7 +52,6 @@ from strategies.federation import robust, stepping
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
-from strategies.federation.schedule import LAST_ROUNDS
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
 NAMED_NODES = 20  # of a domain; more are told as a number
@@ -341,8 +340,8 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[s
         lines.append(f"  {approximation}")
     if config.evaluate.fraction < 1:
         lines.append(
-            f"  before the last {LAST_ROUNDS} rounds accuracy is that on {100 * config.evaluate.fraction:g} % of the "
-            "test images, in whole batches"
+            f"  before the last {config.evaluate.last} rounds accuracy is that on {100 * config.evaluate.fraction:g} % "
+            "of the test images, in whole batches"
         )
     if config.evaluate.bn != (AVERAGED,):
         lines.append(f"  scored with BatchNorm's statistics {_ways_told(config, bn_ways)}")

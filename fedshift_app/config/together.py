@@ -96,7 +96,7 @@ def _check_choosing(config: RunConfig) -> None:
         )
     if patience and config.evaluate.client_models == "last":
         raise ConfigError(
-            f"evaluate.patience={patience} may end a run before its last five rounds, which "
+            f"evaluate.patience={patience} may end a run before its last {config.evaluate.last} rounds, which "
             "evaluate.client_models=last scores; allowed are off and every"
         )
 

@@ -27,14 +27,17 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     ``federation.round_timeout``; a real node has test images of its own domain only, and does one.
     """
 
-    every: Rounds = 1  # the global model: each so many rounds, and in each of the last five
-    #: Share of each test set that the global model is scored on before the last five rounds, which are scored
+    every: Rounds = 1  # the global model: each so many rounds, and in each of the last ones
+    #: How many of the last rounds are scored whatever ``every`` says, and on all test images whatever ``fraction``
+    #: says. With fewer than five, and a large ``every``, a run's mean is over fewer rounds, which tables tell.
+    last: int = Field(LAST_ROUNDS, ge=1, le=LAST_ROUNDS)
+    #: Share of each test set that the global model is scored on before the last rounds, which are scored
     #: on all of it: a sample that is the same in all rounds, drawn from (seed, domain), whole batches of it.
     fraction: float = Field(1.0, gt=0, le=1)
     #: False: no test image is looked at, only the nodes' validation parts are scored (``fedshift tune``).
     test: bool = True
     #: Models right after local training (FedCode, section 7: LTA, ATA, GATA, GASA, CPRR): off; last: in the
-    #: last five rounds; every: in every round.
+    #: last rounds; every: in every round.
     client_models: Literal["off", "last", "every"] = "off"
 
     #: What nodes tell beside how many test images are right, in rounds that are scored on all of them: counts behind
@@ -77,16 +80,15 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
 
     def scores_global(self, server_round: int, rounds: int) -> bool:
         """Tell whether the global model is scored after this round (from 1) of ``rounds``."""
-        return server_round % self.every == 0 or _is_late(server_round, rounds)
+        return server_round % self.every == 0 or self._is_late(server_round, rounds)
 
     def share(self, server_round: int, rounds: int) -> float:
         """Return which share of each test set is scored after this round (from 1) of ``rounds``."""
-        return 1.0 if _is_late(server_round, rounds) else self.fraction
+        return 1.0 if self._is_late(server_round, rounds) else self.fraction
 
     def scores_clients(self, server_round: int, rounds: int) -> bool:
         """Tell whether nodes score their own models in this round (from 1) of ``rounds``."""
-        return self.client_models == "every" or (self.client_models == "last" and _is_late(server_round, rounds))
+        return self.client_models == "every" or (self.client_models == "last" and self._is_late(server_round, rounds))
 
-
-def _is_late(server_round: int, rounds: int) -> bool:
-    return server_round > rounds - LAST_ROUNDS
+    def _is_late(self, server_round: int, rounds: int) -> bool:
+        return server_round > rounds - self.last

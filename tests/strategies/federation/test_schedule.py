@@ -41,6 +41,16 @@ def test_the_last_five_rounds_are_scored_on_all_images(rounds: int, fraction: fl
     assert shares == [fraction] * (rounds - LAST_ROUNDS) + [1.0] * min(rounds, LAST_ROUNDS)
 
 
+@given(rounds=st.integers(1, 60), every=st.integers(1, 80), last=st.integers(1, LAST_ROUNDS))
+def test_of_the_last_rounds_fewer_are_scored_when_asked_for(rounds: int, every: int, last: int) -> None:
+    found = scored(rounds, every=every, last=last)
+    late = [number for number in range(1, rounds + 1) if number > rounds - last]
+    assert found == sorted({*range(every, rounds + 1, every), *late})
+    schedule = EvaluateConfig(fraction=0.5, last=last, client_models="last")
+    assert [number for number in range(1, rounds + 1) if schedule.share(number, rounds) == 1] == late
+    assert [number for number in range(1, rounds + 1) if schedule.scores_clients(number, rounds)] == late
+
+
 def test_client_models_are_scored_when_asked_for() -> None:
     assert with_clients(8, "off") == with_clients(8, False) == []  # YAML reads off as false
     assert with_clients(8, "last") == [4, 5, 6, 7, 8]
@@ -62,10 +72,12 @@ def test_as_a_section_of_the_configuration() -> None:
     [
         ("evaluate.every=0", "evaluate.every: .*found 0"),
         ("evaluate.every=1.5", "evaluate.every: .*found 1.5"),
+        ("evaluate.last=0", "evaluate.last: .*found 0"),
+        ("evaluate.last=6", "evaluate.last: .*found 6"),
         ("evaluate.fraction=0", "evaluate.fraction: .*found 0"),
         ("evaluate.fraction=1.5", "evaluate.fraction: .*found 1.5"),
         ("evaluate.client_models=on", "evaluate.client_models: .*'off', 'last' or 'every'"),
-        ("evaluate.clients=last", "unknown key evaluate.clients; there are every, fraction, test, client_models"),
+        ("evaluate.clients=last", "unknown key evaluate.clients; there are every, last, fraction, test, client_models"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
