@@ -66,11 +66,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         f"{named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
     ]  # fmt: skip
     found += _pairings(rows)
-    for row in rows:
-        for seed, values in row.by_seed.items():
-            missing = [column for column, value in values.items() if value is None and column not in OVERALL]
-            if missing:
-                found.append(f"{named(row)}, seed {seed}: no {', '.join(missing)}; no average over the rest is taken")
+    found += _lacking(rows)
     found += [
         f"{named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
         for row in rows for run in row.runs if run.results.lost
@@ -210,6 +206,25 @@ def _altered_notes(rows: Sequence[Row], table: papers.Table) -> list[str]:
         found.append(f"the label of {', '.join(lost)} is lost in the paper's text, and this is a reading: "
                      f"{table.printed.about}")  # fmt: skip
     return found
+
+
+def _lacking(rows: Sequence[Row]) -> list[str]:
+    """Say which columns runs lack; those that lack the same in one line."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for row in rows:
+        for seed, values in row.by_seed.items():
+            missing = ", ".join(column for column, value in values.items() if value is None and column not in OVERALL)
+            if missing:
+                found.setdefault(missing, {}).setdefault(named(row), []).append(seed)
+    return [
+        f"{'; '.join(_of_seeds(name, seeds) for name, seeds in by_row.items())}: no {missing}; "
+        "no average over the rest is taken"
+        for missing, by_row in found.items()
+    ]
+
+
+def _of_seeds(name: str, seeds: Sequence[int]) -> str:
+    return f"{name}, seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
 
 
 def _pairings(rows: Sequence[Row]) -> list[str]:

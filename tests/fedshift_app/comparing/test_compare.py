@@ -264,6 +264,16 @@ def test_a_missing_domain_takes_the_average_with_it(make_run: MakeRun) -> None:
     assert "missing" in found.text()
 
 
+def test_runs_that_lack_the_same_stand_in_one_line(make_run: MakeRun) -> None:
+    runs = [make_run("fedavg", 0, two(60, None)), make_run("i2pfl", 1, two(None, 40))]
+    runs += [make_run("f2dc", seed, two(61, None)) for seed in (0, 1)]
+    notes = [note for note in compare(runs).numbers.notes if "no average over the rest" in note]
+    assert notes == [
+        "fedavg, seed 0; f2dc, seeds 0, 1: no street; no average over the rest is taken",
+        "i2pfl, seed 1: no scan; no average over the rest is taken",
+    ]
+
+
 def test_personal_models_are_marked(make_run: MakeRun) -> None:
     found = compare([make_run("fedavg", 0, two(1, 2)), make_run("fedbn", 0, two(3, 4))])
     assert [row.scored for row in found.numbers.rows] == ["global", "personal"]
