@@ -163,9 +163,7 @@ class Table:
         Raises:
             ConfigError: If the table prints nothing that such a run has.
         """
-        if not self.printed.beside:
-            where = f"; `fedshift costs METHOD... --paper {self.id}` has them" if self.printed.costs else ""
-            raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have{where}")
+        self.check_of_runs()
         if (one := self.stands_for(config)) is not None:
             return one
         asked = " or ".join(
@@ -175,6 +173,16 @@ class Table:
         keys = dict.fromkeys(["dataset.name", *(key for one in self.printed.beside for key in one.when)])
         found = " ".join(f"{key}={config.get(key)}" for key in keys)
         raise ConfigError(f"--paper {self.id}: the table is of runs with {asked}, found {found}")
+
+    def check_of_runs(self) -> None:
+        """Refuse a table that prints nothing that any run has.
+
+        Raises:
+            ConfigError: If it is such a one.
+        """
+        if not self.printed.beside:
+            where = f"; `fedshift costs METHOD... --paper {self.id}` has them" if self.printed.costs else ""
+            raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have{where}")
 
     def stands_for(self, config: Mapping[str, Any]) -> Beside | None:
         """Return the same as ``beside``, None if the table prints nothing that such a run has."""

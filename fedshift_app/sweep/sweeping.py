@@ -65,7 +65,7 @@ def sweep(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
     if paper:
         from fedshift_app.comparing import papers
 
-        papers.get(paper)  # an unknown table is told now, not after the last run
+        papers.get(paper).check_of_runs()  # told now, not after the last run
     asked = grid.read(arguments)
     points, notes = grid.points(asked, check_data)
     folder = folder_of(asked, points)

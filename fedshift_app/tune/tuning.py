@@ -52,7 +52,7 @@ def tune(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
     if paper:
         from fedshift_app.comparing import papers
 
-        papers.get(paper)
+        papers.get(paper).check_of_runs()
     request = asking.read(arguments, check_data)
     given, _ = parse_arguments([f"output-dir={value}" for value in request.asked.values.get("output-dir", ())])
     experiment = request.plans[0].base.config.experiment

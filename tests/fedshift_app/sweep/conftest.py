@@ -34,9 +34,15 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
 
     Compared.calls = []
 
-    def get(table: str) -> None:
-        if table != "i2pfl.table1":
+    def get(table: str) -> types.SimpleNamespace:
+        if table not in ("i2pfl.table1", "f2dc.table4"):
             raise ConfigError(f"there is no table {table!r}")
+
+        def check_of_runs() -> None:
+            if table == "f2dc.table4":
+                raise ConfigError("it prints costs, which runs do not have")
+
+        return types.SimpleNamespace(check_of_runs=check_of_runs)
 
     fake = types.ModuleType("fedshift_app.comparing")
     vars(fake).update(compare=compare, papers=types.SimpleNamespace(get=get))

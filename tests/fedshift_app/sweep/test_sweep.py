@@ -373,6 +373,8 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
         sweeping.sweep(asked, "", lambda *_: None)
     with pytest.raises(ConfigError, match="there is no table 'nope'"):
         played.sweep("seed=0", paper="nope")
+    with pytest.raises(ConfigError, match="it prints costs, which runs do not have"):
+        played.sweep("seed=0", paper="f2dc.table4")
     assert not (played.home / "runs").exists()
     assert played.started == []
 
