@@ -98,8 +98,11 @@ class _OnceLoader(yaml.SafeLoader):
         if not isinstance(node, MappingNode):
             raise _problem("expected a mapping of keys to values", node)
         seen = set()
-        for key_node, _ in node.value:
+        for key_node, value_node in node.value:
             key = self._key(key_node)
+            if node.flow_style and isinstance(key, str) and ":" in key[1:-1] and value_node.value == "":
+                before, _, after = key.partition(":")
+                raise _problem(f"{as_found(key)}: a space is missing after the colon, {{{before}: {after}}}", key_node)
             if key in seen:
                 raise _problem(
                     f"the key {as_found(key)} comes twice, again in line {key_node.start_mark.line + 1}", key_node

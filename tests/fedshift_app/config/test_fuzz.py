@@ -251,6 +251,7 @@ def refusal(*arguments: str, **flat: Any) -> str:
         ("#" * 300_000, "it has more than 262144 bytes"),
         ("a: [1, {b", "line 1, column 10: while parsing a flow mapping"),
         ("rounds: 1\nrounds: 2", "the key 'rounds' comes twice, again in line 2"),
+        ("a: {scan:0.1, street: 2}", "'scan:0.1': a space is missing after the colon, {scan: 0.1}"),
     ],
 )
 def test_yaml_that_no_key_takes(text: str, told: str, tmp_path: Path) -> None:
