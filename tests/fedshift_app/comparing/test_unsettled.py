@@ -50,6 +50,7 @@ def keep(tmp_path: Path) -> Keep:
 
 
 LOCAL = "method.local_modules=local method.eval_modules=client_mean"
+EATA = "adapt.margin=2.7631021115928547 adapt.redundancy=0.05"  # as its paper has them
 CLASSES = "proto_reduction=sample_mean (paper class_mean)"
 
 
@@ -134,6 +135,26 @@ def test_a_note_says_what_the_paper_prints_otherwise_than_the_experiment(keep: K
     assert told(compare([keep("f2dc-pacs", "fedavg")], paper="f2dc.table1b")) == "f2dc-pacs"
     both = [keep("f2dc-pacs", "fedprox"), keep("f2dc-pacs", "f2dc")]
     assert told(compare(both, paper="f2dc.table1b")) == "f2dc-pacs, but for local_modules=local, which it prints"
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "label", "altered"),
+    [
+        ("tent", "", "Tent", []),
+        ("fedavg", "adapt.name=tent", "Tent", ["model.name=cnn (paper cnn_bn)"]),
+        ("fedavg", "adapt.name=tent model.name=cnn_bn", "Tent", []),
+        ("fedavg", "adapt.name=tent adapt.steps=3 model.name=cnn_bn", "Tent", ["adapt.steps=3 (paper 1)"]),
+        ("fedavg", f"adapt.name=eata {EATA} model.name=cnn_bn", "EATA", []),
+        ("fedavg", "adapt.name=t3a", "T3A", []),
+        ("fedavg", "", "FedAvg", []),
+    ],
+)
+def test_a_model_adapted_when_it_is_scored_again_stands_beside_the_papers_row(
+    method: str, settings: str, label: str, altered: list[str], keep: Keep
+) -> None:
+    (row,) = compare([keep("fedicon-digit5-covariate", method, settings)], paper="fedicon.table1").numbers.rows
+    assert row.paper is not None and row.paper.label == label
+    assert [one.told for one in row.paper.altered] == altered
 
 
 def test_what_all_rows_have_otherwise_is_told_once(keep: Keep) -> None:
