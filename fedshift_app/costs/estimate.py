@@ -50,6 +50,7 @@ class Measured:
         taken: Seconds for each training image that BatchNorm's statistics are taken of; 0 where none are.
         epochs: Of a local round over the node's own images, all its phases together.
         others: Steps of a local round on other images, such as those of the public set.
+        first: Both of a node's first round, where it trains otherwise in that (FedMD); None: as in any other.
         up: Bytes that a node sends after its first round.
         memory: The most bytes that this process held; of a GPU's memory where there is one.
     """
@@ -61,6 +62,7 @@ class Measured:
     others: int
     up: int
     memory: int
+    first: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,21 @@ class Estimate:
 
     @property
     def train_seconds(self) -> float:
-        """Seconds of a round's training."""
+        """Seconds of a round's training, in which no node is for the first time."""
+        return self._training(self.measured.epochs, self.measured.others)
+
+    @property
+    def first_seconds(self) -> float:
+        """Seconds that the nodes' first rounds take beyond that, in the run."""
+        if self.measured.first is None:
+            return 0.0
+        joining = min(len(self.nodes), self.playing * self.config.rounds) / self.playing  # first rounds of nodes
+        return joining * (self._training(*self.measured.first) - self.train_seconds)
+
+    def _training(self, epochs: int, others: int) -> float:
         batch, share = self.config.train.batch_size, self.playing / len(self.nodes)
-        own = sum(-(-node.num_examples // batch) for node in self.nodes) * self.measured.epochs
-        steps = own + self.measured.others * len(self.nodes)
-        return steps * self.measured.step * share / self.side_by_side
+        own = sum(-(-node.num_examples // batch) for node in self.nodes) * epochs
+        return (own + others * len(self.nodes)) * self.measured.step * share / self.side_by_side
 
     def scoring(self, server_round: int) -> Scoring:
         """Return what is scored after a round, by the questions that the server would ask."""
@@ -150,7 +162,7 @@ class Estimate:
     @property
     def seconds(self) -> float:
         """Seconds of the whole run."""
-        return self.config.rounds * self.train_seconds + self.score_seconds
+        return self.config.rounds * self.train_seconds + self.first_seconds + self.score_seconds
 
 
 def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
@@ -207,12 +219,6 @@ def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Mea
         weights, _, _ = client.fit(parameters, {SERVER_ROUND: server_round})
     finally:
         hook.remove()
-    epochs = sum(phase.epochs for phase in phases if phase.images is None)
-    others = sum(
-        phase.epochs * -(-len(phase.images) // (phase.batch_size or batch))
-        for phase in phases
-        if phase.images is not None
-    )
     shared = encode(dict(zip(client.shared_names, weights, strict=True)))
     sent = num_bytes(RecordDict({ARRAYS: shared, KNOWLEDGE: encode(client.contribution())}))
     test = client.train_set  # as large as any: a test set may be of another node
@@ -225,7 +231,22 @@ def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Mea
         _, images = client.take_statistics(len(test))
         taken = (time.perf_counter() - began) / images
     step = statistics.median(later - sooner for sooner, later in pairwise(ended)) / full
-    return Measured(step, scored, taken, epochs, others, sent, _memory())
+    first = _counted(phases, batch)
+    client.start_round(server_round + 1)
+    client.phases(server_round + 1)  # which fills ``phases``
+    usual = _counted(phases, batch)
+    return Measured(step, scored, taken, *usual, sent, _memory(), None if first == usual else first)
+
+
+def _counted(phases: Sequence[Phase], batch: int) -> tuple[int, int]:
+    """Return epochs over a node's own images, and steps on other images."""
+    epochs = sum(phase.epochs for phase in phases if phase.images is None)
+    others = (
+        phase.epochs * -(-len(phase.images) // (phase.batch_size or batch))
+        for phase in phases
+        if phase.images is not None
+    )
+    return epochs, sum(others)
 
 
 def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:
@@ -240,7 +261,7 @@ def _shortened(client: DomainClient, most: int) -> list[Phase]:
     """Let a client's phases have few epochs, and so many images of their own at most.
 
     Returns:
-        A list, in which the phases of its next local round will be as they would have been.
+        A list, in which the phases of its next local round will be as they would have been, and of each one after it.
     """
     phases = client.phases
     whole: list[Phase] = []
@@ -278,8 +299,8 @@ def told(found: Estimate) -> str:
             "time",
             f"about {console.duration(found.seconds)}: {config.rounds} rounds of {_seconds(found.train_seconds)} "
             f"training, {_seconds(found.score_seconds)} for all scoring of {full.test} test images"
-            + f" and {full.validation} of validation parts"
-            * bool(full.validation),
+            + f" and {full.validation} of validation parts" * bool(full.validation)
+            + f", {_seconds(found.first_seconds)} more for the nodes' first rounds" * bool(found.first_seconds),
         ),
         (
             "measured",

@@ -46,6 +46,22 @@ def test_seconds_follow_from_steps_by_hand() -> None:
     assert found.measured.step > 0 and found.measured.scored > 0
 
 
+def test_transfer_learning_before_a_nodes_first_round_is_counted_once() -> None:
+    """FedMD: 2 epochs on public images and 25 on its own in the first round, one on its own in the second."""
+    found = of("fedmd", "method.public_epochs=2", "dataset.public=0.1", "rounds=4")
+    epochs, others = found.measured.first or (0, 0)
+    assert (epochs, found.measured.epochs, found.measured.others) == (25, 1, 0) and others > 0
+    exact = replace(found, measured=replace(found.measured, step=2.0))
+    steps = sum(-(-node.num_examples // 16) for node in found.nodes)
+    assert exact.train_seconds == pytest.approx(steps * 2.0 / 2)
+    assert exact.first_seconds == pytest.approx((24 * steps + 4 * others) * 2.0 / 2)
+    assert exact.seconds == pytest.approx(4 * exact.train_seconds + exact.first_seconds + exact.score_seconds)
+    half = replace(exact, playing=2)  # in two rounds each has been there
+    assert half.first_seconds == pytest.approx(exact.first_seconds)
+    assert " more for the nodes' first rounds" in " ".join(told(exact).split())
+    assert of("fedavg").measured.first is None and " first rounds" not in told(of("fedavg"))
+
+
 def test_each_way_of_batchnorm_costs_its_passes() -> None:
     ways = ("model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "evaluate.bn_images=10")
     found = of("fedavg", *ways, "federation.participation=0.5")
