@@ -99,6 +99,27 @@ def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     return {method: values for method, values in found.items() if values}
 
 
+def by_hand(runs: Sequence[Run]) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Return by method the parameters that its experiment has otherwise, and no row names, as all its runs have them.
+
+    Returns:
+        By dotted key the runs' value and the experiment's. Of an experiment that is not in conf/experiments nothing is
+        known.
+    """
+    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for run in runs:
+        if run.results.method in found or run.tuned:
+            continue
+        usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
+        varied = _varied(runs, _family(run))
+        found[run.results.method] = {
+            key: (value, usual[key])
+            for key, value in run.row_settings.items()
+            if key in usual and key not in varied and value != usual[key]
+        }
+    return {method: values for method, values in found.items() if values}
+
+
 def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """Return what should be the same in all runs, or different in two methods, and is not."""
     found = [

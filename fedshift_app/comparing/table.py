@@ -120,6 +120,14 @@ def numbers_of(
         for method, values in unnamed.items()
         if any(row.method == method for row in rows)
     ]
+    notes += [
+        f"{method}, in all its rows: "
+        + ", ".join(
+            f"{grouping.parameter(key)}={grouping.shown(value)} (its experiment has {grouping.shown(usual)})"
+            for key, (value, usual) in values.items()
+        )
+        for method, values in grouping.by_hand(runs).items()
+    ]
     approximations = map(registry.approximation_told, dict.fromkeys(row.method for row in rows))
     notes += [told for told in approximations if told]
     notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in

@@ -264,6 +264,19 @@ def test_a_missing_domain_takes_the_average_with_it(make_run: MakeRun) -> None:
     assert "missing" in found.text()
 
 
+def test_what_no_row_names_because_all_runs_have_it_is_told_where_the_experiment_has_another_value(
+    make_run: MakeRun,
+) -> None:
+    sharp = {"set": "method.tau=0.02"}
+    runs = [make_run("fedavg", 0, two(60, 40)), *(make_run("i2pfl", s, two(61, 41), flat=sharp) for s in (0, 1))]
+    found = compare(runs).numbers
+    assert [row.label for row in found.rows] == ["fedavg", "i2pfl"]
+    assert "i2pfl, in all its rows: tau=0.02 (its experiment has 0.07)" in found.notes
+    found = compare([*runs, make_run("i2pfl", 0, two(62, 42))]).numbers  # two rows, which name it
+    assert "i2pfl tau=0.02" in [row.label for row in found.rows]
+    assert not any("in all its rows" in note for note in found.notes)
+
+
 def test_runs_that_lack_the_same_stand_in_one_line(make_run: MakeRun) -> None:
     runs = [make_run("fedavg", 0, two(60, None)), make_run("i2pfl", 1, two(None, 40))]
     runs += [make_run("f2dc", seed, two(61, None)) for seed in (0, 1)]
