@@ -76,11 +76,11 @@ def _tell(found: dict[str, Any], settings: Mapping[str, Any], method: Method, ke
             continue
         if dotted.startswith("adapt.") and settings["adapt.name"] not in (NONE, _own_names(method).get("adapt.name")):
             continue
-        meant = {value: given for given, value in target["values"].items()} if isinstance(target, Mapping) else None
-        if meant is not None and settings[dotted] not in meant:
-            continue
-        value = settings[dotted] if meant is None else meant[settings[dotted]]
-        if found.setdefault(f"method.{key}", value) == value:
+        if isinstance(target, Mapping):
+            meant = [given for given, value in target["values"].items() if value == settings[dotted]]
+        else:
+            meant = [settings[dotted]]
+        if meant and found.setdefault(f"method.{key}", meant[-1]) in meant:  # several may mean the same
             del found[dotted]
 
 

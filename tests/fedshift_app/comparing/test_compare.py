@@ -462,17 +462,16 @@ def as_many(number: int) -> list[dict[str, Any]]:
 FIVE = DIGITS | {"mnistm": 50.0}
 FOUR = {"photo": 60.0, "art_painting": 50.0, "cartoon": 70.0, "sketch": 75.0}
 BY_BATCH = "model.name=cnn_bn evaluate.bn=[averaged,own,batch] images.eval_batch=32"
-LOCAL = "method.local_modules=local method.eval_modules=client_mean"  # as F2DC's section 4.3
 CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by_domain": FIVE}
 
 
 @pytest.mark.parametrize(
     ("experiment", "method", "flat", "paper", "told"),
     [
-        ("f2dc-digits", "f2dc", {"set": LOCAL}, "f2dc.table2", []),
-        ("f2dc-digits", "f2dc", {"set": "method.sigma=5"}, "f2dc.table2",
-         ["sigma=5.0 (paper 0.1)", "local_modules=aggregate (paper local)"]),
-        ("f2dc-digits", "f2dc", {"rounds": 20, "set": LOCAL}, "f2dc.table2", ["rounds=20 (paper 100)"]),
+        ("f2dc-digits", "f2dc", {}, "f2dc.table2", []),
+        ("f2dc-digits", "f2dc", {"set": "method.sigma=5 method.local_modules=aggregate method.eval_modules=aggregated"},
+         "f2dc.table2", ["sigma=5.0 (paper 0.1)", "local_modules=aggregate (paper local)"]),
+        ("f2dc-digits", "f2dc", {"rounds": 20}, "f2dc.table2", ["rounds=20 (paper 100)"]),
         ("f2dc-digits", "fedavg", {"set": "aggregation.weights=equal train.lr=0.1"}, "f2dc.table2",
          ["aggregation.weights=equal (paper method)", "train.lr=0.1 (paper 0.01)"]),
         ("f2dc-digits", "fedprox", {"set": "model.name=cnn allocation.share=0.02 images.flip=false"}, "f2dc.table2",
@@ -481,8 +480,8 @@ CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by
          "f2dc.table2", []),
         ("f2dc-pacs", "fedavg", {"set": "modules=[f2dc] modules.f2dc.sigma=5"}, "f2dc.table3",
          ["modules.f2dc.sigma=5.0 (paper 0.1)", "modules.f2dc.local_modules=aggregate (paper local)"]),
-        ("f2dc-pacs", "f2dc", {"set": f"method.sigma=0.3 {LOCAL}"}, "f2dc.table5", []),
-        ("f2dc-pacs", "f2dc", {"set": f"method.sigma=0.3 method.tau=0.1 {LOCAL}"}, "f2dc.table5",
+        ("f2dc-pacs", "f2dc", {"set": "method.sigma=0.3"}, "f2dc.table5", []),
+        ("f2dc-pacs", "f2dc", {"set": "method.sigma=0.3 method.tau=0.1"}, "f2dc.table5",
          ["tau=0.1 (paper 0.06)"]),
         ("fedcode-digit5", "fedcode", {"set": "method.alpha=5 method.use_sain=false"}, "fedcode.table3",
          ["alpha=5.0 (paper 20.0)", "use_sain=false (paper true)"]),
@@ -528,7 +527,9 @@ def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_oth
         "local_modules=aggregate (paper local)", "aggregation=fedavg (paper daa)", "train.lr=0.1 (paper 0.01)",
         "train.momentum=0.0 (paper 0.9)", "train.weight_decay=0.0 (paper 1e-05)",
     ]  # fmt: skip
-    assert [one.told for one in row.paper.readings] == ["hidden=50 (64)", "eval_noise=true (false)"]
+    assert [one.told for one in row.paper.readings] == [
+        "hidden=50 (64)", "eval_noise=true (false)", "eval_modules=aggregated (client_mean)",
+    ]  # fmt: skip
 
 
 def test_test_batches_are_told_where_they_decide(make_run: MakeRun) -> None:
@@ -540,7 +541,7 @@ def test_test_batches_are_told_where_they_decide(make_run: MakeRun) -> None:
 
 
 def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
-    flat = {"set": f"method.sigma=5 {LOCAL}", "rounds": 20}
+    flat = {"set": "method.sigma=5", "rounds": 20}
     run = make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", flat=flat, nodes=as_many(20))
     found = compare([run], paper="f2dc.table2")
     told = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
@@ -556,7 +557,7 @@ def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
         "method.sigma": {"ours": ["5.0"], "paper": "0.1"}, "rounds": {"ours": ["20"], "paper": "100"}
     }  # fmt: skip
     as_printed = compare(
-        [make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", flat={"set": LOCAL}, nodes=as_many(20))],
+        [make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", nodes=as_many(20))],
         paper="f2dc.table2",
     )
     assert "  less paper  " in as_printed.text() and "less paper," not in as_printed.text()
