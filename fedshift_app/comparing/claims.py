@@ -88,16 +88,28 @@ class Claims:
         score: Which numbers of our runs they are.
         without: How many printed gains have no run here.
         lacking: The folders whose runs were not scored so.
+        own: Whether only the rows of the papers' own methods are shown.
+        comparable: Whether only rows that compare are shown.
     """
 
     found: tuple[Claim, ...]
     score: str
     without: int
     lacking: tuple[str, ...] = ()
+    own: bool = False
+    comparable: bool = False
+
+    @property
+    def shown(self) -> tuple[Claim, ...]:
+        """The claims that are asked for; all of them are counted."""
+        return tuple(
+            claim for claim in self.found
+            if (claim.own or not self.own) and not (self.comparable and claim.verdict == NOT_COMPARABLE)
+        )  # fmt: skip
 
     def text(self) -> str:
         """Return aligned lines."""
-        rows = [HEAD, *map(_cells, self.found)]
+        rows = [HEAD, *map(_cells, self.shown)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         lines.insert(1, "  ".join("-" * width for width in widths))
@@ -107,7 +119,7 @@ class Claims:
     def markdown(self) -> str:
         """Return a table and its notes; rows of a paper's own method in bold."""
         rows = []
-        for claim in self.found:
+        for claim in self.shown:
             cells = [rendering.escaped(cell) for cell in _cells(claim)]
             rows.append(rendering.piped([cells[0], f"**{cells[1]}**" if claim.own else cells[1], *cells[2:]]))
         rule = rendering.piped(["---", "---", "--:", "--:", "--:", "--:", *("---" for _ in HEAD[6:])])
@@ -117,7 +129,7 @@ class Claims:
 
     def json(self) -> str:
         """Return all claims, with numbers in full, and the rule."""
-        told = [_record(claim) for claim in self.found]
+        told = [_record(claim) for claim in self.shown]
         return json.dumps({
             "score": self.score, "claims": told, "without_runs": self.without, "not_scored_so": self.lacking,
             "rule": RULE,
@@ -128,6 +140,8 @@ class Claims:
 
     def _notes(self) -> list[str]:
         notes = []
+        if len(self.shown) < len(self.found):
+            notes.append(f"{len(self.found)} rows, of which {len(self.shown)} are shown")
         for who, own in (("the papers' own methods", True), ("baselines", False)):
             counted = Counter(claim.verdict for claim in self.found if claim.own is own)
             if counted:

@@ -1,5 +1,6 @@
 """``fedshift compare`` and ``claims``."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -77,6 +78,8 @@ def claims(
     score: Annotated[
         str, typer.Option(help="Which accuracies: last5, final, bn=WAY, ...; as `compare` has it.")
     ] = "last5",
+    own: Annotated[bool, typer.Option("--own", help="Show the papers' own methods alone.")] = False,
+    comparable: Annotated[bool, typer.Option("--comparable", help="Show no rows that do not compare.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -85,5 +88,5 @@ def claims(
 
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
-    found = claiming.claims(folders, score=score)
+    found = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())

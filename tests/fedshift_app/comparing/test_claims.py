@@ -154,6 +154,29 @@ def test_the_command_in_three_forms(make: Make, tmp_path: Path) -> None:
     assert told["rule"] == list(RULE) and told["claims"][0]["seeds"] == [0, 1, 2]
 
 
+def test_fewer_rows_are_shown_and_all_are_counted(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed)
+        make("f2dc", seed, 55 + seed)
+        make("fedprox", seed, 51 + seed * (seed - 1))
+    make("moon", 0, 40)  # one seed: does not compare
+
+    def told(*flags: str) -> tuple[set[str], set[str]]:
+        given = ["claims", str(tmp_path / "pacs"), *flags]
+        rows = json.loads(CliRunner().invoke(cli.app, [*given, "--json"]).stdout)["claims"]
+        lines = CliRunner().invoke(cli.app, [*given, "--markdown"]).stdout.splitlines()
+        notes = {line for line in lines if line.startswith("- ")}
+        return {row["row"] for row in rows if row["table"] == "f2dc.table1b"}, notes
+
+    everything, notes = told()
+    assert everything == {"F2DC", "FedProx", "MOON"}
+    comparable, fewer = told("--comparable")
+    assert comparable == {"F2DC", "FedProx"}
+    (more,) = fewer - notes
+    assert notes < fewer and more.endswith(" are shown")
+    assert told("--own")[0] == told("--own", "--comparable")[0] == {"F2DC"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
