@@ -100,7 +100,7 @@ class _OnceLoader(yaml.SafeLoader):
         seen = set()
         for key_node, value_node in node.value:
             key = self._key(key_node)
-            if node.flow_style and isinstance(key, str) and ":" in key[1:-1] and value_node.value == "":
+            if node.flow_style and isinstance(key, str) and ":" in key[1:-1] and _left_out(value_node):
                 before, _, after = key.partition(":")
                 raise _problem(f"{as_found(key)}: a space is missing after the colon, {{{before}: {after}}}", key_node)
             if key in seen:
@@ -145,6 +145,11 @@ class _ProblemError(ConstructorError):
 
 def _problem(problem: str, node: Node) -> _ProblemError:
     return _ProblemError(problem, node.start_mark)
+
+
+def _left_out(node: Node) -> bool:
+    """Return whether nothing stands where a value would, not even null or quotes."""
+    return isinstance(node, ScalarNode) and node.tag == _TAG + "null" and node.value == ""
 
 
 def _check_word(word: str, node: Node) -> None:

@@ -128,7 +128,7 @@ class Claims:
         return rendering.harmless("\n".join([title, "", rendering.piped(HEAD), rule, *rows, "", *notes]))
 
     def json(self) -> str:
-        """Return all claims, with numbers in full, and the rule."""
+        """Return the claims that are shown, with numbers in full, and the rule."""
         told = [_record(claim) for claim in self.shown]
         return json.dumps({
             "score": self.score, "claims": told, "without_runs": self.without, "not_scored_so": self.lacking,

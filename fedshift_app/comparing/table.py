@@ -53,7 +53,7 @@ def numbers(
 ) -> Numbers:
     """Read and compare runs, see ``fedshift_app.comparing.compare``."""
     if paper:
-        papers.get(paper)
+        papers.get(paper).check_of_runs()
     scores.score(score)  # a mistake in a name is told before anything is read
     if scored and scored not in SCORED:
         raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
@@ -115,8 +115,7 @@ def numbers_of(
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *notes]
     notes += [
-        f"{method}, where a row does not name it: "
-        + ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in values.items())
+        f"{method}, where a row does not name it: {_settings(values)}"
         for method, values in unnamed.items()
         if any(row.method == method for row in rows)
     ]
@@ -193,4 +192,4 @@ def _measure(score: str) -> str:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={grouping.shown(value)}" for key, value in settings.items())
+    return ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in settings.items())

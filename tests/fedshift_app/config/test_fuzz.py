@@ -272,6 +272,10 @@ def test_a_few_aliases_are_taken() -> None:
     assert parse("off: 1\n2: 3", scalar_keys=True) == {False: 1, 2: 3}
 
 
+def test_a_value_that_is_empty_is_not_one_that_is_missing() -> None:
+    assert parse("{'a:b': '', 'c:d': null, e: }") == {"a:b": "", "c:d": None, "e": None}
+
+
 @pytest.mark.parametrize("key", ["data-dir", "output-dir", "resume"])
 @pytest.mark.parametrize("path", ["~nouser/images", "a\0b", "x" * 300, "/".join(["z" * 200] * 30), "\ud800"])
 def test_paths_that_are_none(key: str, path: str) -> None:
