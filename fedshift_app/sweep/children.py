@@ -14,6 +14,7 @@ MARK = (
     "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder, and of a single run of one its key
 )
 RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in that of every process of one run: the same, and its key
+STARTER = "FEDSHIFT_SWEEP_PROCESS"  # and which process started it: what the watchdog of that one ends
 STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
 POLL_SECONDS = 0.1
 
@@ -81,6 +82,7 @@ def start(
     marked = {**(env or {}), **os.environ} | {
         MARK: sweep,
         RUN_MARK: mark,
+        STARTER: processes.this_process(),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
     }
     if not alone:
@@ -94,6 +96,14 @@ def start(
             start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
         )  # fmt: skip
     return Child(process, mark, log, begin, time.monotonic())
+
+
+def watchdog() -> processes.Watchdog:
+    """Return who ends all that this process starts here, once it is gone without a word.
+
+    Not by the mark of the sweep: where the same sweep is started again at once, a late watchdog would end its runs too.
+    """
+    return processes.Watchdog(STARTER, processes.this_process())
 
 
 def stop(running: Sequence[Child]) -> None:

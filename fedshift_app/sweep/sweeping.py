@@ -120,7 +120,7 @@ class Sweep:
         finished = self._finished()
         typer.echo(f"sweep folder: {self.folder}")
         typer.echo(f"{len(self.records)} runs, {len(finished)} of them finished")
-        watchdog = processes.Watchdog(MARK, self.mark)
+        watchdog = children.watchdog()
         try:
             with Bar(len(self.records), len(finished)) as bar:
                 self._work(bar)

@@ -113,7 +113,7 @@ class Tuning:
             f"{len(self.methods)} methods, {self.request.options.budget} trials each, by validation images; "
             f"{sum(map(self._ended, self.methods))} are done"
         )
-        watchdog = processes.Watchdog(MARK, str(self.folder))
+        watchdog = children.watchdog()
         try:
             self._search()
         except (KeyboardInterrupt, SystemExit) as stop:

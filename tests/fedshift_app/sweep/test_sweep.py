@@ -21,7 +21,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import checking, processes, runner, side_by_side
 from fedshift_app.run.durable import Lock
 from fedshift_app.run.resuming import FREE
-from fedshift_app.sweep import grid, progress, sweeping
+from fedshift_app.sweep import children, grid, progress, sweeping
 from fedshift_app.sweep.grid import Point
 from fedshift_app.sweep.progress import Timed, time_left
 from fedshift_wire.errors import ConfigError, DataError, FederationError
@@ -484,6 +484,38 @@ def test_what_a_killed_sweep_left_running_is_ended_first(played: Played, capsys:
     played.sweep("seed=0")
     assert orphan.wait(5) in (-signal.SIGTERM, 0)  # 0: somebody else has asked before
     assert "1 processes of a sweep that was killed were still running here and were ended" in capsys.readouterr().out
+
+
+def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path: Path) -> None:
+    log, sweep = tmp_path / "log", f"sweep-{os.getpid()}"
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    killed = subprocess.Popen(
+        [
+            sys.executable, "-c",
+            "import pathlib, sys, time\n"
+            "from fedshift_app.sweep import children\n"
+            "kept = children.watchdog()\n"
+            "child = children.start(sys.argv[3:], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key='a',"
+            " attempt=1, alone=True)\n"
+            "print(child.process.pid, flush=True)\n"
+            "time.sleep(60)",
+            str(log), sweep, *sleeper,
+        ],
+        env=os.environ | {"PYTHONPATH": str(runner.APP)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert killed.stdout is not None
+    left = int(killed.stdout.readline())
+    next_one = children.start(sleeper, [], log, sweep=sweep, key="a", attempt=2, alone=True)  # the same marks
+    try:
+        killed.kill()
+        killed.wait()
+        killed.stdout.close()
+        wait_for(lambda: not is_alive(left))
+        time.sleep(1)
+        assert next_one.process.poll() is None
+    finally:
+        next_one.process.kill()
+        next_one.process.wait()
 
 
 def test_the_real_command_runs_this_tree() -> None:
