@@ -60,7 +60,7 @@ class Comparison:
 
 def compare(
     runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False,
-    costs: Path | None = None, scored: str = "",
+    costs: Path | None = None, scored: str = "", held_out: bool = False,
 ) -> Comparison:  # fmt: skip
     """Compare finished runs.
 
@@ -71,6 +71,7 @@ def compare(
         allow_different: Put runs of different settings into groups of their own.
         costs: A file of ``fedshift costs ... --json``: what each method costs, for figures and notes.
         scored: ``global`` or ``personal``: only runs that scored these models, and FedAvg; empty for all.
+        held_out: The held-out domains of runs alone: those that leave out one after the other are one row.
 
     Raises:
         ConfigError: If there is no finished run, a file is not what it should be, runs differ in more than method and
@@ -78,7 +79,9 @@ def compare(
     """
     from fedshift_app.comparing import table
 
-    found = table.numbers(runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored)
+    found = table.numbers(
+        runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=held_out
+    )
     return Comparison(found)
 
 

@@ -28,6 +28,10 @@ def compare(
     scored: Annotated[
         str, typer.Option(help="global or personal: only methods that score these models, and FedAvg.")
     ] = "",
+    unseen: Annotated[
+        bool,
+        typer.Option("--unseen", help="Held-out domains alone: runs that leave out one after the other are one row."),
+    ] = False,
     allow_different: Annotated[
         bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
     ] = False,
@@ -54,7 +58,7 @@ def compare(
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
     found = comparing.compare(
-        runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored
+        runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
     )
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
     for file, content in ((csv, lambda _: found.csv()), (html, found.html)):

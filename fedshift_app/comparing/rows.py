@@ -227,7 +227,8 @@ def beside(row: Row, table: papers.Table, columns: Sequence[str]) -> Row:
     values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
     spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
     difference = {column: _less(row.values.get(column), values[column]) for column in columns}
-    others = altered([run.config for run in row.runs], table, beside, standing)
+    configs = [one.config for run in row.runs for one in (run.parts or (run,))]
+    others = altered(configs, table, beside, standing)
     stated, left_open = tuple(one for one in others if not one.why), tuple(one for one in others if one.why)
     return replace(
         row, paper=PaperRow(printed.method, values, spreads, difference, stated, left_open, printed.label_certain)

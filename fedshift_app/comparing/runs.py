@@ -115,6 +115,7 @@ class Run:
         tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
         scored_again: The name of the run whose models it scored (``fedshift rescore``); empty for all other runs.
         told_asked: What its method asks of other sections, where only the run itself can tell (``asked``).
+        parts: The leave-one-out runs that it stands for (``comparing.unseen``); empty for a run.
     """
 
     place: Path
@@ -125,6 +126,7 @@ class Run:
     tuned: Mapping[str, Any] = field(default_factory=dict)
     scored_again: str = ""
     told_asked: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    parts: tuple["Run", ...] = ()
 
     @property
     def asked(self) -> Mapping[str, tuple[Any, Any]]:
@@ -134,7 +136,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Return the name of its folder or file."""
+        """Return the name of its folder or file; of several, all."""
+        if self.parts:
+            return " + ".join(run.name for run in self.parts)
         return self.place.stem if self.place.is_file() else self.place.name
 
     @property
@@ -316,8 +320,10 @@ def curve(run: Run) -> dict[int, float]:
     """Return a run's mean accuracy over the domains by round, of the rounds scored on all test images.
 
     A round that lacks a domain has none: a mean over the rest is another quantity. Empty where nothing tells of rounds,
-    as in a file that was kept by an earlier version.
+    as in a file that was kept by an earlier version, and of runs that were joined.
     """
+    if run.parts:
+        return {}
     if run.place.is_file():
         return run.results.curve
     found = {}

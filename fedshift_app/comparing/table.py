@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.comparing import grouping, papers, paying, scores, ways
+from fedshift_app.comparing import grouping, papers, paying, scores, unseen, ways
 from fedshift_app.comparing import notes as remarks
 from fedshift_app.comparing import rows as rowing
 from fedshift_app.comparing import runs as reading
@@ -49,27 +49,37 @@ class Numbers:
 
 
 def numbers(
-    paths: Sequence[Path], *, paper: str, score: str, allow_different: bool, costs: Path | None = None, scored: str = ""
-) -> Numbers:
+    paths: Sequence[Path], *, paper: str, score: str, allow_different: bool, costs: Path | None = None,
+    scored: str = "", held_out: bool = False,
+) -> Numbers:  # fmt: skip
     """Read and compare runs, see ``fedshift_app.comparing.compare``."""
     if paper:
         papers.get(paper).check_of_runs()
     scores.score(score)  # a mistake in a name is told before anything is read
+    if held_out and score == "clients":
+        raise ConfigError(
+            "--unseen: the measures of --score clients are over all domains of a run; give one of the two"
+        )
     if scored and scored not in SCORED:
         raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
     runs, unfinished = reading.read(paths)
     return numbers_of(
-        runs, unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored
-    )
+        runs, unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored,
+        held_out=held_out,
+    )  # fmt: skip
 
 
 def numbers_of(
     runs: Sequence[Run], unfinished: Sequence[str], *, paper: str, score: str, allow_different: bool,
-    costs: Path | None = None, scored: str = "",
+    costs: Path | None = None, scored: str = "", held_out: bool = False,
 ) -> Numbers:  # fmt: skip
     """Compare runs that were read (``runs.read``), see ``fedshift_app.comparing.compare``."""
     table = papers.get(paper) if paper else None
     take, called = scores.score(score)
+    repeated: list[str] = []
+    if held_out:
+        runs, repeated = unseen.folded(runs)
+        called = f"of domains that no node held, {called}"
     if score.startswith(BN_SCORE):  # what the numbers are scored with, whichever was the first way of a run
         way = score.removeprefix(BN_SCORE)
         runs = [replace(run, config={**run.config, reading.WAYS: way}) for run in runs]
@@ -113,7 +123,9 @@ def numbers_of(
     if table is not None:
         rows = [rowing.beside(row, table, columns) for row in rows]
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
-    notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *notes]
+    notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *notes, *repeated]
+    if held_out:
+        notes.insert(0, unseen.TOLD)
     notes += [
         f"{method}, where a row does not name it: {_settings(values)}"
         for method, values in unnamed.items()
@@ -132,7 +144,8 @@ def numbers_of(
     notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
               grouping.own(runs).items()]  # fmt: skip
     if differences:
-        notes.append(f"rows of different groups do not compare; they differ in {', '.join(differences)}")
+        told = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
+        notes.append(f"{told}; --unseen makes one row of them" if unseen.foldable(differences) else told)
     notes += grouping.harmless(runs)
     if unfinished:
         notes.append(f"left out, not finished: {', '.join(unfinished)}")
