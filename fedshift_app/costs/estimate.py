@@ -7,14 +7,17 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from flwr.app import ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from clients.base import DomainClient
@@ -28,7 +31,7 @@ from fedshift_app.costs.measuring import TimedGrid
 from fedshift_app.help.tables import columns, facts
 from fedshift_app.node import setup
 from fedshift_app.run import arithmetic, console, space, starting
-from fedshift_wire.names import ARRAYS, CONFIG, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
+from fedshift_wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_wire.records import decode, encode
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
@@ -47,6 +50,7 @@ class Measured:
     Attributes:
         step: Seconds of a step of training on a full batch.
         scored: Seconds for each test image.
+        before: Seconds for each of a node's own images before a test set, where it trains on them then (FedICON).
         taken: Seconds for each training image that BatchNorm's statistics are taken of; 0 where none are.
         epochs: Of a local round over the node's own images, all its phases together.
         others: Steps of a local round on other images, such as those of the public set.
@@ -57,6 +61,7 @@ class Measured:
 
     step: float
     scored: float
+    before: float
     taken: float
     epochs: int
     others: int
@@ -73,15 +78,18 @@ class Scoring:
         test: Test images, each as often as nodes score it, in one way of ``evaluate.bn``.
         validation: Images of the nodes' validation parts, which are scored in the first way alone.
         statistics: Training images that BatchNorm's statistics are taken of, for all ways.
+        own: Images of the nodes that score, once for each test set, in one way.
     """
 
     test: int
     validation: int
     statistics: float
+    own: int
 
     def seconds(self, ways: int, measured: Measured) -> float:
         """Return how long all of them take, one after another, where so many ways are scored."""
-        return (ways * self.test + self.validation) * measured.scored + self.statistics * measured.taken
+        images = (ways * self.test + self.validation) * measured.scored + self.statistics * measured.taken
+        return images + ways * self.own * measured.before
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,9 @@ class Estimate:
         own = sum(of[node] for node in asked) * (OWN in fed.bn_ways)
         retaken = sum(of.values()) * self.playing / len(of) * fed.retakes
         validation = sum(node.num_validation for node in asked) * fed.validation
-        return Scoring(sum(len(part) for parts in asked.values() for part in parts), validation, own + retaken)
+        test = sum(len(part) for parts in asked.values() for part in parts)
+        trained_on = sum(node.num_examples * len(parts) for node, parts in asked.items())
+        return Scoring(test, validation, own + retaken, trained_on)
 
     @property
     def test_images(self) -> int:
@@ -214,17 +224,19 @@ def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Mea
     full = min(1.0, len(client.train_set) / batch)  # of a batch, where the node has fewer images than that
     phases = _shortened(client, len(client.train_set))
     ended: list[float] = []
-    hook = register_optimizer_step_post_hook(lambda *_: ended.append(time.perf_counter()))
-    try:
+    with _steps(ended):
         weights, _, _ = client.fit(parameters, {SERVER_ROUND: server_round})
-    finally:
-        hook.remove()
     shared = encode(dict(zip(client.shared_names, weights, strict=True)))
     sent = num_bytes(RecordDict({ARRAYS: shared, KNOWLEDGE: encode(client.contribution())}))
     test = client.train_set  # as large as any: a test set may be of another node
-    began = time.perf_counter()
-    client.score_test(test)
-    scored = (time.perf_counter() - began) / len(test)
+    _score(client, parameters, test, server_round)  # what it imports and makes first does not count
+    seconds, steps = _score(client, parameters, test, server_round)
+    half = len(test) // 2
+    client.train_set = test.select(np.arange(half))
+    sooner, fewer = _score(client, parameters, test, server_round)
+    client.train_set = test
+    before = max(0.0, seconds - sooner) / (len(test) - half) if steps > fewer else 0.0  # it trains on its own first
+    scored = max(0.0, seconds / len(test) - before)
     taken = 0.0
     if {OWN, RETAKEN} & set(ways):
         began = time.perf_counter()
@@ -235,7 +247,29 @@ def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Mea
     client.start_round(server_round + 1)
     client.phases(server_round + 1)  # which fills ``phases``
     usual = _counted(phases, batch)
-    return Measured(step, scored, taken, *usual, sent, _memory(), None if first == usual else first)
+    return Measured(step, scored, before, taken, *usual, sent, _memory(), None if first == usual else first)
+
+
+@contextmanager
+def _steps(ended: list[float]) -> Iterator[None]:
+    """Note when each step of an optimizer has ended."""
+    hook = register_optimizer_step_post_hook(lambda *_: ended.append(time.perf_counter()))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _score(
+    client: DomainClient, parameters: list[NDArray[Any]], test: ImageSet, server_round: int
+) -> tuple[float, int]:
+    """Return how long a node scores a test set with what the server sends, and with how many steps of training."""
+    client.evaluate(parameters, {SERVER_ROUND: server_round, DOMAINS: []})  # takes it, and scores nothing
+    ended: list[float] = []
+    began = time.perf_counter()
+    with _steps(ended):
+        client.score_test(test)
+    return time.perf_counter() - began, len(ended)
 
 
 def _counted(phases: Sequence[Phase], batch: int) -> tuple[int, int]:
@@ -305,7 +339,9 @@ def told(found: Estimate) -> str:
         (
             "measured",
             f"{1e3 * measured.step:.3g} ms a step of {config.train.batch_size} images, {1e3 * measured.scored:.3g} ms "
-            f"a test image, on one node's own images, with {config.train.arithmetic or config.train.precision}",
+            f"a test image"
+            + f" and {1e3 * measured.before:.3g} ms an own image before each set of them" * bool(measured.before)
+            + f", on one node's own images, with {config.train.arithmetic or config.train.precision}",
         ),
         (
             "bytes",

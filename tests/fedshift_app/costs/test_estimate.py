@@ -62,6 +62,18 @@ def test_transfer_learning_before_a_nodes_first_round_is_counted_once() -> None:
     assert of("fedavg").measured.first is None and " first rounds" not in told(of("fedavg"))
 
 
+@pytest.mark.parametrize("method", ["fedicon", "fedavg-ft", "fedthe", "tent"])
+def test_training_before_a_score_is_counted_once_for_each_test_set(method: str) -> None:
+    """FedICON trains its classifier, FedAvg-FT and FedTHE the model; Tent on test images, which counts with these."""
+    long = {"fedicon": ["method.personal_epochs=200", "rounds=8"], "fedavg-ft": ["adapt.epochs=5"], "fedthe": []}
+    found = of(method, "allocation.share=0.4", *long.get(method, []))
+    assert (found.measured.before > 0) == (method in long)
+    assert (" before each set of them" in " ".join(told(found).split())) == (method in long)
+    exact = replace(found, measured=replace(found.measured, scored=0.5, before=0.25), side_by_side=1)
+    own = sum(node.num_examples for node in found.nodes)  # each node scores its own domain once
+    assert exact.score_seconds == pytest.approx(len(found.scored) * (found.test_images * 0.5 + own * 0.25))
+
+
 def test_each_way_of_batchnorm_costs_its_passes() -> None:
     ways = ("model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "evaluate.bn_images=10")
     found = of("fedavg", *ways, "federation.participation=0.5")
