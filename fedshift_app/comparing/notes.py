@@ -76,7 +76,12 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         for row in rows for run in row.runs if run.results.stopped_early is not None
     ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
-        found.append("scored personal: each node's own model, on its own domain; that is not the global model's task")
+        if all(run.parts for row in rows for run in row.runs):
+            found.append("scored personal: each node's own model, on the domain that no node held; mean over the nodes")
+        else:
+            found.append(
+                "scored personal: each node's own model, on its own domain; that is not the global model's task"
+            )
     for row in rows:
         spreads = [run.results.spread_over_nodes for run in row.runs if run.results.spread_over_nodes]
         if spreads:

@@ -25,7 +25,7 @@ def keep(tmp_path: Path) -> Keep:
 
     def kept(
         method: str, out: str, *, seed: int = 0, gain: float = 0.0, settings: str = "", counts: str = "",
-        figures: bool = False, others: dict[str, dict[str, float | None]] | None = None,
+        figures: bool = False, others: dict[str, dict[str, float | None]] | None = None, models: str = "global model",
     ) -> Path:  # fmt: skip
         counts = counts or "{" + ", ".join(f"{domain}: 2" for domain in THREE if domain not in out) + "}"
         given = (
@@ -36,7 +36,7 @@ def keep(tmp_path: Path) -> Keep:
         of = {"n": 500, "accuracy": 1.0, "balanced_accuracy": 1.0, "macro_f1": 1.0, "auc": None, "ece": 1.0}
         summary: dict[str, Any] = {
             "method": method, "dataset": "handwritten", "seed": seed, "averaged_rounds": 5, "domains": domains,
-            "evaluated": "global model", "final": {name: value + 1 for name, value in domains.items()},
+            "evaluated": models, "final": {name: value + 1 for name, value in domains.items()},
             "best_test": {"round": 3, "domains": domains}, "others": others or {},
             "weights_sha256": f"{method}{given}{seed}{float(gain)}",
             "nodes": [{"domain": name, "class_counts": [1]} for name in THREE if name not in out for _ in range(2)],
@@ -96,6 +96,13 @@ def test_other_settings_stay_rows_and_groups_of_their_own(keep: Keep) -> None:
         compare(runs, held_out=True)
     groups = compare(runs, held_out=True, allow_different=True).numbers
     assert {row.group for row in groups.rows} == {"train.lr=0.01", "train.lr=0.5"}
+
+
+def test_personal_models_are_told_to_be_scored_where_nobody_trained(keep: Keep) -> None:
+    runs = in_turn(keep, "fedavg", {0: 0}) + in_turn(keep, "fdse", {0: 1}, models="personal models")
+    notes = compare(runs, held_out=True).numbers.notes
+    assert "scored personal: each node's own model, on the domain that no node held; mean over the nodes" in notes
+    assert not any("on its own domain" in note for note in notes)
 
 
 def test_two_domains_left_out_at_once_are_two_columns_of_one_run(keep: Keep) -> None:
