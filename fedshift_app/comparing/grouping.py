@@ -127,10 +127,11 @@ def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
         for key, values in _other_surroundings(runs).items()
         if not _witnesses(runs, values)
     ]  # fmt: skip
-    by_split: dict[tuple[int, int], list[Run]] = {}
+    by_split: dict[tuple[int, Any, Any], list[Run]] = {}
     for run in runs:
-        by_split.setdefault((run.results.seed, run.config[NODES]), []).append(run)
-    for (seed, _), same in by_split.items():
+        held_out = tuple(part.resolved.allocation.held_out for part in run.parts)
+        by_split.setdefault((run.results.seed, run.config[NODES], held_out), []).append(run)
+    for (seed, _, _), same in by_split.items():
         splits = [[(node.get("domain"), node.get("class_counts")) for node in run.results.nodes] for run in same]
         if len(_distinct(splits)) > 1 and not differing(same):
             found.append(f"seed {seed}: the nodes hold other images in {_some([run.name for run in same])}")

@@ -116,6 +116,8 @@ def test_a_domain_that_a_seed_lacks_is_missing_and_no_average_is_taken(keep: Kee
     assert [row.label for row in found.rows] == ["fedavg"]
     assert found.rows[0].by_seed[1]["texture"] is None and found.rows[0].by_seed[1]["AVG"] is None
     assert "fedavg, seed 1: no texture; no average over the rest is taken" in found.notes
+    runs += [*in_turn(keep, "ga", {1: 1})]
+    assert not compare(runs, held_out=True).numbers.warnings  # of other images: fedavg's seed 1 has fewer nodes
 
 
 def test_other_scores_are_those_of_the_held_out_domain_too(keep: Keep) -> None:
