@@ -216,6 +216,8 @@ def beside(row: Row, table: papers.Table, columns: Sequence[str]) -> Row:
     beside = table.beside(row.runs[0].config)
     standing = table.standing(row.runs[0].config)
     stands = _comparable(row, beside)
+    if not stands and beside.unseen and row.values.keys() & {*beside.columns.values()} - {*OVERALL}:
+        return row  # it held out a domain that the paper lacks
     if not stands:
         raise ConfigError(
             f"--paper {table.id}: its columns stand for {', '.join(beside.columns.values())}; the runs have "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift_app import cli
@@ -173,6 +174,17 @@ def test_shares_by_domain_may_leave_out_the_domain_that_is_held_out(keep: Keep) 
         runs.append(keep("fedavg", f"[{out}]", settings=f"'allocation.share={{{told}}}'"))
     (row,) = compare(runs, held_out=True).numbers.rows
     assert row.by_seed[0]["AVG"] == pytest.approx(30)
+
+
+def test_a_held_out_domain_that_a_paper_lacks_has_no_printed_row() -> None:
+    runs = [ROOT / "docs" / "results" / "out-digits-cnn"]  # MNIST, USPS and MNIST-M; the table has SVHN and SYN
+    found = compare(runs, paper="i2pfl.tableiiidigits", allow_different=True).numbers
+    beside = {row.group: row.paper is not None for row in found.rows if row.method == "fedavg"}
+    assert beside == {f"allocation.held_out=[{name}]": name != "mnistm" for name in ("mnist", "usps", "mnistm")}
+    (row,) = [row for row in compare(runs, paper="i2pfl.tableiiidigits", held_out=True).numbers.rows
+              if row.method == "i2pfl"]  # fmt: skip
+    assert row.paper is not None and row.paper.values["mnistm"] is None
+    assert row.paper.values["mnist"] is not None and row.paper.values["AVG"] is None  # a mean over other domains
 
 
 def test_the_command_and_its_page(keep: Keep, tmp_path: Path) -> None:
