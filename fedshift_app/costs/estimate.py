@@ -231,7 +231,7 @@ def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Mea
     test = client.train_set  # as large as any: a test set may be of another node
     _score(client, parameters, test, server_round)  # what it imports and makes first does not count
     seconds, steps = _score(client, parameters, test, server_round)
-    half = len(test) // 2
+    half = max(1, len(test) // 2)  # of a node with one image, that
     client.train_set = test.select(np.arange(half))
     sooner, fewer = _score(client, parameters, test, server_round)
     client.train_set = test
