@@ -27,7 +27,7 @@ from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
 from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
 from fedshift_wire.bounds import WHOLE_PATH, as_found, plain, shown
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 from fedshift_wire.paths import typed_path
 
 #: Signals that end the command in order, and its exit code then.
@@ -310,6 +310,8 @@ def costs(
         raise ConfigError("give --markdown or --json, not both")
     found = command.run(arguments or [], paper)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
+    if found.failed:
+        raise FederationError(f"failed, and not in the table: {', '.join(found.failed)}")
 
 
 @app.command()

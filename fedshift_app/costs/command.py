@@ -1,5 +1,6 @@
 """``fedshift costs METHOD... [EXPERIMENT] [KEY=VALUE ...]``."""
 
+import logging
 from collections.abc import Sequence
 
 from fedshift_app.config import files, registry
@@ -12,6 +13,7 @@ from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.spelling import meant
 
+log = logging.getLogger("fedshift")
 #: Keys of ``fedshift run`` and of a sweep that say nothing about what a round costs.
 REFUSED = (
     *(key for key in LAUNCH_KEYS if key != "nodes"), *grid.Options.model_fields, "method", "output-dir", "resume",
@@ -23,6 +25,7 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
     """Measure methods in an experiment, one after another.
 
     Keys may hold several values, with commas, as those of a sweep; ``method.KEY`` is left out for a method without it.
+    A method that cannot train is left out of the table, which names it.
 
     Args:
         arguments: Methods, an experiment, keys.
@@ -30,7 +33,7 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
 
     Raises:
         ConfigError: If an argument is wrong, or the table is of something else.
-        FedShiftError: If a configuration or the images are, or a method cannot train; the message names the method.
+        FedShiftError: If a configuration or the images are, or no method can train; the message names the last one.
     """
     printed = None
     if paper:
@@ -41,14 +44,21 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
     from clients.training import machine  # torch: only where there is something to measure
     from fedshift_app.costs import measuring  # torch: only where there is something to measure
 
-    console.set_up()
-    costs = []
-    for point in points:
+    console.set_up(aside=True)
+    costs: list[measuring.Costs] = []
+    failed: dict[str, FedShiftError] = {}
+    for number, point in enumerate(points, 1):
+        log.info("[%d/%d] %s", number, len(points), point.label)
         try:
             costs += measuring.measure(point.label, point.config, point.nodes)
         except FedShiftError as error:
-            raise type(error)(f"{point.label}: {error}") from None
-    return Table(points[0].config, points[0].nodes, costs, machine.describe(), notes, printed)
+            failed[point.label] = error
+            log.warning("%s: left out: %s", point.label, error)
+    if not costs:
+        label, last = failed.popitem()
+        raise type(last)(f"{label}: {last}")
+    notes += [f"{label}: left out: {why}" for label, why in failed.items()]
+    return Table(points[0].config, points[0].nodes, costs, machine.describe(), notes, printed, tuple(failed))
 
 
 def as_sweep(arguments: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ from fedshift_app.run import arithmetic, starting
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import ARRAYS, CONFIG, SERVER_ROUND
 from fedshift_wire.records import decode
+from strategies.federation.roster import Listener, Node
 from strategies.federation.updates import num_bytes
 
 MEASURED = (2, 3)  # rounds that count; and the last, which some methods train in another way
@@ -74,6 +75,7 @@ class Costs:
         bytes_up: Array bytes that they sent then.
         rounds: The rounds that were played and count.
         times: Seconds of each local round in them: the node's whole answer, from message to message.
+        refused: Answers that the server did not take, in all rounds up to the last of these.
     """
 
     label: str
@@ -88,6 +90,7 @@ class Costs:
     bytes_up: int = 0
     rounds: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    refused: int = 0
 
     @property
     def step_flops(self) -> float:
@@ -105,6 +108,16 @@ class Costs:
             self.bytes_up = sum(num_bytes(reply.content) for reply in replies)
         self.rounds.append(server_round)
         self.times += times
+
+
+class _Refusals(Listener):
+    """Counts the answers of nodes that are not used."""
+
+    count = 0
+
+    def left_out(self, server_round: int, node: Node, reason: str) -> None:
+        """Count one."""
+        self.count += 1
 
 
 class TimedGrid(InlineGrid):
@@ -148,6 +161,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     strategy.gather(grid)
     settled, _ = arithmetic.settle(config, strategy.roster.fastest, None, here=True)
     strategy.settle(settled.model_dump_json())
+    strategy.roster.listener = refusals = _Refusals()
     found: dict[str, Costs] = {}
     threads = torch.get_num_threads()
     try:
@@ -165,6 +179,8 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
             merged, _ = strategy.aggregate_train(server_round, replies)
             assert merged is not None  # the strategy raises where there is nothing to merge
             arrays = merged
+            if counts:
+                found[kind].refused = refusals.count
     finally:
         torch.set_num_threads(threads)
     return list(found.values())

@@ -26,8 +26,9 @@ class Table:
         nodes: Of the run.
         costs: The rows.
         machine: Where it was measured.
-        notes: What a person should know of the grid.
+        notes: What a person should know of the grid, and why methods failed.
         paper: A printed table that stands beside; None for none.
+        failed: Methods that are not in it, as they failed.
     """
 
     config: RunConfig
@@ -36,6 +37,7 @@ class Table:
     machine: str
     notes: list[str]
     paper: "papers.Table | None" = None
+    failed: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -102,6 +104,10 @@ class Table:
             if len(costs.steps) > 1:
                 parts = "; ".join(f"{step.flops / GIGA:.3f} GFLOPs ({step.epochs})" for step in costs.steps)
                 told.append(f"{_name(costs)}: the mean over its phases, by their epochs (in brackets): {parts}")
+            if costs.refused:
+                told.append(
+                    f"{_name(costs)}: answers of nodes that were not used, as was told on the way: {costs.refused}"
+                )
             if costs.network != self.config.model.name:
                 told.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")
         if self.paper is not None:

@@ -105,7 +105,7 @@ def predict(
     from fedshift_app.out import predicting
     from fedshift_app.run import console
 
-    console.set_up()
+    console.set_up(aside=True)
     like = [user_path(clean, "--clean")] if clean else []
     found = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like)
     if as_json:

@@ -28,12 +28,17 @@ class _Stdout(logging.Handler):
     """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs.
 
     The line of a round is left out where a table shows it (``fedshift_app.launch.live``).
+
+    Attributes:
+        aside: Write to ``sys.stderr`` instead.
     """
+
+    aside = False
 
     def emit(self, record: logging.LogRecord) -> None:
         if os.environ.get(LIVE) and getattr(record, "event", "") == "round":
             return
-        print(self.format(record), flush=True)
+        print(self.format(record), file=sys.stderr if self.aside else sys.stdout, flush=True)
 
 
 class _NoTraceback(logging.Filter):
@@ -51,14 +56,21 @@ def coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def set_up() -> None:
+def set_up(*, aside: bool = False) -> None:
     """Show FedShift's own log lines on standard output, once per process: plainly, or as JSON if that is asked for.
 
     Flower's lines have colours from then on only where they belong.
+
+    Args:
+        aside: On standard error, where standard output is a table or an object that somebody keeps.
     """
-    if not any(isinstance(handler, _Stdout) for handler in log.handlers):
+    ours = [handler for handler in log.handlers if isinstance(handler, _Stdout)]
+    for handler in ours:
+        handler.aside = aside
+    if not ours:
         asked = os.environ.get(FORMAT, "")
         handler = _Stdout()
+        handler.aside = aside
         handler.setFormatter(JsonLine() if asked == "json" else logging.Formatter("%(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)

@@ -149,6 +149,25 @@ def test_a_table_with_units_and_the_machine(
         cli.costs(asked, markdown=True, as_json=True)
 
 
+def test_what_is_said_on_the_way_is_no_part_of_the_object_and_a_method_that_fails_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(FedShiftError, match="failed, and not in the table: fedprox"):
+        cli.costs(["fedprox", "fedavg", "nodes=2", "rounds=2", "method.mu=1e30", *QUICK], as_json=True)
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert [one["label"] for one in told["costs"]] == ["fedavg"]
+    assert any(note.startswith("fedprox: left out: round 1: no node delivered") for note in told["notes"])
+    assert "[1/2] fedprox\n" in err and "[2/2] fedavg\n" in err and "node 0" in err
+
+
+def test_answers_that_were_not_used_are_told() -> None:
+    """The two nodes' weights change by 0.0041 and 0.0046 of their norm in the first round."""
+    table = command.run(["fedavg", "nodes=2", "rounds=1", "federation.max_update=0.0044", *QUICK])
+    assert [found.refused for found in table.costs] == [1]
+    assert "fedavg: answers of nodes that were not used, as was told on the way: 1" in table.markdown()
+
+
 def test_another_network_is_told() -> None:
     found = command.run(["fedavg", "fedbn", "nodes=2", "rounds=2", *QUICK])
     assert "fedbn: parameters and FLOPs are those of the network cnn_bn" in " ".join(found.text().split())
