@@ -23,6 +23,7 @@ from fedshift_app.report.drawing import (
     shown_rounds,
     style,
 )
+from fedshift_app.report.naming import name_points
 from fedshift_wire.bounds import MOST_NAME, plain, shortened
 
 MOST_ROWS = 60  # rows of a figure
@@ -137,23 +138,26 @@ def _prices(numbers: Numbers) -> list[Drawing]:
         figure, (axes,) = canvas(3.6)
         xs, ys, rows = [one[0] for one in points], [one[1] for one in points], [one[2] for one in points]
         fronts = paying.on_fronts(points, numbers.score in LOWEST_IS_BEST)
-        for one in fronts:
-            axes.step([xs[i] for i in one], [ys[i] for i in one], where="post", color=OURS, linewidth=1)
+        steps = [_steps([points[i][:2] for i in one]) for one in fronts]
+        for corners in steps:
+            axes.plot(*zip(*corners, strict=True), color=OURS, linewidth=1)
         on = [i for one in fronts for i in one]
+        tagged: list[int] = []
+        anonymous: list[int] = []
         for i, row in enumerate(rows):
             named = i in on or row.is_baseline
             axes.plot(xs[i], ys[i], "o" if i in on else "x", color=OURS if i in on else TEXT if named else GRID)
-            if named:
-                axes.annotate(
-                    shortened(_label(row), LABEL), (xs[i], ys[i]), textcoords="offset points",
-                    xytext=(5, 5 if i in on else -11), fontsize=9,
-                )  # fmt: skip
+            (tagged if named else anonymous).append(i)
         if min(xs) > 0 and max(xs) / min(xs) > LOG_FROM:
             axes.set_xscale("log")
         axes.margins(x=0.18, y=0.12)
         axes.set_xlabel(what)
         axes.set_ylabel(f"{numbers.headline} (%)")
         axes.grid()
+        name_points(
+            axes, [(xs[i], ys[i], shortened(_label(rows[i]), LABEL)) for i in tagged],
+            [points[i][:2] for i in anonymous], steps,
+        )  # fmt: skip
         told = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
         title = f"{numbers.headline} against {what}; on the front: {_few(told)}."
         caption = (
@@ -162,6 +166,14 @@ def _prices(numbers: Numbers) -> list[Drawing]:
         )
         drawn.append(finish(figure, f"prices{place}", title, caption))
     return drawn
+
+
+def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the corners of a staircase from point to point: first along, then up."""
+    found = [points[0]]
+    for x, y in points[1:]:
+        found += [(x, found[-1][1]), (x, y)]
+    return found
 
 
 def _dots(numbers: Numbers, column: str, place: int) -> Drawing:
