@@ -1,10 +1,10 @@
 """Names beside the points of a figure, where they do not lie on one another."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 
 from fedshift_app.report.drawing import GRID
 
@@ -12,30 +12,6 @@ SIZE = 9  # of the text
 LETTER, LINE = 5.2, 11.0  # width of a letter of it, and height of a line
 GAP, POINT = 5.0, 3.0  # between a point and its name; half of a point
 FARTHEST = 14  # lines that a name is moved up or down at most
-
-
-@dataclass(frozen=True)
-class _Box:
-    """A rectangle, in points."""
-
-    left: float
-    right: float
-    below: float
-    above: float
-
-    def touches(self, other: "_Box") -> bool:
-        return (
-            self.left < other.right
-            and other.left < self.right
-            and self.below < other.above
-            and other.below < self.above
-        )
-
-    def within(self, other: "_Box") -> bool:
-        return (
-            other.left <= self.left and self.right <= other.right
-            and other.below <= self.below and self.above <= other.above
-        )  # fmt: skip
 
 
 def name_points(
@@ -57,7 +33,7 @@ def name_points(
     figure.draw_without_rendering()  # the layout decides where points are
     scale = 72 / figure.dpi
     frame = axes.get_window_extent()
-    room = _Box(frame.x0 * scale, figure.bbox.x1 * scale, frame.y0 * scale, figure.bbox.y1 * scale)
+    room = Bbox.from_extents(frame.x0 * scale, frame.y0 * scale, figure.bbox.x1 * scale, figure.bbox.y1 * scale)
 
     def place(x: float, y: float) -> tuple[float, float]:
         right, up = axes.transData.transform((x, y))
@@ -67,13 +43,13 @@ def name_points(
     crowd = [_around(*place(x, y)) for x, y in others]
     for line in lines:
         corners = [_around(*place(x, y), 0.5) for x, y in line]
-        crowd += [_both(one, other) for one, other in pairwise(corners)]
-    taken: list[_Box] = []
+        crowd += [Bbox.union(both) for both in pairwise(corners)]
+    taken: list[Bbox] = []
     for x, y, name in sorted(named, key=lambda one: (-one[1], one[0])):
         at = place(x, y)
-        tried = [one for one in _boxes(*at, name) if one[2].within(room)]
-        free = [one for one in tried if not any(map(one[2].touches, [*taken, *points]))]
-        clear = [one for one in free if not any(map(one[2].touches, crowd))]
+        tried = [one for one in _boxes(*at, name) if _within(one[2], room)]
+        free = [one for one in tried if not any(map(one[2].fully_overlaps, [*taken, *points]))]
+        clear = [one for one in free if not any(map(one[2].fully_overlaps, crowd))]
         up, side, box = next(iter([*clear, *free, *tried, *_boxes(*at, name)]))
         taken.append(box)
         axes.annotate(
@@ -83,17 +59,15 @@ def name_points(
         ).set_in_layout(False)  # fmt: skip
 
 
-def _around(right: float, up: float, reach: float = POINT) -> _Box:
-    return _Box(right - reach, right + reach, up - reach, up + reach)
+def _around(right: float, up: float, reach: float = POINT) -> Bbox:
+    return Bbox.from_extents(right - reach, up - reach, right + reach, up + reach)
 
 
-def _both(one: _Box, other: _Box) -> _Box:
-    return _Box(
-        min(one.left, other.left), max(one.right, other.right), min(one.below, other.below), max(one.above, other.above)
-    )
+def _within(one: Bbox, other: Bbox) -> bool:
+    return other.contains(one.x0, one.y0) and other.contains(one.x1, one.y1)
 
 
-def _boxes(right: float, up: float, name: str) -> Iterator[tuple[float, int, _Box]]:
+def _boxes(right: float, up: float, name: str) -> Iterator[tuple[float, int, Bbox]]:
     """Return where a name may stand, the nearest place first: lines above its point, side, rectangle."""
     width = LETTER * len(name)
     for line in sorted(
@@ -101,4 +75,4 @@ def _boxes(right: float, up: float, name: str) -> Iterator[tuple[float, int, _Bo
     ):
         for side in (1, -1):
             left = right + GAP if side > 0 else right - GAP - width
-            yield line, side, _Box(left, left + width, up + (line - 0.5) * LINE, up + (line + 0.5) * LINE)
+            yield line, side, Bbox.from_extents(left, up + (line - 0.5) * LINE, left + width, up + (line + 0.5) * LINE)
