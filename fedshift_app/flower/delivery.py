@@ -1,4 +1,4 @@
-"""How Flower 1.41's simulation engine finds messages, mended: once for all nodes, instead of once for each.
+"""How Flower's simulation engine finds messages, mended: once for all nodes, instead of once for each.
 
 Flower asks its store for the message of one node after the other, and each time the store goes through all that it
 holds and checks it: with a thousand nodes that is most of what the simulating process does. And it looks for messages
@@ -20,10 +20,11 @@ from typing import Any
 
 from flwr.app import Message
 
+from fedshift_app.flower.known import TOLD, unread
+
 log = logging.getLogger("fedshift")
 
 PLAIN = "FEDSHIFT_PLAIN_FLOWER"  # in the environment: 1 leaves Flower's own way
-FLOWER = "1.41."
 LOOK_SECONDS = 0.01
 WHOLE_LOOK_SECONDS = 1.0  # as often it is looked for messages that nobody will answer, with Flower's own checks
 #: What is replaced, and what is relied on to mean what it means, with the start of the SHA-256 of its source.
@@ -57,11 +58,10 @@ def why_not() -> str:
     """Return why Flower's own way stays; empty if nothing speaks for it."""
     if os.environ.get(PLAIN) == "1":
         return f"{PLAIN}=1"
-    found = version("flwr")
-    if not found.startswith(FLOWER):
-        return f"this is Flower {found}, the other way is for {FLOWER}x"
+    if reason := unread(version("flwr")):
+        return reason
     strange = [name for name, function in _functions().items() if _mark(function) != READ[name]]
-    return f"not as Flower {FLOWER}x has it: {', '.join(strange)}" if strange else ""
+    return f"not as Flower {TOLD} have it: {', '.join(strange)}" if strange else ""
 
 
 def _functions() -> dict[str, Callable[..., Any] | None]:

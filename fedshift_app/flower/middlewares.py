@@ -1,4 +1,4 @@
-"""Flower 1.41's SuperLink with each API's middlewares on the way of that API's requests only.
+"""Flower's SuperLink with each API's middlewares on the way of that API's requests only.
 
 Flower serves three APIs as one application, and each request goes through the middlewares of all three: seven that
 hand it on when its path is not theirs. That handing on is a third of what a request costs, and a federation's rounds
@@ -11,9 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from fedshift_app.flower.known import unread
+
 log = logging.getLogger("fedshift")
 
-KNOWN = "1.41."
 APIS = ("/v1/control/", "/v1/fleet/", "/v1/runtime/")
 #: Whose requests a middleware is for, and how its source says so.
 OWN = {
@@ -25,13 +26,14 @@ OWN = {
     "FleetEventLogMiddleware": ("/v1/fleet/", 'if not request.url.path.startswith("/v1/fleet/"):'),
     "RuntimeTracingMiddleware": ("/v1/runtime/", "isinstance(result, PullTaskInputResponse)"),
 }
+GONE = ("RuntimeTracingMiddleware",)  # in Flower 1.42, with nothing in its place
 
 
 def narrow() -> None:
     """Let each request of this process's SuperLink pass by the middlewares of the other APIs."""
     from flwr.superlink import main
 
-    middlewares: dict[str, Any] = {middleware: getattr(main, middleware, None) for middleware in OWN}
+    middlewares = found(main)
     if problem := unknown(middlewares):
         log.info("the SuperLink's requests take Flower's own way: %s", problem, extra={"event": "plain"})
         return
@@ -39,13 +41,19 @@ def narrow() -> None:
         middleware.__call__ = _passing_by(middleware.__call__, OWN[name][0])
 
 
+def found(main: Any) -> dict[str, Any]:
+    """Return the middlewares of ``OWN`` that Flower's module has, by name; None for one that it should have."""
+    names = [name for name in OWN if name not in GONE or hasattr(main, name)]
+    return {name: getattr(main, name, None) for name in names}
+
+
 def unknown(middlewares: dict[str, Any]) -> str:
     """Return why the middlewares are left as they are; empty if they are the ones known here."""
     from flwr.supercore.version import package_version
     from flwr.superlink.routers.control import middlewares as control
 
-    if not package_version.startswith(KNOWN):
-        return f"Flower is {package_version}, {KNOWN}x is known"
+    if problem := unread(package_version):
+        return problem
     sensitive = getattr(control, "CONTROL_SENSITIVE_ROUTE_KEYS", ())
     if not sensitive or not all(path.startswith(APIS[0]) for _, path in sensitive):
         return "some sensitive routes are not the Control API's"

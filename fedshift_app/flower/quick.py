@@ -1,4 +1,4 @@
-"""Short waits in the place of Flower 1.41's fixed ones: ``fedshift supernode``, and the ServerApp's look for replies.
+"""Short waits in the place of Flower's fixed ones: ``fedshift supernode``, and the ServerApp's look for replies.
 
 Flower's SuperNode sleeps three seconds when there is no message, its SuperExec asks for work once a second, its grid
 looks for replies every three seconds, and who finds a message a moment before its parts are there (they are pushed
@@ -24,12 +24,12 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedshift_app.flower.internals import HTTP_GRID, path_with_flower
+from fedshift_app.flower.known import unread
 from fedshift_app.flower.waits import Backoff, OtherPopen, OtherSleep
 
 log = logging.getLogger("fedshift")
 
 PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"  # in the ServerApp's environment: Flower's own waits (benchmarks/deploy.py)
-KNOWN = "1.41."  # patches of this version; under another all is Flower's way, and a line says so
 NODE = "flwr.supernode.start_client_internal"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
 #: What each function must hold for its waits to be ours: the calls that are replaced, as they are written.
@@ -55,8 +55,8 @@ def unknown(module: str) -> str:
     """Return why the waits of a module of Flower's are left as they are; empty if they are the ones known here."""
     from flwr.supercore.version import package_version
 
-    if not package_version.startswith(KNOWN):
-        return f"Flower is {package_version}, {KNOWN}x is known"
+    if problem := unread(package_version):
+        return problem
     found = import_module(module)
     if getattr(found, "time", None) is not time:
         return f"{module} does not sleep by the module time"

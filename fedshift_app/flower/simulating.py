@@ -1,4 +1,4 @@
-"""What Flower 1.41's simulation engine lacks: a password for Ray, and a fresh worker for one that died.
+"""What Flower's simulation engine lacks: a password for Ray, and a fresh worker for one that died.
 
 Flower's own ``RayBackend`` starts Ray open to whoever reaches its ports, and puts an actor whose process died back
 among the idle ones, so that every later message that it is handed is lost.

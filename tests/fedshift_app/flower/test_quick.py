@@ -37,8 +37,8 @@ def test_the_installed_flower_is_known() -> None:
 @pytest.mark.parametrize("module", [quick.NODE, quick.HTTP_GRID])
 def test_another_version_or_shape_is_not(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("flwr.supercore.version.package_version", "1.42.0")
-        assert quick.unknown(module) == "Flower is 1.42.0, 1.41.x is known"
+        patch.setattr("flwr.supercore.version.package_version", "1.43.0")
+        assert quick.unknown(module) == "this is Flower 1.43.0, read were 1.41.x and 1.42.x"
     with monkeypatch.context() as patch:
         patch.setattr(f"{module}.time", SimpleNamespace(sleep=time.sleep))
         assert quick.unknown(module) == f"{module} does not sleep by the module time"
@@ -85,11 +85,11 @@ def test_parts_that_are_not_there_yet_are_asked_for_again_soon(
 def test_a_grid_of_another_flower_is_left_alone(
     grid: http_grid.HttpGrid, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("flwr.supercore.version.package_version", "1.42.0")
+    monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
     quick.quicken_grid(grid)
     assert http_grid.time is time
     assert "send_and_receive" not in vars(grid)
-    assert "as seldom as plain Flower does: Flower is 1.42.0" in caplog.text
+    assert "as seldom as plain Flower does: this is Flower 1.43.0" in caplog.text
 
 
 def test_other_grids_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_a_node_of_another_flower_is_a_plain_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("flwr.supercore.version.package_version", "1.42.0")
+    monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
     command = import_module("flwr.supernode.cli.flower_supernode")  # its package has a function of this name
     monkeypatch.setattr(command, "flower_supernode", lambda: seen.append(sys.argv))
     monkeypatch.setattr(quick, "quicken_node", lambda *given, **more: pytest.fail("patched"))
@@ -115,7 +115,7 @@ def test_a_node_of_another_flower_is_a_plain_one(
     monkeypatch.setenv("PATH", os.environ["PATH"])
     quick.run_supernode(["--insecure"], warm=True)
     assert seen == [["flower-supernode", "--insecure"]]
-    assert "as `flower-supernode` does: Flower is 1.42.0" in caplog.text
+    assert "as `flower-supernode` does: this is Flower 1.43.0" in caplog.text
 
 
 @pytest.fixture
