@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
@@ -262,7 +263,7 @@ def test_the_card(fedavg: Run, tmp_path: Path) -> None:
         "0, 1, 2, 3",
         "cnn_bn",
         "torch 2",
-        "flwr 1.41",
+        f"flwr {version('flwr')}",
         "[0.5, 0.5, 0.5]",
     ):
         assert wanted in text
