@@ -1,9 +1,9 @@
 """Flower's SuperLink with each API's middlewares on the way of that API's requests only.
 
-Flower serves three APIs as one application, and each request goes through the middlewares of all three: seven that
-hand it on when its path is not theirs. That handing on is a third of what a request costs, and a federation's rounds
-are made of requests. Here a middleware is passed by where the path is another API's; where it is its own, or of no
-API, all is as Flower has it.
+Flower serves three APIs as one application, and each request goes through the middlewares of all three: six or seven
+that hand it on when its path is not theirs. That handing on is a third of what a request costs, and a federation's
+rounds are made of requests. Here a middleware is passed by where the path is another API's; where it is its own, or of
+no API, all is as Flower has it.
 """
 
 import inspect
