@@ -147,6 +147,7 @@ class Claims:
             if counted:
                 told = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
                 notes.append(f"{who}{' (bold)' if own else ''}: {told}")
+        notes += self._of_one_gain()
         notes.append(f"printed gains without a run here: {self.without}")
         if self.lacking:
             notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
@@ -155,6 +156,20 @@ class Claims:
             "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's, where "
             "it has one"
         )
+        return notes
+
+    def _of_one_gain(self) -> list[str]:
+        """Tell how many printed gains the comparable rows are of, where a gain has rows of several folders."""
+        verdicts: dict[tuple[str, str], list[str]] = {}
+        for claim in self.found:
+            if claim.verdict != NOT_COMPARABLE:
+                verdicts.setdefault((claim.table, claim.row), []).append(claim.verdict)
+        if all(len(of_one) == 1 for of_one in verdicts.values()):
+            return []
+        rows = sum(map(len, verdicts.values()))
+        notes = [f"{rows} comparable rows, of {len(verdicts)} printed gains: one for each folder of runs"]
+        if split := [f"{table} {row}" for (table, row), of_one in verdicts.items() if len(set(of_one)) > 1]:
+            notes.append(f"not the same verdict in all folders: {', '.join(split)}")
         return notes
 
 
@@ -198,6 +213,8 @@ def _folders(given: Sequence[Path]) -> list[Path]:
     """Return the folders that hold runs: those that were given, or, of those that hold none, the folders in them."""
     folders = []
     for path in map(user_path, given):
+        if path.is_file():
+            raise ConfigError(f"{path} is a file; claims takes folders of runs, or a folder of such folders")
         if not path.is_dir():
             raise ConfigError(f"there is no folder {path}")
         inner = (

@@ -91,6 +91,33 @@ def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
     assert told["F2DC", "large"] == (NOT_COMPARABLE, "model.name=resnet18 (paper resnet10)")
 
 
+def test_a_gain_that_several_folders_judge_is_counted_once(make: Make, tmp_path: Path) -> None:
+    for folder, f2dc, fpl in (("a", 5, 5), ("b", 5, -5), ("c", 5, -5)):
+        for seed in range(3):
+            make("fedavg", seed, 50 + seed, folder=folder)
+            make("f2dc", seed, 50 + seed + f2dc, folder=folder)
+            make("fpl", seed, 50 + seed + fpl, folder=folder)
+            make("moon", seed, 50 + seed, folder=folder) if folder == "a" else None
+
+    def notes(*folders: str) -> set[str]:
+        lines = claims([tmp_path / folder for folder in folders]).markdown().splitlines()
+        return {line for line in lines if "comparable rows, of" in line or "same verdict" in line}
+
+    rows = [claim for claim in claims([tmp_path]).found if claim.verdict != NOT_COMPARABLE]
+    gains = {(claim.table, claim.row) for claim in rows}
+    split = [f"{table} {row}" for table, row in sorted(gains) if row == "FPL"]
+    assert len(rows) == sum(1 if row == "MOON" else 3 for _, row in gains)
+    assert notes("a", "b", "c") == {
+        f"- {len(rows)} comparable rows, of {len(gains)} printed gains: one for each folder of runs",
+        f"- not the same verdict in all folders: {', '.join(split)}",
+    }
+    of_two = len([row for _, row in gains if row != "MOON"])
+    assert notes("b", "c") == {
+        f"- {2 * of_two} comparable rows, of {of_two} printed gains: one for each folder of runs"
+    }
+    assert notes("a") == set()
+
+
 def test_the_folders_of_runs_that_lie_in_one_are_one_comparison(make: Make, tmp_path: Path) -> None:
     """As `output-dir` and a sweep leave them: a folder with config.yaml and results.json for each run."""
     for seed in range(3):
@@ -182,13 +209,15 @@ def test_fewer_rows_are_shown_and_all_are_counted(make: Make, tmp_path: Path) ->
     [
         (["nowhere"], "there is no folder .*nowhere"),
         (["."], "no config.yaml"),
+        (["costs.json"], "costs.json is a file; claims takes folders of runs"),
         ([".", "--score", "auc"], "--score auc: the papers' gains are in accuracy"),
         ([".", "--score", "what"], "--score is 'what'; allowed are"),
         ([".", "--json", "--markdown"], "not both"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
-    given = [str(tmp_path / a) if not a.startswith("-") and a in ("nowhere", ".") else a for a in arguments]
+    (tmp_path / "costs.json").write_text("{}")
+    given = [str(tmp_path / a) if a in ("nowhere", ".", "costs.json") else a for a in arguments]
     with pytest.raises(ConfigError, match=words):
         CliRunner().invoke(cli.app, ["claims", *given], catch_exceptions=False)
 
