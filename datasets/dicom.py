@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from datasets import dicom_header
 from datasets.fitting import levels
 from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
@@ -17,13 +18,8 @@ from fedshift_wire.errors import DataError
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-#: The tags that are read; those of descriptors and rescaling also within a sequence.
-_READ = [
-    "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames", "Rows", "Columns",
-    "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelData", "RescaleIntercept",
-    "RescaleSlope", "ModalityLUTSequence", "WindowCenter",
-    "WindowWidth", "VOILUTFunction",
-]  # fmt: skip
+#: The top-level tags that are read; a sequence is read with all that is in it.
+_READ = ["PlanarConfiguration", "NumberOfFrames", "Rows", "Columns", "PixelData", *dicom_header.READ]
 _DEFLATED = (
     b"1.2.840.10008.1.2.1.99"  # a transfer syntax whose whole content is unpacked before anything is known of it
 )
@@ -43,8 +39,9 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
     """Return the image of a DICOM file as RGB of 8 bits a channel.
 
     Grey values go through the modality's table or rescaling, then through ``window``, else the file's first
-    WindowCenter and WindowWidth, else from the least to the largest value that its bits can store. MONOCHROME1 is
-    inverted after that.
+    WindowCenter and WindowWidth, else from the least to the largest value that its bits can store. MONOCHROME1, and
+    what has a PresentationLUTShape INVERSE, is inverted after that. Where a header may have these values, and what is
+    refused: :mod:`datasets.dicom_header`.
 
     Args:
         content: The file.
@@ -57,13 +54,15 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
     """
     where = shown(name)
     data = _read(content, where)
-    from pydicom.pixels import pixel_array
-
-    pixels = pixel_array(data, index=0)  # of YCbCr as RGB
+    pixels = _stored(data, where)
     if data.SamplesPerPixel == 3:
         return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8))
+    dicom_header.settle_rescaling(data, where)
+    if window is None:
+        dicom_header.settle_window(data, where)
+    inverted = dicom_header.is_inverted(data, where)
     grey = _grey(pixels, data, window, where)
-    return Image.fromarray(255 - grey if data.PhotometricInterpretation == _INVERTED else grey).convert("RGB")
+    return Image.fromarray(255 - grey if inverted else grey).convert("RGB")
 
 
 def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
@@ -93,6 +92,21 @@ def _read(content: bytes, where: str) -> "Dataset":
     return data
 
 
+def _stored(data: "Dataset", where: str) -> NDArray[Any]:
+    """Return stored values (H, W), or (H, W, 3) of colours, YCbCr as RGB."""
+    from pydicom.pixels import pixel_array
+
+    shift = dicom_header.shift(data, where)
+    if not shift:
+        return pixel_array(data, index=0)
+    # pydicom does not look at HighBit; with the bits below counted as stored it reads them all, and their sign.
+    stored = data.BitsStored
+    data.BitsStored = stored + shift
+    pixels: NDArray[Any] = pixel_array(data, index=0) >> shift
+    data.BitsStored = stored
+    return pixels
+
+
 def _check(data: "Dataset", where: str) -> None:
     """Refuse what holds no single image, or one that cannot be read here.
 
@@ -117,6 +131,7 @@ def _check(data: "Dataset", where: str) -> None:
             f"{where}: pixels of kind {shown(kind, MOST_NAME)}, {samples} of {bits} bits; allowed are {_INVERTED} and "
             f"{_GREY} of up to 32 bits, RGB and YBR of 8 bits a channel"
         )
+    dicom_header.shift(data, where)  # or its refusal
     syntax = UID(data.file_meta.TransferSyntaxUID)
     if syntax.is_compressed and not get_decoder(syntax).is_available:
         raise DataError(f"{where}: compressed as {shown(syntax.name, MOST_NAME)}; to read it run: {_DECODERS}")

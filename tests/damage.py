@@ -188,6 +188,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
         **{f"tiff-{kind}": Kind("a.tif", partial(image, "TIFF", compression=kind), read_image) for kind in TIFFS},
         "tiff-tiled": Kind("a.tif", tiled_tiff, read_image),
         "dicom": Kind("a.dcm", dicom_files.grey, read_image),
+        "dicom-enhanced": Kind("a.dcm", dicom_files.enhanced, read_image),
         "dicom-colour": Kind("a.dcm", dicom_files.colour, read_image),
         **{
             f"dicom-{kind}": Kind("a.dcm", partial(dicom_files.compressed, kind), read_image)

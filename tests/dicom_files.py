@@ -7,7 +7,7 @@ import digit_files
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydicom import Dataset, FileMetaDataset
+from pydicom import Dataset, FileMetaDataset, Sequence
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
     UID,
@@ -59,6 +59,21 @@ def grey() -> bytes:
     pixels = digit_files.noise(24, 20).astype(np.uint16) * 16
     tags = {"RescaleSlope": 2, "RescaleIntercept": -1024, "WindowCenter": [40, 60], "WindowWidth": [400, 100]}
     return written(made(pixels, BitsStored=12, HighBit=11, **tags))
+
+
+def enhanced() -> bytes:
+    """Return 12 bits of 16, high in them, with rescaling and window in functional groups."""
+    rescaling, window, group, frame = Dataset(), Dataset(), Dataset(), Dataset()
+    rescaling.RescaleSlope, rescaling.RescaleIntercept = 2, -1024
+    window.WindowCenter, window.WindowWidth = 40, 400
+    group.PixelValueTransformationSequence = Sequence([rescaling])
+    frame.FrameVOILUTSequence = Sequence([window])
+    groups = {
+        "SharedFunctionalGroupsSequence": Sequence([group]),
+        "PerFrameFunctionalGroupsSequence": Sequence([frame]),
+    }
+    pixels = digit_files.noise(24, 20).astype(np.uint16) << 8
+    return written(made(pixels, BitsStored=12, NumberOfFrames=1, **groups))
 
 
 def colour() -> bytes:

@@ -14,8 +14,8 @@ MAT = ("mat", "mat-compressed", "mat-packed")
 OTHERS = (
     "png", "png-palette", "jpeg", "jpeg-progressive", "bmp", "webp", "webp-lossless", "npz", "npz-packed", "npy",
     "pickle", "tar", "idx", "idx-packed", "png-deep", "tiff", "tiff-deep", "tiff-palette", "tiff-tiff_lzw",
-    "tiff-tiff_adobe_deflate", "tiff-packbits", "tiff-jpeg", "tiff-tiled", "dicom", "dicom-colour", "dicom-rle",
-    "dicom-jpeg", "dicom-j2k",
+    "tiff-tiff_adobe_deflate", "tiff-packbits", "tiff-jpeg", "tiff-tiled", "dicom", "dicom-enhanced",
+    "dicom-colour", "dicom-rle", "dicom-jpeg", "dicom-j2k",
 )  # fmt: skip
 
 

@@ -1,0 +1,245 @@
+"""Values of a DICOM header that decide pixels, wherever they stand: bits, rescaling, window, inversion.
+
+A classic file has them at its top level. An enhanced one has them in functional groups, shared by all frames or of a
+single frame. Nothing is guessed: two places that disagree, half a pair, and a place that the standard does not have are
+refused by name.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedshift_wire.bounds import MOST_NAME, shown
+from fedshift_wire.errors import DataError
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+_GROUPS = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
+_TOP = "the top level"
+_MOST_ITEMS = 10_000  # of sequences within sequences that are looked through
+_GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
+_COLOUR_BITS = 8
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A pair of numbers of the header.
+
+    Attributes:
+        pair: Their keywords.
+        sequence: The sequence that holds them in functional groups.
+        table: The keyword of a table at the top level that takes their place; empty for none.
+        function: The keyword of a word that belongs to them; empty for none.
+        several: Whether more than one value each is allowed, of which the first counts.
+    """
+
+    pair: tuple[str, str]
+    sequence: str
+    table: str = ""
+    function: str = ""
+    several: bool = False
+
+
+_RESCALE = _Kind(("RescaleSlope", "RescaleIntercept"), "PixelValueTransformationSequence", table="ModalityLUTSequence")
+_WINDOW = _Kind(("WindowCenter", "WindowWidth"), "FrameVOILUTSequence", function="VOILUTFunction", several=True)
+
+#: Top-level tags that this module reads.
+READ = [
+    *_GROUPS, *_RESCALE.pair, *_WINDOW.pair, _RESCALE.sequence, _WINDOW.sequence, _RESCALE.table, _WINDOW.function,
+    "PresentationLUTShape", "PhotometricInterpretation", "SamplesPerPixel", "BitsAllocated",
+    "BitsStored", "HighBit", "PixelRepresentation",
+]  # fmt: skip
+
+
+def shift(data: "Dataset", where: str) -> int:
+    """Return by how many bits stored values lie above the lowest bit.
+
+    Args:
+        data: The header.
+        where: The file's name in messages.
+
+    Raises:
+        DataError: If the bits cannot lie so, or a compression leaves open where they do.
+    """
+    from pydicom.uid import UID, RLELossless
+
+    allocated, stored = int(data.BitsAllocated), int(data.BitsStored)
+    high = stored - 1 if data.get("HighBit") is None else int(data.HighBit)
+    if not 1 <= stored <= high + 1 <= allocated:
+        raise DataError(
+            f"{where}: BitsStored {stored} with HighBit {high} of BitsAllocated {allocated}; allowed is a HighBit from "
+            f"BitsStored - 1 to BitsAllocated - 1"
+        )
+    colour = int(data.SamplesPerPixel) != 1
+    if colour and (stored != _COLOUR_BITS or data.PixelRepresentation):
+        kind = "signed" if data.PixelRepresentation else "unsigned"
+        raise DataError(f"{where}: colours of {stored} bits, {kind}; allowed are {_COLOUR_BITS} bits, unsigned")
+    syntax = UID(data.file_meta.TransferSyntaxUID)
+    if high != stored - 1 and syntax.is_compressed and syntax != RLELossless:
+        raise DataError(
+            f"{where}: HighBit {high} with BitsStored {stored}, compressed as {shown(syntax.name, MOST_NAME)}; allowed "
+            "there is BitsStored - 1"
+        )
+    return high + 1 - stored
+
+
+def is_inverted(data: "Dataset", where: str) -> bool:
+    """Return whether the largest value of a grey image is black.
+
+    Raises:
+        DataError: If PhotometricInterpretation and PresentationLUTShape contradict each other.
+    """
+    kind, shape = str(data.PhotometricInterpretation), str(data.get("PresentationLUTShape") or "")
+    if shape not in ("", "IDENTITY", "INVERSE") or (kind, shape) == (_INVERTED, "IDENTITY"):
+        raise DataError(
+            f"{where}: PresentationLUTShape {shown(shape, MOST_NAME)} of a {kind} image; allowed are INVERSE and, with "
+            f"{_GREY}, IDENTITY"
+        )
+    return kind == _INVERTED or shape == "INVERSE"
+
+
+def settle_rescaling(data: "Dataset", where: str) -> None:
+    """Put rescaling at the top level of a header, where pydicom looks for it.
+
+    Raises:
+        DataError: If there are several that differ, half a pair, a slope of 0, or a table in addition.
+    """
+    found = _settle(data, _RESCALE, where)
+    tables = data.get("ModalityLUTSequence") or ()
+    if "ModalityLUTSequence" in data and not tables:
+        del data["ModalityLUTSequence"]
+    if any(table != tables[0] for table in tables):
+        raise DataError(f"{where}: ModalityLUTSequence has {len(tables)} tables that differ; allowed is one")
+    if found is None:
+        return
+    slope, intercept = found[:2]
+    if slope == 0:
+        raise DataError(f"{where}: RescaleSlope is 0; allowed are other numbers")
+    if tables and (slope, intercept) != (1, 0):
+        raise DataError(f"{where}: ModalityLUTSequence and {_said(_RESCALE, found)}; allowed is one of them")
+
+
+def settle_window(data: "Dataset", where: str) -> None:
+    """Put the file's own window at the top level of a header.
+
+    Raises:
+        DataError: If there are several that differ, or half a pair.
+    """
+    _settle(data, _WINDOW, where, "; dataset.window=[low,high] takes its place")
+
+
+def _settle(data: "Dataset", kind: _Kind, where: str, remedy: str = "") -> tuple[Any, ...] | None:
+    """Copy a pair to the top level; return its numbers, and the word that belongs to them; None if there is no pair."""
+    pairs = [
+        (named, place, values)
+        for named, place in _places(data, kind)
+        if (values := _values(named, place, kind, where, remedy))
+    ]
+    if not pairs:
+        if not (kind.table and data.get(kind.table)):
+            _check_elsewhere(data, kind, where, remedy)
+        for keyword in (*kind.pair, kind.function):  # of no value
+            if keyword and keyword in data:
+                del data[keyword]
+        return None
+    first, source, numbers = pairs[0]
+    for named, _, values in pairs[1:]:
+        if values != numbers:
+            raise DataError(
+                f"{where}: {_said(kind, numbers)} at {first}, {_said(kind, values)} at {named}; allowed is one "
+                f"pair{remedy}"
+            )
+    if source is not data:
+        for keyword in (*kind.pair, kind.function):
+            if keyword and keyword in source:
+                data[keyword] = source[keyword]
+            elif keyword and keyword in data:
+                del data[keyword]
+    return numbers
+
+
+def _places(data: "Dataset", kind: _Kind) -> Iterator[tuple[str, "Dataset"]]:
+    """Yield the parts of a header that may hold a pair, each with its name."""
+    yield _TOP, data
+    for item in _items(data, kind.sequence):
+        yield kind.sequence, item
+    for group in _GROUPS:
+        for frame in _items(data, group):
+            for item in _items(frame, kind.sequence):
+                yield group, item
+
+
+def _items(data: "Dataset", keyword: str) -> Iterable["Dataset"]:
+    items: Iterable[Dataset] = data.get(keyword) or ()
+    return items
+
+
+def _values(named: str, place: "Dataset", kind: _Kind, where: str, remedy: str) -> tuple[Any, ...] | None:
+    """Return the pair of one place with its word; None if neither number is there."""
+    numbers = tuple(_number(named, place, keyword, kind, where) for keyword in kind.pair)
+    if all(number is None for number in numbers):
+        return None
+    if None in numbers:
+        there, missing = kind.pair if numbers[1] is None else kind.pair[::-1]
+        raise DataError(f"{where}: {there} without {missing} at {named}; allowed are both or neither{remedy}")
+    if not kind.function:
+        return numbers
+    return *numbers, str(place.get(kind.function) or "LINEAR")
+
+
+def _number(named: str, place: "Dataset", keyword: str, kind: _Kind, where: str) -> float | None:
+    """Return a number of a place; None where there is none.
+
+    Raises:
+        DataError: If there are several values that differ and may not.
+    """
+    value = place.get(keyword)
+    if value is None or isinstance(value, (int, float)):
+        return value
+    if not len(value):
+        return None
+    if not kind.several and any(other != value[0] for other in value):
+        raise DataError(f"{where}: {keyword} at {named} has {len(value)} values that differ; allowed is one")
+    return float(value[0])
+
+
+def _said(kind: _Kind, values: tuple[Any, ...]) -> str:
+    numbers = " and ".join(f"{name} {value:g}" for name, value in zip(kind.pair, values, strict=False))
+    return numbers if len(values) == len(kind.pair) else f"{numbers} by {shown(values[-1], MOST_NAME)}"
+
+
+def _check_elsewhere(data: "Dataset", kind: _Kind, where: str, remedy: str) -> None:
+    """Refuse numbers at a place of the functional groups that the standard does not have, where no other are.
+
+    Raises:
+        DataError: With the place.
+    """
+    for group in _GROUPS:
+        for keyword in filter(None, (*kind.pair, kind.table)):
+            if any(item.get(keyword) is not None for item in _nested(_items(data, group), where)):
+                raise DataError(
+                    f"{where}: {keyword} within {group} but not in {kind.sequence}; allowed are that and {_TOP}{remedy}"
+                )
+
+
+def _nested(items: Iterable["Dataset"], where: str) -> Iterator["Dataset"]:
+    """Yield items of sequences and of all sequences within them; no other element is converted from its bytes.
+
+    Raises:
+        DataError: If there are too many.
+    """
+    from pydicom.datadict import dictionary_has_tag, dictionary_VR
+
+    waiting, seen = list(items), 0
+    while waiting:
+        item = waiting.pop()
+        seen += 1
+        if seen > _MOST_ITEMS:
+            raise DataError(f"{where}: damaged (functional groups of more than {_MOST_ITEMS} items)")
+        yield item
+        for tag in list(item.keys()):
+            written = item.get_item(tag)
+            vr = getattr(written, "VR", None) or (dictionary_VR(tag) if dictionary_has_tag(tag) else "")
+            if vr == "SQ":
+                waiting.extend(item[tag].value or ())

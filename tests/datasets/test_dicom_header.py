@@ -1,0 +1,245 @@
+"""DICOM headers: what decides pixels is read where the standard puts it, and refused where it says two things."""
+
+from typing import Any
+
+import dicom_files
+import numpy as np
+import pytest
+from digit_files import noise
+from pydicom import Dataset, Sequence
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    UID,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    RLELossless,
+)
+
+from datasets import files, pictures
+from fedshift_wire.errors import DataError
+
+STORED = np.array([[0, 864, 1064, 1264]], np.uint16)  # -1024, -160, 40 and 240 Hounsfield units
+ROW = np.array([[0, 1000, 2000, 4095]], np.uint16)
+SHARED, FRAME = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
+RESCALE, VOI = "PixelValueTransformationSequence", "FrameVOILUTSequence"
+HOUNSFIELD = {"RescaleSlope": 1, "RescaleIntercept": -1024}
+OWN = {"WindowCenter": 40, "WindowWidth": 400, "VOILUTFunction": "LINEAR_EXACT"}
+SEEN = [0, 0, 128, 255]
+
+
+def item(**tags: Any) -> Dataset:
+    data = Dataset()
+    for name, value in tags.items():
+        setattr(data, name, value)
+    return data
+
+
+def twelve(pixels: np.ndarray = STORED, syntax: UID = ExplicitVRLittleEndian, **tags: Any) -> Dataset:
+    tags = {"BitsStored": 12, "HighBit": 11} | tags
+    return dicom_files.made(pixels, syntax, **tags)
+
+
+def enhanced(group: str, *items: Dataset, **tags: Any) -> Dataset:
+    return twelve(NumberOfFrames=1, **tags, **{group: Sequence(items)})
+
+
+def grey(data: Dataset, window: tuple[float, float] | None = None) -> list[int]:
+    rows = np.asarray(pictures.decoded(dicom_files.written(data), "a.dcm", window))[..., 0]
+    return [int(value) for value in rows[0]]
+
+
+def refusal(data: Dataset, window: tuple[float, float] | None = None) -> str:
+    with pytest.raises(DataError) as caught, files.reading("a.dcm"):
+        pictures.decoded(dicom_files.written(data), "a.dcm", window)
+    message = str(caught.value)
+    assert message.startswith("a.dcm: ") and message.isprintable() and dicom_files.NAME not in message
+    return message
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian])
+@pytest.mark.parametrize("group", [SHARED, FRAME, "no group"])
+def test_rescaling_and_window_are_read_in_functional_groups(group: str, syntax: UID) -> None:
+    macros = {RESCALE: Sequence([item(**HOUNSFIELD)]), VOI: Sequence([item(**OWN)])}
+    pixels = STORED.astype(">u2") if syntax == ExplicitVRBigEndian else STORED
+    data = twelve(pixels, syntax, **(macros if group == "no group" else {group: Sequence([item(**macros)])}))
+    assert grey(data, (-160, 240)) == SEEN
+    assert grey(data) == SEEN
+
+
+def test_shared_and_per_frame_groups_may_hold_one_macro_each() -> None:
+    data = enhanced(SHARED, item(**{RESCALE: Sequence([item(**HOUNSFIELD)])}))
+    data.PerFrameFunctionalGroupsSequence = Sequence([item(**{VOI: Sequence([item(**OWN)])})])
+    assert grey(data) == SEEN
+
+
+def test_without_a_window_the_range_of_the_groups_rescaling_counts() -> None:
+    macro = item(**{RESCALE: Sequence([item(RescaleSlope=-2, RescaleIntercept=7)])})
+    top = twelve(ROW, RescaleSlope=-2, RescaleIntercept=7)
+    assert grey(twelve(ROW, **{SHARED: Sequence([macro])})) == grey(top) == [255, 193, 130, 0]
+
+
+def test_the_same_values_at_several_places_are_no_contradiction() -> None:
+    macros = {RESCALE: Sequence([item(**HOUNSFIELD), item(**HOUNSFIELD)]), VOI: Sequence([item(**OWN)])}
+    data = enhanced(SHARED, item(**macros), **HOUNSFIELD, **OWN)
+    data.PerFrameFunctionalGroupsSequence = Sequence([item(**macros)])
+    assert grey(data) == SEEN
+
+
+OTHER = {"RescaleSlope": 1, "RescaleIntercept": 0}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (enhanced(SHARED, item(**{RESCALE: Sequence([item(**HOUNSFIELD)])}), **OTHER),
+         "RescaleSlope 1 and RescaleIntercept 0 at the top level, RescaleSlope 1 and RescaleIntercept -1024 at Shared"),
+        (enhanced(SHARED, item(**{RESCALE: Sequence([item(**HOUNSFIELD), item(**OTHER)])})), "allowed is one pair"),
+        (enhanced(FRAME, *(item(**{RESCALE: Sequence([item(**tags)])}) for tags in (HOUNSFIELD, OTHER))),
+         "allowed is one pair"),
+        (enhanced(FRAME, item(**HOUNSFIELD)), f"RescaleSlope within {FRAME} but not in {RESCALE}; allowed are"),
+        (enhanced(FRAME, item(ModalityLUTSequence=Sequence([item(LUTExplanation="x")]))),
+         f"ModalityLUTSequence within {FRAME}"),
+        (enhanced(SHARED, item(**{RESCALE: Sequence([item(RescaleSlope=1)])})),
+         f"RescaleSlope without RescaleIntercept at {SHARED}; allowed are both or neither"),
+        (twelve(RescaleSlope=2), "RescaleSlope without RescaleIntercept at the top level"),
+        (twelve(RescaleIntercept=-1024), "RescaleIntercept without RescaleSlope at the top level"),
+        (twelve(RescaleSlope=None, RescaleIntercept=-1024), "RescaleIntercept without RescaleSlope at the top level"),
+        (twelve(RescaleSlope=0, RescaleIntercept=5), "RescaleSlope is 0"),
+        (twelve(RescaleSlope=["1", "2"], RescaleIntercept=5), "RescaleSlope at the top level has 2 values that differ"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("window", [None, (-160, 240)])
+def test_rescaling_that_says_two_things_or_half_of_one_is_refused(
+    data: Dataset, words: str, window: tuple[float, float] | None
+) -> None:
+    assert words in refusal(data, window)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (enhanced(SHARED, item(**{VOI: Sequence([item(**OWN)])}), WindowCenter=40, WindowWidth=80),
+         "WindowCenter 40 and WindowWidth 80 by LINEAR at the top level, WindowCenter 40 and WindowWidth 400 by "
+         f"LINEAR_EXACT at {SHARED}; allowed is one pair; dataset.window=[low,high] takes its place"),
+        (enhanced(FRAME, item(**{VOI: Sequence([item(**OWN), item(WindowCenter=1, WindowWidth=2)])})), "one pair"),
+        (enhanced(FRAME, item(**OWN)), f"WindowCenter within {FRAME} but not in {VOI}"),
+        (twelve(WindowCenter=40), "WindowCenter without WindowWidth at the top level"),
+    ],
+)  # fmt: skip
+def test_windows_that_say_two_things_are_refused_unless_the_run_states_one(data: Dataset, words: str) -> None:
+    assert words in refusal(data)
+    assert grey(data, (0, 4095)) == [0, 54, 66, 79]
+
+
+def test_of_several_values_of_a_window_the_first_counts_in_groups_too() -> None:
+    tags = {"WindowCenter": [1064, 60], "WindowWidth": [400, 80], "VOILUTFunction": "LINEAR_EXACT"}
+    data = enhanced(SHARED, item(**{VOI: Sequence([item(**tags)])}))
+    assert grey(data) == grey(twelve(**tags)) == SEEN
+
+
+def test_values_that_are_there_and_empty_are_not_there() -> None:
+    empty = {"RescaleSlope": None, "RescaleIntercept": None, "WindowCenter": None, "WindowWidth": None}
+    data = twelve(ROW, ModalityLUTSequence=Sequence([]), VOILUTFunction="SIGMOID", **empty)
+    assert grey(data) == [0, 62, 125, 255]
+
+
+def test_private_sequences_of_functional_groups_are_seen_but_do_not_overrule() -> None:
+    private = item(**{RESCALE: Sequence([item(**HOUNSFIELD)])})
+    private.add_new(0x20051001, "SQ", [item(RescaleSlope=3, RescaleIntercept=0)])
+    assert grey(enhanced(FRAME, private), (-160, 240)) == SEEN
+    del private[RESCALE]
+    assert f"RescaleSlope within {FRAME}" in refusal(enhanced(FRAME, private), (-160, 240))
+
+
+def test_items_without_end_are_an_error() -> None:
+    inner = Sequence([Dataset() for _ in range(11_000)])
+    assert "functional groups of more than 10000 items" in refusal(enhanced(FRAME, item(AnatomicRegionSequence=inner)))
+
+
+def table(values: np.ndarray) -> Dataset:
+    lut = item(LUTDescriptor=[len(values), 0, 16], ModalityLUTType="US")
+    lut["LUTDescriptor"].VR = "US"
+    lut.add_new("LUTData", "US", values.tolist())
+    return lut
+
+
+def test_a_table_and_rescaling_are_refused_but_for_one_that_changes_nothing() -> None:
+    square = table(np.minimum(np.arange(4096) ** 2 // 256, 65535))
+    alone = grey(twelve(ROW, ModalityLUTSequence=Sequence([square])))
+    same = twelve(ROW, ModalityLUTSequence=Sequence([square]), **OTHER)
+    assert grey(same) == alone == [0, 15, 61, 255]
+    both = twelve(ROW, ModalityLUTSequence=Sequence([square]), **HOUNSFIELD)
+    assert "ModalityLUTSequence and RescaleSlope 1 and RescaleIntercept -1024; allowed is one of them" in refusal(both)
+    two = twelve(ROW, ModalityLUTSequence=Sequence([square, table(np.arange(4096))]))
+    assert "ModalityLUTSequence has 2 tables that differ" in refusal(two)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "inverted"),
+    [
+        ("MONOCHROME2", "", False), ("MONOCHROME2", "IDENTITY", False), ("MONOCHROME2", "INVERSE", True),
+        ("MONOCHROME1", "", True), ("MONOCHROME1", "INVERSE", True),
+    ],
+)  # fmt: skip
+def test_what_is_black_follows_from_two_tags(kind: str, shape: str, inverted: bool) -> None:
+    data = twelve(ROW, PhotometricInterpretation=kind, PresentationLUTShape=shape)
+    assert grey(data) == ([255, 193, 130, 0] if inverted else [0, 62, 125, 255])
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("MONOCHROME1", "IDENTITY"), ("MONOCHROME2", "LIN OD")])
+def test_a_presentation_that_contradicts_the_image_is_refused(kind: str, shape: str) -> None:
+    data = twelve(ROW, PhotometricInterpretation=kind, PresentationLUTShape=shape)
+    assert f"PresentationLUTShape {shape} of a {kind} image; allowed are INVERSE" in refusal(data)
+
+
+@pytest.mark.parametrize("high", [11, 12, 15])
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ExplicitVRBigEndian, RLELossless])
+def test_high_bit_says_where_stored_bits_lie(high: int, syntax: UID) -> None:
+    """Below them and above them there may be others, of overlays."""
+    shifted = (ROW << (high - 11)) | (0x8000 if high < 15 else 1)
+    pixels = shifted.astype(">u2") if syntax == ExplicitVRBigEndian else shifted.astype("<u2")
+    data = twelve(pixels, ExplicitVRLittleEndian if syntax == RLELossless else syntax, HighBit=high)
+    if syntax == RLELossless:
+        data.compress(RLELossless, generate_instance_uid=False)
+    assert grey(data) == [0, 62, 125, 255]
+
+
+def test_signed_values_keep_their_sign_wherever_their_bits_lie() -> None:
+    values = np.array([[-2048, -1, 0, 2047]], np.int16)
+    unextended = (values & 0x0FFF).astype(np.int16)
+    for pixels, high in ((values, 11), (unextended, 11), (values << 4, 15), (values << 2, 13)):
+        assert grey(twelve(pixels.astype(np.int16), HighBit=high)) == [0, 127, 128, 255]
+
+
+@pytest.mark.parametrize(
+    ("stored", "high"), [(12, 10), (12, 16), (12, 0), (16, 11), (0, 0), (17, 16)]
+)  # fmt: skip
+def test_bits_that_cannot_lie_so_are_refused(stored: int, high: int) -> None:
+    message = refusal(twelve(ROW, BitsStored=stored, HighBit=high))
+    assert f"BitsStored {stored} with HighBit {high} of BitsAllocated 16; allowed is a HighBit from" in message
+
+
+def test_high_bit_of_a_codestream_that_has_bits_of_its_own_is_refused() -> None:
+    data = twelve(ROW, HighBit=15)
+    data.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    data.PixelData = encapsulate([b"\xff\x4f\xff\x51"])
+    data["PixelData"].is_undefined_length = True
+    assert "HighBit 15 with BitsStored 12, compressed as JPEG 2000" in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("tags", "words"),
+    [
+        ({"BitsStored": 7, "HighBit": 6}, "colours of 7 bits, unsigned; allowed are 8 bits, unsigned"),
+        ({"PixelRepresentation": 1}, "colours of 8 bits, signed; allowed are 8 bits, unsigned"),
+    ],
+)
+def test_colours_of_other_bits_are_refused(tags: dict[str, int], words: str) -> None:
+    assert words in refusal(dicom_files.made(noise(4, 4, 3), **tags))
+
+
+def test_prepare_looks_at_bits_too() -> None:
+    with pytest.raises(DataError, match="BitsStored 12 with HighBit 10"):
+        pictures.header(dicom_files.written(twelve(ROW, HighBit=10)), "a.dcm")
