@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from datasets import dicom, tiff
+from datasets import dicom, png, tiff
 from datasets.fitting import levels
 from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
@@ -37,8 +37,9 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
 
     What 8 bits hold is taken as it is: an alpha channel is dropped, so that a transparent pixel has the colour that the
     file stores below; orientation and colour profiles are not followed, which data sets of papers were not either. Of
-    several frames of a WebP or PNG the first one counts. Grey of 16 bits is divided by 257, the full range, never by an
-    image's own: sites would not differ any more. Colour of 16 bits keeps the upper byte, as Pillow reads it.
+    several frames of a WebP or PNG the first one counts. Grey of 16 bits, with alpha too, is divided by 257, the full
+    range, never by an image's own: sites would not differ any more. Colour of 16 bits keeps the upper byte, as Pillow
+    reads it.
     Pillow's bound of pixels (``Image.MAX_IMAGE_PIXELS``) stays.
 
     Args:
@@ -51,8 +52,12 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
     """
     if dicom.is_dicom(content):
         return dicom.decoded(content, name, window)
-    image, bits, inverted = _opened(content, name)
+    packed = png.as_bytes(content)
+    image, depth = _opened(packed or content, name)
+    ends = window or (0, 2**depth.bits - 1)
     with image:
+        if packed is not None:
+            return Image.fromarray(_grey(png.grey(image), ends, depth, whole=True)).convert("RGB")
         if not image.mode.startswith(("I", "F")):
             return image.convert("RGB")
         whole = (
@@ -63,7 +68,7 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
                 f"{shown(name)}: pixels of mode {image.mode}; allowed are 8 and 16 bits a channel, and with "
                 "dataset.window=[low,high] signed and longer whole numbers"
             )
-        return Image.fromarray(_grey(np.asarray(image), window or (0, 2**bits - 1), inverted, whole)).convert("RGB")
+        return Image.fromarray(_grey(np.asarray(image), ends, depth, whole)).convert("RGB")
 
 
 def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
@@ -74,33 +79,35 @@ def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
     """
     if dicom.is_dicom(content):
         return dicom.header(content, name)
-    image, _, _ = _opened(content, name)
+    image, _ = _opened(content, name)
     with image:
         return image.size, image.mode
 
 
-def _opened(content: bytes, name: object) -> tuple[Image.Image, int, bool]:
-    """Open an image; return it, its bits a channel if there are more than 8, and whether its white is at zero.
+def _opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
+    """Open an image; return it, and what Pillow does not tell of it if it has more than 8 bits a channel.
 
     Raises:
         DataError: If it is of no kind that is taken.
     """
-    bits, inverted = 16, False
+    depth = tiff.Depth()
     formats: tuple[str, ...] = FORMATS
     if content.startswith(tiff.MAGIC):
-        content, bits, inverted = tiff.reduced(content, name)
+        content, depth = tiff.reduced(content, name)
         formats = ("TIFF",)
     try:
-        return Image.open(io.BytesIO(content), formats=formats), bits, inverted
+        return Image.open(io.BytesIO(content), formats=formats), depth
     except UnidentifiedImageError:
         raise DataError(f"{shown(name)}: cannot be read ({_unknown(content)})") from None
 
 
-def _grey(values: NDArray[Any], window: tuple[float, float], inverted: bool, whole: bool) -> NDArray[np.uint8]:
+def _grey(values: NDArray[Any], window: tuple[float, float], depth: tiff.Depth, whole: bool) -> NDArray[np.uint8]:
     """Return grey values (H, W) of more than 8 bits as 8 bits; ``whole``: they are none but those of 16 bits."""
     # As a table where there may be one: numbers of 64 bits for each pixel would be eight times the image.
+    if depth.unsigned and not whole:
+        values = values.view(np.uint32)
     grey = levels(np.arange(1 << 16), *window)[values] if whole else levels(values, *window)
-    return 255 - grey if inverted else grey
+    return 255 - grey if depth.inverted else grey
 
 
 def _unknown(content: bytes) -> str:

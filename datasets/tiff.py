@@ -7,6 +7,7 @@ compression that cameras, scanners and microscopes use, each within the file, an
 """
 
 import struct
+from typing import NamedTuple
 
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
@@ -18,39 +19,52 @@ _MOST_VALUES = 1 << 16  # of one tag: strips or tiles, mostly
 _MOST_TILE = 1 << 24  # pixels of one tile: it is unpacked whole, however small the image is
 _CODES = {1: "B", 3: "H", 4: "I", 7: "B"}  # how struct calls a value's type; the tags below are of no other
 _WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
-_TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = 322, 323, 339
-#: Besides these: fill order, strips (offsets, rows, bytes), samples per pixel, planes, predictor, colour map, tiles
+_TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT, _SAMPLES, _PLANES = 322, 323, 339, 277, 284
+#: Besides these: fill order, strips (offsets, rows, bytes), predictor, colour map, tiles
 #: (offsets, bytes), extra samples, JPEG tables; YCbCr coefficients, subsampling, positions, reference black and white.
 #: Not the orientation: no format's is followed.
 _KEPT = {
-    _WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC, 266, 273, 277, 278, 279, 284, 317, 320,
+    _WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC, 266, 273, _SAMPLES, 278, 279, _PLANES, 317, 320,
     _TILE_WIDTH, _TILE_LENGTH, 324, 325, 338, _SAMPLE_FORMAT, 347, 530, 531,
 }  # fmt: skip
 _COMPRESSIONS = {1: "none", 5: "LZW", 7: "JPEG", 8: "Deflate", 32773: "PackBits", 32946: "Deflate"}
 _WHITE_IS_ZERO, _BLACK_IS_ZERO = 0, 1
-_FLOAT = 3
+_UNSIGNED, _SIGNED, _FLOAT = 1, 2, 3
+_UNCOMPRESSED = 1
+_APART = 2  # the value of _PLANES of a file whose channels lie one after the other
 
 
-def reduced(content: bytes, name: object) -> tuple[bytes, int, bool]:
-    """Return a TIFF with the tags alone that decide the pixels of its only page.
+class Depth(NamedTuple):
+    """What Pillow does not tell of values of more than 8 bits.
+
+    Attributes:
+        bits: Bits a channel.
+        inverted: Whether white is at zero.
+        unsigned: Whether they are unsigned, of 32 bits: Pillow takes them for signed ones.
+    """
+
+    bits: int = 16
+    inverted: bool = False
+    unsigned: bool = False
+
+
+def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
+    """Return a TIFF with the tags alone that decide the pixels of its only page, and what Pillow would not see to.
 
     Args:
         content: The file; it begins with one of :data:`MAGIC`.
         name: How messages name it.
 
-    Returns:
-        The file, its bits a channel, and whether it is grey of more than 8 bits that is white at zero: Pillow would not
-        see to that.
-
     Raises:
-        DataError: If it is damaged, has several pages, holds floating-point numbers, or is compressed in another way.
+        DataError: If it is damaged, has several pages, holds floating-point numbers, is compressed in another way, or
+            is of a kind that Pillow reads wrongly.
     """
     where, order = shown(name), "<" if content[:2] == b"II" else ">"
     (at,) = struct.unpack_from(f"{order}I", content, 4)
     entries, following = _entries(content, at, order, where)
     if following:
         raise DataError(f"{where}: a TIFF of several pages; allowed is one, as nothing says which of them is the image")
-    compression = _first(content, entries, _COMPRESSION, order, 1)
+    compression = _first(content, entries, _COMPRESSION, order, _UNCOMPRESSED)
     if compression not in _COMPRESSIONS:
         allowed = ", ".join(dict.fromkeys(_COMPRESSIONS.values()))
         raise DataError(f"{where}: a TIFF with compression {compression}; allowed are {allowed}")
@@ -60,6 +74,10 @@ def reduced(content: bytes, name: object) -> tuple[bytes, int, bool]:
     if tile > _MOST_TILE:
         raise DataError(f"{where}: damaged (tiles of {tile} pixels, allowed are at most {_MOST_TILE})")
     bits = _first(content, entries, _BITS, order, 1)
+    kind = _first(content, entries, _SAMPLE_FORMAT, order, _UNSIGNED)
+    if _first(content, entries, _SAMPLES, order, 1) == 1:
+        entries.pop(_PLANES, None)  # one channel lies in one piece; Pillow refuses the other word for it
+    _check_readable(where, order, bits, kind, compression, apart=_first(content, entries, _PLANES, order, 1) == _APART)
     inverted = bits > 8 and _first(content, entries, _PHOTOMETRIC, order, _BLACK_IS_ZERO) == _WHITE_IS_ZERO
     if inverted:
         entries[_PHOTOMETRIC] = struct.pack(f"{order}HHIHH", _PHOTOMETRIC, 3, 1, _BLACK_IS_ZERO, 0)
@@ -67,7 +85,30 @@ def reduced(content: bytes, name: object) -> tuple[bytes, int, bool]:
     listed = b"".join(entries[tag] for tag in sorted(entries))
     header = content[:4] + struct.pack(f"{order}I", start)
     body = content[8:].ljust(start - 8, b"\0")
-    return header + body + struct.pack(f"{order}H", len(entries)) + listed + bytes(4), bits, inverted
+    whole = header + body + struct.pack(f"{order}H", len(entries)) + listed + bytes(4)
+    return whole, Depth(bits, inverted, kind == _UNSIGNED and bits == 32)
+
+
+def _check_readable(where: str, order: str, bits: int, kind: int, compression: int, *, apart: bool) -> None:
+    """Refuse what Pillow 13 reads as other values, without a word.
+
+    Raises:
+        DataError: With what is allowed.
+    """
+    if kind == _SIGNED and bits <= 8:
+        raise DataError(
+            f"{where}: signed numbers of {bits} bits; allowed are unsigned ones, or signed ones of 16 or 32"
+        )
+    if apart and bits > 8 and compression == _UNCOMPRESSED:  # it takes half the bytes of each plane
+        raise DataError(
+            f"{where}: channels of {bits} bits one after the other, uncompressed; allowed are pixels one after the "
+            "other, or such a file with LZW or Deflate"
+        )
+    if kind == _SIGNED and order == ">" and compression != _UNCOMPRESSED:  # libtiff has turned the bytes already
+        raise DataError(
+            f"{where}: signed numbers of {bits} bits, big-endian and compressed; allowed are uncompressed or "
+            "little-endian ones"
+        )
 
 
 def _entries(content: bytes, at: int, order: str, where: str) -> tuple[dict[int, bytes], int]:

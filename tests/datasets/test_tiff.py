@@ -137,7 +137,7 @@ def test_only_tags_of_the_pixels_get_as_far_as_pillow() -> None:
     data = bytes(1 << 20)
     listed = b"".join(struct.pack("<HHII", *tag) for tag in sorted(tags))
     content = struct.pack("<2sHI", b"II", 42, 8 + len(data)) + data + struct.pack("<H", len(tags)) + listed + bytes(4)
-    found, _, _ = tiff.reduced(content, "a.tif")
+    found, _ = tiff.reduced(content, "a.tif")
     image = Image.open(io.BytesIO(found))
     assert set(image.tag_v2) == {256, 257, 273}  # type: ignore[attr-defined]
 

@@ -1,0 +1,174 @@
+"""Every kind of file of 16 bits a channel: its right values, with and without a window, or a refusal."""
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import dicom_files
+import numpy as np
+import pytest
+from deep_images import png, tiff, transparent
+from digit_files import noise
+from PIL import Image
+from support import refusal_of
+
+from datasets import files, pictures
+from datasets import png as png_files
+from fedshift_wire.errors import DataError
+
+V = [0, 1000, 2000, 4095]
+FULL = [65535] * 4
+WINDOW = (0, 4095)
+PLAIN, SEEN = [0, 4, 8, 16], [0, 62, 125, 255]  # grey: divided by 257; within the window
+UPPER = [0, 3, 7, 15]  # colours: the upper byte, window or not
+WHITE_PLAIN, WHITE_SEEN = [255, 251, 247, 239], [255, 193, 130, 0]
+RED = [V, [0] * 4, FULL]  # red as V, no green, full blue
+
+
+def pixels(*channels: list[int]) -> np.ndarray:
+    return np.array(channels).T[np.newaxis]
+
+
+def saved(mode: str, kind: str) -> bytes:
+    image, file = Image.fromarray(np.array([V], np.uint16)), io.BytesIO()
+    (image if image.mode == mode else image.convert(mode)).save(file, kind)
+    return file.getvalue()
+
+
+def dicom(**tags: Any) -> bytes:
+    return dicom_files.written(dicom_files.made(np.array([V], np.uint16), **tags))
+
+
+#: Kind of file, its content, its first channel without and with the window, of colours all channels of the last pixel.
+TABLE: list[tuple[str, bytes, list[int], list[int], tuple[int, int, int] | None]] = [
+    ("png grey", png(pixels(V), 0), PLAIN, SEEN, None),
+    ("png grey, a transparent value", png(pixels(V), 0, extra=transparent(0)), PLAIN, SEEN, None),
+    ("png grey with alpha", png(pixels(V, FULL), 4), PLAIN, SEEN, None),
+    ("png grey with no alpha at all", png(pixels(V, [0] * 4), 4), PLAIN, SEEN, None),
+    ("png grey saved by Pillow", saved("I;16", "PNG"), PLAIN, SEEN, None),
+    ("png rgb", png(pixels(*RED), 2), UPPER, UPPER, (15, 0, 255)),
+    ("png rgb, a transparent colour", png(pixels(*RED), 2, extra=transparent(0, 0, 65535)), UPPER, UPPER, (15, 0, 255)),
+    ("png rgba", png(pixels(*RED, V), 6), UPPER, UPPER, (15, 0, 255)),
+    ("tiff saved by Pillow", saved("I;16", "TIFF"), PLAIN, SEEN, None),
+    ("dicom", dicom(), PLAIN, SEEN, None),
+    ("dicom white is zero", dicom(PhotometricInterpretation="MONOCHROME1"), WHITE_PLAIN, WHITE_SEEN, None),
+]  # fmt: skip
+for _order in "<>":
+    for _packed in (False, True):
+        _how = {"order": _order, "packed": _packed}
+        _name = f"tiff {'little' if _order == '<' else 'big'}-endian{' packed' if _packed else ''}"
+        TABLE += [
+            (f"{_name} grey", tiff([V], **_how), PLAIN, SEEN, None),
+            (f"{_name} grey, its plane apart", tiff([V], apart=True, **_how), PLAIN, SEEN, None),
+            (f"{_name} grey tiled", tiff([V], tiled=True, **_how), PLAIN, SEEN, None),
+            (f"{_name} white is zero", tiff([V], photo=0, **_how), WHITE_PLAIN, WHITE_SEEN, None),
+            (f"{_name} white is zero, apart", tiff([V], photo=0, apart=True, **_how), WHITE_PLAIN, WHITE_SEEN, None),
+            (f"{_name} rgb", tiff(RED, photo=2, **_how), UPPER, UPPER, (15, 0, 255)),
+            (f"{_name} rgb tiled", tiff(RED, photo=2, tiled=True, **_how), UPPER, UPPER, (15, 0, 255)),
+            (f"{_name} rgba", tiff([*RED, FULL], photo=2, extra=2, **_how), UPPER, UPPER, (15, 0, 255)),
+            (f"{_name} rgb and another", tiff([*RED, V], photo=2, extra=0, **_how), UPPER, UPPER, (15, 0, 255)),
+            (f"{_name} cmyk", tiff([*RED, [0] * 4], photo=5, **_how), [255, 252, 248, 240], [255, 252, 248, 240],
+             (240, 255, 0)),
+        ]  # fmt: skip
+    TABLE += [
+        (f"tiff {_order} grey predicted", tiff([V], order=_order, packed=True, predicted=True), PLAIN, SEEN, None),
+        (f"tiff {_order} rgb predicted", tiff(RED, order=_order, photo=2, packed=True, predicted=True), UPPER, UPPER,
+         (15, 0, 255)),
+        (f"tiff {_order} rgb packed apart", tiff(RED, order=_order, photo=2, packed=True, apart=True), UPPER, UPPER,
+         (15, 0, 255)),
+    ]  # fmt: skip
+
+
+def look(content: bytes, window: tuple[float, float] | None = None) -> np.ndarray:
+    return np.asarray(pictures.decoded(content, "x", window))[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "plain", "seen", "last"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_16_bits_are_what_the_table_in_the_docs_says(
+    content: bytes, plain: list[int], seen: list[int], last: tuple[int, int, int] | None
+) -> None:
+    for window, wanted in ((None, plain), (WINDOW, seen)):
+        found = look(content, window)
+        assert found[:, 0].tolist() == wanted
+        if last is None:
+            assert (found == found[:, :1]).all()
+        else:
+            assert tuple(found[-1].tolist()) == last
+
+
+APART = "channels of 16 bits one after the other, uncompressed; allowed are pixels one after the other, or such a file"
+KINDS = "a TIFF of a kind that is not taken"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        *((tiff(planes, photo=photo, apart=True, tiled=tiled, order=order), APART)
+          for planes, photo in ((RED, 2), ([*RED, FULL], 2), ([*RED, FULL], 5), ([V, FULL], 1))
+          for order in "<>" for tiled in (False, True)),
+        *((tiff([V, FULL], extra=extra, order=order, packed=packed), KINDS)
+          for extra in (0, 1, 2) for order in "<>" for packed in (False, True)),
+        (tiff(RED, photo=2, kind=2), KINDS),
+        (tiff([V], order=">", bits=32), KINDS),
+        *((tiff([V], kind=2, bits=bits, order=">", packed=True, tiled=tiled),
+           f"signed numbers of {bits} bits, big-endian and compressed; allowed are uncompressed or little-endian ones")
+          for bits in (16, 32) for tiled in (False, True)),
+        (tiff([[1, 2, 3, 4]], kind=2, bits=8), "signed numbers of 8 bits; allowed are unsigned ones, or signed"),
+        (saved("I;16", "JPEG2000"), "by its content it is no PNG"),
+        (saved("I;16", "PPM"), "by its content it is no PNG"),
+    ],
+)  # fmt: skip
+def test_what_would_be_read_as_other_values_is_refused(content: bytes, words: str) -> None:
+    for window in (None, WINDOW):
+        assert words in refusal_of(DataError, pictures.decoded, content, "x", window)
+
+
+@pytest.mark.parametrize(("order", "packed"), [("<", False), ("<", True), (">", False)])
+@pytest.mark.parametrize("bits", [16, 32])
+def test_signed_numbers_need_a_window(order: str, packed: bool, bits: int) -> None:
+    for apart in (False, True):
+        content = tiff([[-100, 0, 50, 100]], kind=2, bits=bits, order=order, packed=packed, apart=apart)
+        assert "with dataset.window=[low,high]" in refusal_of(DataError, pictures.decoded, content, "x")
+        assert look(content, (-100, 100))[:, 0].tolist() == [0, 128, 191, 255]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_unsigned_numbers_of_32_bits_are_no_negative_ones(packed: bool) -> None:
+    content = tiff([[0, 10**9, 2 * 10**9, 4 * 10**9]], bits=32, packed=packed)
+    assert look(content, (0, 4e9))[:, 0].tolist() == [0, 64, 128, 255]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_8_bits_lie_in_any_order(order: str, apart: bool) -> None:
+    planes = [[0, 50, 100, 255], [1, 2, 3, 4], [9, 8, 7, 6]]
+    found = look(tiff(planes, photo=2, bits=8, order=order, apart=apart))
+    assert found.T.tolist() == planes
+
+
+def test_grey_with_alpha_has_the_values_of_grey_whatever_the_filters_of_its_rows() -> None:
+    x = noise(13, 11).astype(np.uint16) * 257 + noise(13, 11)[::-1]
+    four = np.stack([x >> 8, x & 255, noise(13, 11), noise(13, 11)], axis=2).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(four, "RGBA").save(file, "PNG")  # whose encoder chooses a filter for each row
+    eight = file.getvalue()
+    kind = eight[12:24] + b"\x10\x04" + eight[26:29]
+    both = eight[:12] + kind + struct.pack(">I", zlib.crc32(kind)) + eight[33:]
+    grey = png(x[..., None], 0)
+    for window in (None, (300, 50_000)):
+        found = np.asarray(pictures.decoded(both, "x", window))
+        assert np.array_equal(found, np.asarray(pictures.decoded(grey, "x", window)))
+
+
+def test_only_a_sound_png_of_grey_with_alpha_is_taken_for_one() -> None:
+    both = png(pixels(V, FULL), 4)
+    assert png_files.as_bytes(png(pixels(V), 0)) is None
+    assert png_files.as_bytes(png(pixels([1, 2], [3, 4]), 4, bits=8)) is None
+    assert png_files.as_bytes(both[:29] + bytes(4) + both[33:]) is None  # its checksum is wrong: Pillow refuses it
+    assert png_files.as_bytes(both[:20]) is None
+    with pytest.raises(DataError), files.reading("x"):
+        pictures.decoded(both[:-30], "x")
+    assert pictures.header(both, "x") == ((4, 1), "RGBA")  # by the word of Pillow
