@@ -1,21 +1,26 @@
 """Images that cannot be read, found by decoding them once per machine, for who would go on without them.
 
-The verdict is kept beside the decoded images, under the fingerprint of the files: names, sizes and times.
+The verdict is kept beside the decoded images, under the fingerprint of the files, with their seal and a checksum
+(:mod:`datasets.integrity`): a file that was replaced is looked at again, whatever its time of writing.
 """
 
+import contextlib
 import functools
 import json
 import logging
 import os
 import tempfile
+import zlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from datasets import cache, private_files
+from datasets import cache, integrity, private_files
 from datasets.base import PLAIN, Form
 from datasets.decode import decode
 from datasets.listing import Found, Item, Listing
@@ -52,10 +57,12 @@ def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
     path = cache.cache_dir() / f"broken-{mark[:32]}.json"
     kept = _kept(path, listing)
     if kept is None:
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        sources, workers = cache.sources_of(listing), os.cpu_count() or 1
+        before = integrity.stamp(integrity.look(sources), inodes=False)
+        with ThreadPoolExecutor(workers) as pool:
             verdicts = list(pool.map(partial(_reason, form), listing.items))
         kept = {place: reason for place, reason in enumerate(verdicts) if reason}
-        _keep(path, len(listing), kept)
+        _keep(path, len(listing), kept, integrity.seal(sources, before, workers))
     return tuple(Broken(place, shown(listing.items[place].name), reason) for place, reason in sorted(kept.items()))
 
 
@@ -92,22 +99,42 @@ def _reason(form: Form, item: Item) -> str:
 
 
 def _kept(path: Path, listing: Listing) -> dict[int, str] | None:
-    """Return a verdict that was kept, by place in the listing; None if there is none, or it is damaged."""
+    """Return a verdict that was kept, by place in the listing; None if there is none, or it is damaged or outdated."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told["images"] != len(listing):
+        written = json.loads(path.read_text(encoding="utf-8"))
+        if written["images"] != len(listing) or written.pop("sum") != _sum(written):
             return None
-        found = {whole(place, 0, len(listing) - 1): plain(str(reason)) for place, reason in told["broken"]}
-    except (OSError, ValueError, TypeError, KeyError):
+        reasons = {whole(place, 0, len(listing) - 1): plain(str(reason)) for place, reason in written["broken"]}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return None if None in found else {place: reason for place, reason in found.items() if place is not None}
+    if None in reasons:
+        return None
+    sources = cache.sources_of(listing)
+    verdict = integrity.verdict(written, sources, os.cpu_count() or 1)
+    if verdict == "changed":
+        return None
+    found = {place: reason for place, reason in reasons.items() if place is not None}
+    if verdict == "renewed":
+        with contextlib.suppress(DataError):  # who may not write there reads the files each time
+            _keep(
+                path,
+                len(listing),
+                found,
+                {"stamp": integrity.stamp(integrity.look(sources)), "sources": written["sources"]},
+            )
+    return found
 
 
-def _keep(path: Path, images: int, found: dict[int, str]) -> None:
+def _sum(written: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(written, sort_keys=True).encode())
+
+
+def _keep(path: Path, images: int, found: Mapping[int, str], seal: Mapping[str, str]) -> None:
     """Write a verdict: whole, or not at all."""
+    verdict = {"images": images, "broken": [list(pair) for pair in found.items()], **seal}
     with cache.writing(path):
         private_files.make_folder(path.parent)
         handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"images": images, "broken": list(found.items())}, file)
+            json.dump(verdict | {"sum": _sum(verdict)}, file)
         Path(part).replace(path)

@@ -58,11 +58,12 @@ def read(path: Path, columns: Sequence[str], make: Make) -> tuple[Row, ...]:
     """
     with files.reading(path.absolute()):
         about = path.stat()
-    return _read(path, about.st_size, about.st_mtime_ns, tuple(columns), make)
+    stamp = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)  # a file may be replaced and keep its time of writing
+    return _read(path, about.st_size, stamp, tuple(columns), make)
 
 
 @functools.lru_cache(maxsize=2)  # each domain and split of a run asks again
-def _read(path: Path, size: int, _: int, columns: tuple[str, ...], make: Make) -> tuple[Row, ...]:
+def _read(path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make) -> tuple[Row, ...]:
     if size > MOST_BYTES:
         raise DataError(f"{shown(path)}: {size} bytes; a table has at most {MOST_BYTES}")
     rows: list[Row] = []
