@@ -181,7 +181,8 @@ def _is_good(folder: Path, mark: str, work: _Work) -> bool:
             "cached images stay (if each run says so, see docs/datasets.md, Prepared once)", shown(_origin(work.found)),
         )  # fmt: skip
         stamp = integrity.stamp(integrity.look(work.sources))
-        part_folder.replace(folder / META_FILE, json.dumps(meta | {"stamp": stamp}))
+        with contextlib.suppress(OSError):  # on a full disk the next process looks once more
+            part_folder.replace(folder / META_FILE, json.dumps(meta | {"stamp": stamp}))
     return integrity.is_checked(folder / X_FILE) or _is_undamaged(folder, work)
 
 

@@ -5,7 +5,7 @@ single frame. Nothing is guessed: two places that disagree, half a pair, and a p
 refused by name.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -106,14 +106,14 @@ def settle_rescaling(data: "Dataset", where: str) -> None:
         DataError: If there are several that differ, half a pair, a slope of 0, or a table in addition.
     """
     found = _settle(data, _RESCALE, where)
-    tables = data.get("ModalityLUTSequence") or ()
+    tables: Sequence[Dataset] = data.get("ModalityLUTSequence") or ()
     if "ModalityLUTSequence" in data and not tables:
         del data["ModalityLUTSequence"]
     if any(table != tables[0] for table in tables):
         raise DataError(f"{where}: ModalityLUTSequence has {len(tables)} tables that differ; allowed is one")
     if found is None:
         return
-    slope, intercept = found[:2]
+    slope, intercept = found[0], found[1]
     if slope == 0:
         raise DataError(f"{where}: RescaleSlope is 0; allowed are other numbers")
     if tables and (slope, intercept) != (1, 0):

@@ -31,7 +31,8 @@ def as_bytes(content: bytes) -> bytes | None:
 def grey(image: Image.Image) -> NDArray[np.uint16]:
     """Return the grey values (H, W) of an image that :func:`as_bytes` made."""
     pixels = np.asarray(image)
-    return pixels[..., 0].astype(np.uint16) << 8 | pixels[..., 1]
+    values: NDArray[np.uint16] = pixels[..., 0].astype(np.uint16) << 8 | pixels[..., 1]
+    return values
 
 
 def _sum(content: bytes) -> bytes:
