@@ -50,8 +50,8 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
     # Else the server's words would decide which files of a real node are read and written.
-    if engine == SIMULATION and "data-dir" in given:
-        raise ConfigError("this node has images of its own (data-dir), it takes no part in a simulation")
+    if engine == SIMULATION and given.keys() & {"data-dir", "domain"}:
+        raise ConfigError("this node has images of its own (data-dir, domain), it takes no part in a simulation")
     if engine == SIMULATION:
         domain = dealt(config, num_partitions)[partition_id]
         threads = config.train.threads or int(os.environ.get(THREADS, "1"))  # not Ray's, which go by the machine
