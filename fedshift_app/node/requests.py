@@ -147,8 +147,8 @@ def _refuse(request: Request, key: str, value: Any, why: str) -> None:
 def _check_records(request: Request, content: RecordDict, strategy: type[DomainStrategy]) -> None:
     """Refuse records that the kind of message does not have, and knowledge that the method does not send."""
     known = {ARRAYS, KNOWLEDGE} if request.kind == MessageType.QUERY else {ARRAYS, KNOWLEDGE, START}
-    retaken = RETAKEN in request.given.get(BN_WAYS, ()) and request.scores
-    strange = {*content} - known - {CONFIG, *((STATISTICS,) if retaken else ())}
+    has_statistics = request.scores and RETAKEN in request.given.get(BN_WAYS, ())
+    strange = {*content} - known - {CONFIG, *((STATISTICS,) if has_statistics else ())}
     if strange:
         raise FedShiftError(f"refused: a message to {request.kind} has no record {plain(min(strange), MOST_NAME)!r}")
     if request.kind == MessageType.QUERY:
@@ -258,7 +258,7 @@ def _bn_images(request: Request, value: Any) -> str:
 def _domains(request: Request, value: Any) -> str:
     if value and not request.config.evaluate.test:
         return "this run has evaluate.test=false"
-    return _known_domains(request, value) or _scored_round(request) or _ways_left_out(request)
+    return _known_domains(request, value) or _scored_round(request) or _statistics_left_out(request)
 
 
 def _known_domains(request: Request, value: Any) -> str:
@@ -329,20 +329,20 @@ def _figures(request: Request, value: Any) -> str:
     return ""
 
 
-def _ways(request: Request, value: Any) -> str:
+def _bn_statistics(request: Request, value: Any) -> str:
     wanted = request.config.evaluate.bn
-    possible = (list(wanted), [way for way in wanted if way != RETAKEN])  # none is retaken where no statistics travel
+    possible = (list(wanted), [name for name in wanted if name != RETAKEN])  # where no statistics travel
     if value not in possible or not value:
         return f"this run has evaluate.bn=[{','.join(wanted)}]"
     return "" if BN_IMAGES in request.given else f"without {BN_IMAGES}"
 
 
-def _ways_left_out(request: Request) -> str:
+def _statistics_left_out(request: Request) -> str:
     """Refuse a score with averaged statistics alone, where the run asks for others."""
     if BN_WAYS in request.given:
         return ""
     wanted = request.config.evaluate.bn
-    alone = tuple(way for way in wanted if way != RETAKEN) == (AVERAGED,)
+    alone = tuple(name for name in wanted if name != RETAKEN) == (AVERAGED,)
     return "" if alone else f"without {BN_WAYS}, where this run has evaluate.bn=[{','.join(wanted)}]"
 
 
@@ -353,7 +353,7 @@ def _word(value: bool) -> str:
 #: What any message may have; the round first, on which other rules rest.
 _ALWAYS = (SERVER_ROUND, ENGINE, RUN, RUN_ID, NODE_INDEX, MEMORY_ROUND, RESUMED_AFTER, CHOSEN, KEPT_IN, START_DIGEST)
 _OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, FIGURES, BN_WAYS))
-#: Which keys each kind of message may have, besides what the method tells (``told/NAME``).
+#: Which keys each kind of message may have, besides the method's own numbers and words (``told/NAME``).
 ALLOWED: dict[str, tuple[str, ...]] = {
     MessageType.QUERY: _ALWAYS,
     MessageType.TRAIN: (*_ALWAYS, LOCAL_DOMAINS, GAP),
@@ -372,5 +372,6 @@ RULES: dict[str, Rule] = {
     SERVER_ROUND: _round, ENGINE: _engine, RUN: _any, RUN_ID: _any, NODE_INDEX: _index, MEMORY_ROUND: _past_round,
     RESUMED_AFTER: _past_rounds, CHOSEN: _past_rounds, KEPT_IN: _simulated, START_DIGEST: _any,
     LOCAL_DOMAINS: _local_domains, GAP: _gap, TAKE_STATISTICS: _take_statistics, DOMAINS: _domains, DRAWN: _drawn,
-    STARTS: _part, STOPS: _part, VALIDATION: _validation, FIGURES: _figures, BN_WAYS: _ways, BN_IMAGES: _bn_images,
+    STARTS: _part, STOPS: _part, VALIDATION: _validation, FIGURES: _figures, BN_WAYS: _bn_statistics,
+    BN_IMAGES: _bn_images,
 }  # fmt: skip

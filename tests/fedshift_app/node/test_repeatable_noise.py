@@ -26,8 +26,8 @@ def test_a_deployment_refuses_the_switch(method: str) -> None:
     config = resolve({"method": method, "set": SWITCH})
     starting.prepare(config, "simulation")
     starting.prepare(resolve({"method": method}), "deployment")
-    told = refusal_of(ConfigError, starting.prepare, config, "deployment")
-    assert told == (
+    line = refusal_of(ConfigError, starting.prepare, config, "deployment")
+    assert line == (
         "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be taken "
         "off again by the server; a deployment needs method.repeatable_noise=false"
     )
