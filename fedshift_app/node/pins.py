@@ -6,6 +6,7 @@ others is refused. A run that is resumed
 is another one to Flower, and may have more rounds.
 """
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup
 from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import NODE_INDEX, RUN_ID, SERVER_ROUND, START_DIGEST
+from fedshift_wire.names import NODE_INDEX, RUN, RUN_ID, SERVER_ROUND, START_DIGEST
 
 PINS = "pins"  # the record of context.state
 _FLOWER_RUN, _CONFIGURATION, _TRAINED = "flower-run", "configuration", "trained"
@@ -38,7 +40,7 @@ def hold(msg: Message, context: Context, given: Mapping[str, Any], config: RunCo
     kept: dict[str, Any] = dict(context.state.config_records.get(PINS, {}))
     if kept.get(_FLOWER_RUN) != flower_run:
         kept = {_FLOWER_RUN: flower_run}
-    new = {_CONFIGURATION: _digest(config)} | {
+    new = {_CONFIGURATION: _digest(str(given[RUN]))} | {
         key: given[key] for key in (RUN_ID, NODE_INDEX, START_DIGEST) if key in given
     }
     for key, value in new.items():
@@ -59,7 +61,9 @@ def hold(msg: Message, context: Context, given: Mapping[str, Any], config: RunCo
     context.state[PINS] = ConfigRecord(kept)
 
 
-def _digest(config: RunConfig) -> str:
+@functools.lru_cache(maxsize=4)
+def _digest(run_json: str) -> str:
     """Return the SHA-256 of a configuration, without what the server decides after the first answers."""
+    config = setup.read_config(run_json)
     settled = config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": ""})})
     return hashlib.sha256(settled.model_dump_json().encode()).hexdigest()
