@@ -33,6 +33,7 @@ from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.counts import Counts
+from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import (
     AVERAGED,
     BATCH,
@@ -65,6 +66,8 @@ from fedshift_wire.names import (
     VALIDATION_COUNT,
 )  # fmt: skip
 from fedshift_wire.params import Params
+
+LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 
 __all__ = ["ClientSetup", "DomainClient", "Phase", "Scores"]
 
@@ -306,8 +309,13 @@ class DomainClient(NodeTools):
         Returns:
             Sums and sums of squares by layer, (C,), float64 (:class:`clients.training.statistics.Moments`), of the
             layers whose statistics travel, under their names on the wire; and the number of images.
+
+        Raises:
+            FedShiftError: If they would be those of one image.
         """
         self.server_round = int(config[SERVER_ROUND])
+        if min(len(self.train_set), int(config[BN_IMAGES])) < LEAST_STATISTICS:
+            raise FedShiftError(f"sums over fewer than {LEAST_STATISTICS} images would be those of a single one")
         self._take(parameters)
         moments, images = self.take_statistics(int(config[BN_IMAGES]))
         shared = set(self.shared_names)

@@ -27,14 +27,13 @@ from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
-from fedshift_wire.seeding import generator
+from fedshift_wire.params import NoiseParams, Params
 
 AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
 MOST = 10_000  # features of a round, as the server takes them
 
 
-class FedPallParams(Params):
+class FedPallParams(NoiseParams):
     """The node's side of FedPall."""
 
     lambda_adv: float = Field(0.1, ge=0)  # of the amplifier's confusion; 0 turns it off
@@ -108,9 +107,13 @@ class FedPallClient(DomainClient):
         return found | self._mixed(server_round) if p.lambda_adv > 0 or p.take > 0 else found
 
     def _mixed(self, server_round: int) -> Arrays:
-        """Return features (P, D), mixed with the global prototypes of their classes and masked, and labels (P,)."""
+        """Return features (P, D), mixed with the global prototypes of their classes and masked, and labels (P,).
+
+        Images, share and mask are drawn from the system's entropy: from the run's seed, the server could draw them
+        again and undo the mixing (``repeatable_noise``).
+        """
         p, held = self.params, self.train_set
-        rng = generator(self.setup.seed, "fedpall-mix", self.setup.index, server_round)
+        rng = self.protecting_rng("fedpall-mix", server_round)
         if p.most_features < len(held):
             held = held.select(np.sort(rng.permutation(len(held))[: p.most_features]))
         self.model.eval()

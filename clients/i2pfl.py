@@ -27,14 +27,14 @@ from clients.training import stopwatch
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
+from fedshift_wire.params import NoiseParams
 from fedshift_wire.seeding import generator
 
 AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)
 AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)
 
 
-class I2PFLParams(Params):
+class I2PFLParams(NoiseParams):
     """The node's side of I2PFL. Values are the paper's for Digits; each weight at 0 turns its term off."""
 
     use_gpcl: bool = True  # inter-domain: contrast with global prototypes (Table IV)
@@ -119,13 +119,13 @@ class I2PFLClient(PrototypeClient):
         """Return what leaves the node: p, or with ``dp`` p + q N(0, s^2) or (1 - q) p + N(0, s^2) (A13).
 
         The noise is on the mean of a class, whatever the class's size. Nothing bounds a single image's
-        share in p, so that no differential-privacy guarantee can be accounted for.
+        share in p, so that no differential-privacy guarantee can be accounted for. It is drawn from the system's
+        entropy: from the run's seed, the server could draw it again and subtract it (``repeatable_noise``).
         """
         p = self.params
         if p.dp == "off":
             return told
-        rng = generator(self.setup.seed, "i2pfl-dp", self.setup.index, server_round)
-        noise = rng.normal(0.0, p.dp_scale, told.shape)
+        noise = self.protecting_rng("i2pfl-dp", server_round).normal(0.0, p.dp_scale, told.shape)
         noisy = told + p.dp_q * noise if p.dp == "add" else (1 - p.dp_q) * told + noise
         return np.where(held[:, None], noisy, 0.0).astype(np.float32)
 

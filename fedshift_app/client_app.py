@@ -14,9 +14,8 @@ from flwr.clientapp import ClientApp
 from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
 from fedshift_app.config import registry
-from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower import simulating
-from fedshift_app.node import arithmetic, holdings, noise, setup, shelves, starts
+from fedshift_app.node import arithmetic, holdings, noise, requests, setup, shelves, starts
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import console
 from fedshift_wire.bounds import largest, plain
@@ -79,28 +78,28 @@ registry.METHODS["fedavg"].params()  # what all methods rest on: a process forke
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """Train on the node's images."""
-    return _answer(msg, lambda: noise.with_noise(_read_config(msg).privacy, msg, context, _train))
+    return _answer(MessageType.TRAIN, msg, context, lambda: _train_noised(msg, context))
 
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
     """Score the weights on the domains that the server asks for."""
-    return _answer(msg, lambda: _evaluate(msg, context))
+    return _answer(MessageType.EVALUATE, msg, context, lambda: _evaluate(msg, context))
 
 
 @app.query()
 def query(msg: Message, context: Context) -> Message:
     """Tell what the node is: its domain, its numbers of images; or why it cannot take part."""
-    return _answer(msg, lambda: _introduce(msg, context))
+    return _answer(MessageType.QUERY, msg, context, lambda: _introduce(msg, context))
 
 
-def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
-    """Reply with what ``work`` returns, or with its error in one line.
+def _answer(kind: str, msg: Message, context: Context, work: Callable[[], RecordDict]) -> Message:
+    """Reply with what ``work`` returns, or with its error in one line; refuse what the run does not ask for.
 
     Flower would send a traceback; the server should be able to show what it is told.
     """
     try:
-        return Message(_as_asked(msg, work), reply_to=msg)
+        return Message(_as_asked(kind, msg, context, work), reply_to=msg)
     except FedShiftError as error:
         return Message(Error(code=RAISED, reason=plain(str(error))), reply_to=msg)
     except Exception as error:
@@ -108,12 +107,21 @@ def _answer(msg: Message, work: Callable[[], RecordDict]) -> Message:
         return Message(Error(code=RAISED, reason=plain(f"{type(error).__name__}: {error}")), reply_to=msg)
 
 
-def _as_asked(msg: Message, work: Callable[[], RecordDict]) -> RecordDict:
-    """Return what ``work`` returns, with its arrays packed as the message's are; ``work`` finds those unpacked."""
-    if not has_packed(msg.content):
-        return work()
-    msg.content = unpacked(msg.content)
-    return packed(work())
+def _as_asked(kind: str, msg: Message, context: Context, work: Callable[[], RecordDict]) -> RecordDict:
+    """Return what ``work`` returns, with its arrays packed as the message's are; ``work`` finds those unpacked.
+
+    Before it works, the message is held against the run's configuration (:mod:`fedshift_app.node.requests`).
+    """
+    was_packed = has_packed(msg.content)
+    if was_packed:
+        msg.content = unpacked(msg.content)
+    requests.admit(kind, msg, context)
+    return packed(work()) if was_packed else work()
+
+
+def _train_noised(msg: Message, context: Context) -> RecordDict:
+    config = setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
+    return noise.with_noise(config.privacy, msg, context, _train)
 
 
 def _train(msg: Message, context: Context) -> RecordDict:
@@ -194,10 +202,6 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     })  # fmt: skip
     words = {DOMAIN: where.domain} | ({PUBLIC: public.sha256} if public is not None else {})
     return RecordDict({CONFIG: ConfigRecord(dict(words)), METRICS: metrics})
-
-
-def _read_config(msg: Message) -> RunConfig:
-    return setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
 
 
 @dataclass(frozen=True)

@@ -23,3 +23,14 @@ class Params(BaseModel):
     """Base of the parameters that one side of a method declares; empty for FedAvg."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class NoiseParams(Params):
+    """Base of the node's parameters of a method whose noise or masks are to protect what a node sends.
+
+    They are drawn from the system's entropy, which the server cannot repeat, so that such a run is not repeatable.
+    """
+
+    #: Draw them from the run's seed instead, as everything else: a run repeats bit for bit, and the server, which
+    #: knows the seed, can take the noise off again. In simulation alone; a deployment refuses it.
+    repeatable_noise: bool = False

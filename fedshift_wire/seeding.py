@@ -2,8 +2,12 @@
 
 Nothing in FedShift draws from global state, so a result does not depend on how many
 processes work, or on which reply came first.
+
+The run's seed is known to the server. Noise and masks that protect a node are therefore drawn from the system's
+entropy instead (:func:`unpredictable`).
 """
 
+import secrets
 import zlib
 
 import numpy as np
@@ -30,3 +34,12 @@ def torch_seed(seed: int, purpose: str, *numbers: int) -> int:
     """Return a 63-bit seed for ``torch.Generator.manual_seed``; see :func:`seed_sequence`."""
     state = seed_sequence(seed, purpose, *numbers).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
+
+
+def unpredictable() -> np.random.Generator:
+    """Return a NumPy generator that is seeded from the system's entropy, for noise that protects a node.
+
+    Each call asks the operating system anew, so that neither the run's seed nor a fork of the process tells what is
+    drawn.
+    """
+    return np.random.default_rng(secrets.randbits(256))

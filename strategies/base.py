@@ -91,6 +91,10 @@ class DomainStrategy(FedAvg):
     params_model: ClassVar[type[Params]] = Params
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
+    #: Names of what :meth:`knowledge_for` and :meth:`tell` give nodes, ``*`` for any letters; nodes refuse others.
+    #: None: it does not say (:func:`strategies.contributions.declared`).
+    sends: ClassVar[tuple[str, ...] | None] = None
+    tells: ClassVar[tuple[str, ...] | None] = None
 
     def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)
@@ -375,7 +379,9 @@ class DomainStrategy(FedAvg):
         if evaluation.counting:
             more |= {FIGURES: True}
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
-        return self._evaluating(work, lambda node: asked_of(parts_of[node]) | more, server_round)
+        return self._evaluating(
+            work, lambda node: asked_of(parts_of[node], sliced=self._is_simulated) | more, server_round
+        )
 
     def _evaluating(
         self, work: Mapping[Node, int], asked: Callable[[Node], Mapping[str, Any]], server_round: int

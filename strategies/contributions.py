@@ -8,7 +8,7 @@ own, the same in all its arrays and at most ``MOST_OWN``. ``counts`` and ``label
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,3 +90,33 @@ def described(declared: Declaration) -> str:
     """Return a declaration for people: ``prototypes (C x D), counts (C)``; ``nothing`` where it is empty."""
     parts = (f"{name} ({' x '.join(map(str, shape)) or '1'})" for name, shape in declared.items())
     return ", ".join(parts) or "nothing"
+
+
+_BASE = "strategies.base"  # the module of the strategy that all others are made of
+#: What a strategy overrides to send nodes knowledge, and to tell them something.
+_HOOKS = {
+    "sends": ("start_run", "merge", "merge_knowledge", "knowledge_for", "configure_train", "aggregate_train"),
+    "tells": ("tell",),
+}
+
+
+def declared(strategy: type, what: Literal["sends", "tells"]) -> tuple[str, ...] | None:
+    """Return the names that a strategy declares for its nodes; None where it does not say, so that any may be sent.
+
+    A strategy that overrides none of the hooks that could send something sends nothing. What a class inherits does not
+    count where it overrides such a hook itself.
+
+    Args:
+        strategy: A subclass of :class:`strategies.base.DomainStrategy`, or that itself.
+        what: Knowledge that it sends, or numbers and words that it tells.
+    """
+    for kind in strategy.__mro__:
+        own = vars(kind)
+        if kind.__module__ == _BASE:
+            break
+        if what in own:
+            names: tuple[str, ...] | None = own[what]
+            return names
+        if any(hook in own for hook in _HOOKS[what]):
+            return None
+    return ()

@@ -11,10 +11,13 @@ domain); (2) a domain of which no node takes part in a round keeps its head; (3)
 rule.
 """
 
+from typing import ClassVar
+
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.names import HEADS
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.averaging import shares
 from strategies.federation.roster import Node
@@ -29,6 +32,9 @@ class CopaStrategy(DomainStrategy):
     Knowledge: ``heads/NAME``, (M, ...), of M domains. State: ``domains`` (M,), which they are, by their place in
     ``federation.domains``.
     """
+
+    sends: ClassVar[tuple[str, ...]] = (HEADS + "*",)
+    tells: ClassVar[tuple[str, ...]] = ("head",)
 
     def start_run(self, weights: ArrayRecord) -> None:
         """Begin with the run's initial head for each domain that a node holds."""

@@ -12,7 +12,7 @@ tensor of zeros has the cosine 0 with all others, where the code divides by zero
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -49,6 +49,7 @@ class FDSEStrategy(DomainStrategy):
     """
 
     params_model = FDSEServerParams
+    sends: ClassVar[tuple[str, ...]] = tuple(f"*{part}*" for part in ERASERS)
     params: FDSEServerParams
 
     def weights(self, updates: list[Update]) -> list[float]:

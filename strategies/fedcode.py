@@ -61,6 +61,8 @@ class FedCodeStrategy(DomainStrategy):
     """
 
     params_model = FedCodeServerParams
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
+    tells: ClassVar[tuple[str, ...]] = ("pseudo-label",)
     contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
     params: FedCodeServerParams
 

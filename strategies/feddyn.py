@@ -16,6 +16,8 @@ Deviations: (1) buffers and arrays of integers are averaged and have no h (the p
 moved its own state all the same: d lacks that change.
 """
 
+from typing import ClassVar
+
 import numpy as np
 from flwr.app import ArrayRecord
 from pydantic import Field
@@ -43,6 +45,8 @@ class FedDynStrategy(DomainStrategy):
     """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
 
     params_model = FedDynServerParams
+    sends: ClassVar[tuple[str, ...]] = ()
+    tells: ClassVar[tuple[str, ...]] = ("alpha",)
     params: FedDynServerParams
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:

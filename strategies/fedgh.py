@@ -14,6 +14,8 @@ in random order (the code: node by node); (3) rows of classes that no node of a 
 would push them down.
 """
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
@@ -46,6 +48,7 @@ class FedGHStrategy(PrototypeStrategy):
     """
 
     params_model = FedGHServerParams
+    sends: ClassVar[tuple[str, ...]] = (HEAD + "*",)
     params: FedGHServerParams
 
     def merge_knowledge(self, updates: list[Update]) -> None:

@@ -13,7 +13,7 @@ nodes had. Both matter with partial participation only.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -50,6 +50,7 @@ class FedHEALStrategy(DomainStrategy):
     """
 
     params_model = FedHEALParams
+    sends: ClassVar[tuple[str, ...]] = ()
     params: FedHEALParams
 
     def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:

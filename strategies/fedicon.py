@@ -11,7 +11,7 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 (2) the paper gives no number of classifier rounds (section 4 of the specification recommends 10).
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.params import Params, Rounds
@@ -40,6 +40,8 @@ class FedICONStrategy(DomainStrategy):
     """FedAvg that tells the nodes whether a round trains the encoder or the classifier."""
 
     params_model = FedICONServerParams
+    sends: ClassVar[tuple[str, ...]] = ()
+    tells: ClassVar[tuple[str, ...]] = (PHASE,)
     params: FedICONServerParams
 
     @classmethod

@@ -39,6 +39,8 @@ class FedMDStrategy(DomainStrategy):
     """
 
     params_model = FedMDServerParams
+    sends: ClassVar[tuple[str, ...]] = ("scores", "window")
+    tells: ClassVar[tuple[str, ...]] = ("start", "stop")
     contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
     params: FedMDServerParams
 

@@ -7,6 +7,8 @@ the abstract could be had: how the server merges prototypes is a choice.
 Symbols: p_n^k prototype of node n and class k, P^k global prototype.
 """
 
+from typing import ClassVar
+
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
@@ -14,6 +16,8 @@ from strategies.prototypes import mean_prototypes, one_per_class, stack_prototyp
 
 class FedMLPStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does; P^k is the plain mean over the nodes that hold class k."""
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round that hold a class; one that none holds keeps its prototype."""

@@ -17,6 +17,8 @@ began with them); (2) of 50 nodes the code doubles the rate, here ``rate`` holds
 ``aggregation.weights`` q may be others than equal ones, which the code has.
 """
 
+from typing import ClassVar
+
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
@@ -46,6 +48,7 @@ class FedOMGStrategy(DomainStrategy):
     """Moves the weights by FedAvg's change and by a mixture of the nodes' changes that lags behind in it."""
 
     params_model = FedOMGServerParams
+    sends: ClassVar[tuple[str, ...]] = ()
     params: FedOMGServerParams
 
     def weights(self, updates: list[Update]) -> list[float]:

@@ -53,6 +53,7 @@ class FedPACStrategy(DomainStrategy):
     """
 
     params_model = FedPACServerParams
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*")
     contributes: ClassVar[Declaration] = PROTOTYPES | STATISTICS
     params: FedPACServerParams
 

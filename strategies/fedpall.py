@@ -66,6 +66,7 @@ class FedPallStrategy(DomainStrategy):
     """
 
     params_model = FedPallServerParams
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*", AMPLIFIER + "*")
     contributes: ClassVar[Declaration] = PROTOTYPES | FEATURES
     params: FedPallServerParams
 

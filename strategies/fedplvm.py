@@ -41,6 +41,7 @@ class FedPLVMStrategy(DomainStrategy):
     """
 
     params_model = FedPLVMServerParams
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
     contributes: ClassVar[Declaration] = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}
     params: FedPLVMServerParams
 

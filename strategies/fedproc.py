@@ -9,6 +9,8 @@ Symbols: G^k global prototype of class k, alpha_t share of the contrast, t round
 Deviation: a class that no node of a round holds keeps its prototype.
 """
 
+from typing import ClassVar
+
 from fedshift_wire.params import Params
 from strategies.base import Scalars
 from strategies.federation.roster import Node
@@ -20,6 +22,9 @@ from strategies.prototypes import mean_prototypes, one_per_class, stack_prototyp
 
 class FedProcStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
+    tells: ClassVar[tuple[str, ...]] = ("alpha",)
 
     @classmethod
     def uses_rounds(cls, params: Params) -> str:

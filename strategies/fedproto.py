@@ -11,7 +11,7 @@ shrink all prototypes; (2) the code's plain mean is a switch (``prototype_mean``
 a round holds keeps its prototype.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ class FedProtoServerParams(Params):
 
 class FedProtoStrategy(PrototypeStrategy):
     """Averages the nodes' class prototypes, and as FedAvg does whatever weights they share."""
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     params_model = FedProtoServerParams
     params: FedProtoServerParams

@@ -14,7 +14,7 @@ numbers; the network never trains.
 Deviation: a class that no node of a round holds keeps its anchor, as in the code, and its G^k, which the code drops.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -44,6 +44,7 @@ class FedSAStrategy(PrototypeStrategy):
     """
 
     params_model = FedSAServerParams
+    sends: ClassVar[tuple[str, ...]] = ("anchors", "prototypes", "labels")
     params: FedSAServerParams
 
     def start_run(self, weights: ArrayRecord) -> None:

@@ -9,6 +9,8 @@ Weights are averaged by number of images (Eq. 16), which is FedAvg's rule; where
 networks no weights travel, and the prototypes are all that is merged.
 """
 
+from typing import ClassVar
+
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
@@ -16,6 +18,8 @@ from strategies.prototypes import mean_prototypes, one_per_class, stack_prototyp
 
 class FedSeProtoStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' semantic prototypes class by class."""
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round (Eq. 3); a class that none of them holds keeps its old prototype."""

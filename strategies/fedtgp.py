@@ -19,6 +19,7 @@ the code sends one that nothing was drawn to.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -96,6 +97,8 @@ class FedTGPStrategy(PrototypeStrategy):
     State: the parts of :class:`TrainedPrototypes`, float32. Knowledge: ``prototypes`` (K, D) and ``labels`` (K,) of the
     classes that some node has held so far.
     """
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     params_model = FedTGPServerParams
     params: FedTGPServerParams

@@ -32,6 +32,8 @@ class FedTHEStrategy(DomainStrategy):
     Knowledge: ``feature`` (D,).
     """
 
+    sends: ClassVar[tuple[str, ...]] = ("feature",)
+
     params_model = FedTHEServerParams
     contributes: ClassVar[Declaration] = {"feature": ("D",)}
     params: FedTHEServerParams

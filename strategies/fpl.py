@@ -9,6 +9,8 @@ Symbols: p_n^k prototype of node n and class k, P^k the cluster prototypes of cl
 Deviation: a class that no node of a round holds keeps its clusters.
 """
 
+from typing import ClassVar
+
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import cluster_prototypes, keep_absent_classes, stack_prototypes
@@ -16,6 +18,8 @@ from strategies.prototypes import cluster_prototypes, keep_absent_classes, stack
 
 class FPLStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does; clusters the nodes' prototypes of each class by FINCH."""
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Turn the prototypes of each class into the means of its clusters; the nodes average those to U."""

@@ -11,7 +11,7 @@ Deviations: (1) means and weights run over the nodes that hold a class (the pape
 (2) beta weighs the past prototypes (``ema_weight_on``; a reading of the paper, methods A3).
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ class I2PFLServerParams(Params):
 
 class I2PFLStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
+
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
 
     params_model = I2PFLServerParams
     params: I2PFLServerParams

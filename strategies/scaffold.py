@@ -45,6 +45,7 @@ class ScaffoldStrategy(DomainStrategy):
     """The plain mean of the nodes' weights, and a control variate that goes with them."""
 
     params_model = ScaffoldServerParams
+    sends: ClassVar[tuple[str, ...]] = (SERVERS,)
     contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
     params: ScaffoldServerParams
 

@@ -25,7 +25,8 @@ from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.counts import Counts
-from fedshift_wire.seeding import generator, torch_seed
+from fedshift_wire.params import NoiseParams, Params
+from fedshift_wire.seeding import generator, torch_seed, unpredictable
 
 T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
@@ -85,6 +86,8 @@ class NodeTools(NumPyClient):
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
         watch: Where the time of the calls went, if ``setup.profile``.
     """
+
+    params: Params
 
     def __init__(
         self, model: SplitModel, setup: ClientSetup, train_set: ImageSet, private: frozenset[str],
@@ -156,6 +159,16 @@ class NodeTools(NumPyClient):
         rng = torch.Generator()
         rng.manual_seed(torch_seed(self.setup.seed, purpose, self.setup.index, server_round))
         return rng
+
+    def protecting_rng(self, purpose: str, server_round: int) -> np.random.Generator:
+        """Return a generator for noise or a mask that protects what the node sends.
+
+        It is seeded by the system, so that nobody can draw the same again; by (run seed, purpose, node, round) where
+        the method's parameters have ``repeatable_noise`` (:class:`fedshift_wire.params.NoiseParams`).
+        """
+        if isinstance(self.params, NoiseParams) and self.params.repeatable_noise:
+            return generator(self.setup.seed, purpose, self.setup.index, server_round)
+        return unpredictable()
 
     @contextmanager
     def own_draws(self, purpose: str, server_round: int) -> Iterator[None]:

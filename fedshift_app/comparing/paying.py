@@ -17,6 +17,7 @@ from fedshift_wire.spelling import meant
 
 MOST_COSTS = 10_000  # of a file
 MEGA, GIGA = 1e6, 1e9
+FREE_OF_COST = ("method.repeatable_noise",)  # where noise is drawn from costs nothing
 #: What is paid, and how it is called on an axis.
 BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
 
@@ -96,7 +97,7 @@ def _deciding(settings: Mapping[str, Any]) -> str:
     """Return the settings that may decide what a method costs; of weights and rates only whether they are 0."""
     counted = {
         key: "any" if isinstance(value, float) and value else value
-        for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in ASIDE
+        for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
     }  # fmt: skip
     return json.dumps(counted, sort_keys=True)
 

@@ -25,16 +25,20 @@ from fedshift_wire.methods import Method
 from fedshift_wire.names import RETAKEN
 from strategies.federation.schedule import EvaluateConfig
 
+#: Of norm and epsilon. Within these bounds the noise, and what a run spends, are finite numbers, also in float32.
+SMALLEST, LARGEST = 1e-6, 1e6
+SMALLEST_DELTA = 1e-30
+
 
 class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Noise on what leaves a node."""
 
     name: Literal["none", "local-dp"] = "none"
-    clipping_norm: float = Field(1.0, gt=0)  # C, L2 norm of a node's update; a longer one is shortened to it
+    clipping_norm: float = Field(1.0, ge=SMALLEST, le=LARGEST)  # C, L2 norm of a node's update; a longer one is cut
     #: Of one round, in the formula of the noise, sigma = 2C sqrt(2 ln(1.25 / delta)) / epsilon; that formula is proven
     #: up to 1, above it :meth:`spent` says what one round spends.
-    epsilon: float = Field(1.0, gt=0)
-    delta: float = Field(1e-5, gt=0, lt=1)
+    epsilon: float = Field(1.0, ge=SMALLEST, le=LARGEST)
+    delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1)
 
     @property
     def sensitivity(self) -> float:

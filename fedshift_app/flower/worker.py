@@ -14,6 +14,7 @@ from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
@@ -32,6 +33,7 @@ def serve(connection: "Connection[Any, Any]", num_nodes: int, environment: Mappi
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's, which ends this by closing the connection
     os.environ.clear()
     os.environ.update(environment)
+    np.random.seed()  # all workers are forked from one process; nothing of ours draws from it, a library might
     arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, arrived), daemon=True).start()
     outbox = _Outbox(connection)

@@ -1,47 +1,83 @@
-"""Clipping and noise on a node's update, by Flower's own mod for local differential privacy."""
+"""Clipping and noise on a node's update: local differential privacy, as Flower's ``LocalDpMod`` defines it.
+
+Flower's mod draws from NumPy's global generator. Processes that are forked from one another share its state, and so
+two nodes would send the same noise, which does not average out. Here each update has a generator of its own.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import LocalDpMod
+from numpy.typing import NDArray
 
 from fedshift_app.config.privacy import PrivacyConfig
+from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import largest
 from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOSS, METRICS, START
+from fedshift_wire.names import ARRAYS, KEPT, KNOWLEDGE, METRICS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
+from fedshift_wire.records import decode, encode
+from fedshift_wire.seeding import unpredictable
 
 Work = Callable[[Message, Context], RecordDict]
+#: The numbers that travel with a noised update: none of them depends on what the images show.
+_SAID = frozenset((NUM_EXAMPLES, KEPT, STARTED_ANEW, PROCESS))
 
 
 def with_noise(privacy: PrivacyConfig, msg: Message, context: Context, work: Work) -> RecordDict:
     """Return what ``work`` returns: its weights clipped and noised, and without its losses, if the run asks for it.
 
-    Flower's mod takes messages of one ArrayRecord, so the knowledge and what a node begins from go around it; the
-    knowledge must be empty on the way back. The noise comes from the system's entropy, not from the run's seed, which
-    the server knows: such a run is not repeatable.
+    The noise comes from the system's entropy, not from the run's seed, which the server knows: such a run is not
+    repeatable.
 
     Raises:
-        FedShiftError: If the node contributes knowledge, or the mod refuses.
+        FedShiftError: If the node contributes knowledge, or noise does not fit its weights.
     """
     if privacy.name == "none":
         return work(msg, context)
-    answer = RecordDict()
-    around = {name: msg.content[name] for name in (KNOWLEDGE, START) if name in msg.content}
-
-    def train(message: Message, own: Context) -> Message:
-        message.content.update(around)
-        answer.update(work(message, own))
-        return Message(RecordDict({ARRAYS: answer[ARRAYS]}), reply_to=message)
-
-    for name in around:
-        del msg.content[name]
-    noise = LocalDpMod(privacy.clipping_norm, privacy.sensitivity, privacy.epsilon, privacy.delta)
-    reply = noise(msg, context, train)
-    if reply.has_error():
-        raise FedShiftError(reply.error.reason)
+    sent = decode(msg.content.array_records[ARRAYS])
+    answer = work(msg, context)
     contributed, metrics = answer[KNOWLEDGE], answer[METRICS]
     assert isinstance(contributed, ArrayRecord)
     assert isinstance(metrics, MetricRecord)
     if contributed:
         raise FedShiftError(f"privacy.name={privacy.name}: {', '.join(contributed)} would travel without noise")
-    said = MetricRecord({name: value for name, value in metrics.items() if not name.startswith(LOSS)})
-    return RecordDict({ARRAYS: reply.content[ARRAYS], KNOWLEDGE: ArrayRecord(), METRICS: said})
+    trained = decode(answer.array_records[ARRAYS])
+    said = {name: value for name, value in metrics.items() if name in _SAID or name.startswith(SECONDS)}
+    return RecordDict({
+        ARRAYS: encode(noised(privacy, sent, trained)), KNOWLEDGE: ArrayRecord(), METRICS: MetricRecord(said)
+    })  # fmt: skip
+
+
+def noised(privacy: PrivacyConfig, sent: Arrays, trained: Arrays) -> Arrays:
+    r"""Return weights whose update is clipped to norm C and given Gaussian noise.
+
+    .. math:: w+\min\left(1,\frac{C}{\|\Delta\|_2}\right)\Delta+\mathcal N(0,\sigma^2),\quad\Delta=w'-w
+
+    Args:
+        privacy: C and sigma.
+        sent: w, as the server sent it.
+        trained: w', as local training left it; the same names and shapes.
+
+    Raises:
+        FedShiftError: If the arrays do not match, are no vectors of real numbers, or the update is not finite.
+    """
+    if sent.keys() != trained.keys():
+        raise FedShiftError(f"privacy.name={privacy.name}: what was trained is not what the server sent")
+    updates: Arrays = {}
+    for name, array in trained.items():
+        if array.dtype.kind != "f" or array.ndim == 0:
+            raise FedShiftError(f"privacy.name={privacy.name}: {name} would travel without noise")
+        updates[name] = array - sent[name]
+        if not np.isfinite(largest(updates[name])):
+            raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
+    squares = (float(np.square(update, dtype=np.float64).sum()) for update in updates.values())
+    norm = float(np.sqrt(sum(squares)))
+    factor = privacy.clipping_norm / norm if norm > privacy.clipping_norm else 1.0  # a norm of 0 stays as it is
+    rng = unpredictable()
+    return {name: _with_noise(sent[name] + update * factor, privacy.noise, rng) for name, update in updates.items()}
+
+
+def _with_noise(array: NDArray[Any], deviation: float, rng: np.random.Generator) -> NDArray[Any]:
+    noisy: NDArray[Any] = array + rng.normal(0.0, deviation, array.shape).astype(array.dtype)
+    return noisy

@@ -33,6 +33,7 @@ from fedshift_wire.bounds import largest
 from fedshift_wire.errors import ConfigError, FedShiftError
 from fedshift_wire.methods import imported
 from fedshift_wire.names import BN_MEAN, BN_VAR, DOMAINS, ENGINE, RUN, SERVER_ROUND
+from fedshift_wire.params import NoiseParams
 from fedshift_wire.seeding import torch_seed
 from fedshift_wire.spelling import meant
 
@@ -49,8 +50,8 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
     # Else the server's words would decide which files of a real node are read and written.
-    if engine == SIMULATION and "data-dir" in given:
-        raise ConfigError("this node has images of its own (data-dir), it takes no part in a simulation")
+    if engine == SIMULATION and given.keys() & {"data-dir", "domain"}:
+        raise ConfigError("this node has images of its own (data-dir, domain), it takes no part in a simulation")
     if engine == SIMULATION:
         domain = dealt(config, num_partitions)[partition_id]
         threads = config.train.threads or int(os.environ.get(THREADS, "1"))  # not Ray's, which go by the machine
@@ -180,6 +181,20 @@ def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
 def uses_public(config: RunConfig) -> bool:
     """Tell whether the method's nodes need the public set."""
     return bool(registry.get(config.method["name"]).client_class().uses_public)
+
+
+def check_noise(config: RunConfig) -> None:
+    """Refuse, in a deployment, noise that protects nodes and is drawn from the run's seed.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    params = config.node_params()
+    if isinstance(params, NoiseParams) and params.repeatable_noise:
+        raise ConfigError(
+            "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be "
+            "taken off again by the server; a deployment needs method.repeatable_noise=false"
+        )
 
 
 def scores_images_alone(config: RunConfig) -> bool:

@@ -45,6 +45,8 @@ def prepare(
             f"plugins: {', '.join(config.plugins)} serve in simulation only; for a deployment install them as a "
             "package on the server and on every node (docs/adding-a-method.md)"
         )
+    if deployed:
+        setup.check_noise(config)
     begun = beginning or beginnings.begin(config)[1]
     model = begun.model
     if not any(parameter.requires_grad for parameter in model.parameters()):

@@ -352,14 +352,20 @@ class Evaluation:
         return {node: [task.part for task in tasks] for node, tasks in asked.items()}
 
 
-def asked_of(parts: list[Part]) -> dict[str, list[str] | list[int] | bool]:
-    """Return the parts that a node is to score, as it is told of them."""
-    return {
-        DOMAINS: [part.domain for part in parts],
-        DRAWN: [part.drawn for part in parts],
-        STARTS: [part.start for part in parts],
-        STOPS: [part.stop for part in parts],
-    }
+def asked_of(parts: list[Part], *, sliced: bool = True) -> dict[str, list[str] | list[int] | bool]:
+    """Return the parts that a node is to score, as they travel.
+
+    Args:
+        parts: Those of one node.
+        sliced: Nodes share test sets out (simulation). A real node scores all images that are drawn of its own, and
+            refuses a message that names a part of them.
+    """
+    drawn: dict[str, list[str] | list[int] | bool] = {
+        DOMAINS: [part.domain for part in parts], DRAWN: [part.drawn for part in parts],
+    }  # fmt: skip
+    if not sliced:
+        return drawn
+    return drawn | {STARTS: [part.start for part in parts], STOPS: [part.stop for part in parts]}
 
 
 def sample_size(images: int, batch: int, share: float) -> int:

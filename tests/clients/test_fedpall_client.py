@@ -87,9 +87,21 @@ def test_what_a_node_sends_is_mixed_and_masked() -> None:
     shares = (sent["features"][row] - g[1])[kept] / (z[row] - g[1])[kept]
     assert np.ptp(shares) < 1e-3
     assert 0.8 <= shares.mean() <= 1.0 and round(float(shares.mean()), 2) == pytest.approx(shares.mean(), abs=1e-4)
-    again = client()
-    fit(again, 2)
-    assert np.array_equal(again.contribution()["features"], sent["features"])
+
+
+def test_mixing_and_mask_are_the_systems_unless_the_run_is_to_be_repeatable() -> None:
+    """From the run's seed the server could draw them again, and undo them."""
+
+    def features(**params: Any) -> Any:
+        made = client(params)
+        fit(made, 2)
+        return made.contribution()["features"]
+
+    drawn = [features() for _ in range(4)]
+    masks = {tuple((array == 0).all(axis=0)) for array in drawn}
+    assert len({array.tobytes() for array in drawn}) == 4
+    assert len(masks) > 1
+    np.testing.assert_array_equal(features(repeatable_noise=True), features(repeatable_noise=True))
 
 
 def _kept(sent: Arrays, z: Any) -> Any:

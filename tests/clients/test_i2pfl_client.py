@@ -628,7 +628,7 @@ def contribution(server_round: int = ROUND, **params: Any) -> dict[str, NDArray[
 @pytest.mark.parametrize(("dp", "kept", "noisy"), [("add", 1.0, 0.3), ("shrink_add", 0.7, 1.0)])
 def test_noise_is_on_the_class_mean(dp: str, kept: float, noisy: float) -> None:
     plain = contribution()
-    told = contribution(dp=dp, dp_q=0.3, dp_scale=0.5)
+    told = contribution(dp=dp, dp_q=0.3, dp_scale=0.5, repeatable_noise=True)
     noise = generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 0.5, (C, D))
     held = plain["counts"] > 0
     np.testing.assert_allclose(
@@ -640,10 +640,24 @@ def test_noise_is_on_the_class_mean(dp: str, kept: float, noisy: float) -> None:
 
 
 def test_noise_differs_from_round_to_round_and_may_vanish() -> None:
-    first, again, later = (contribution(r, dp="add") for r in (1, 1, 2))
+    first, again, later = (contribution(r, dp="add", repeatable_noise=True) for r in (1, 1, 2))
     assert np.array_equal(first["prototypes"], again["prototypes"])
     assert not np.array_equal(first["prototypes"], later["prototypes"])
     np.testing.assert_array_equal(contribution(dp="add", dp_scale=0)["prototypes"], contribution()["prototypes"])
+
+
+@pytest.mark.parametrize("dp", ["add", "shrink_add"])
+def test_noise_is_the_systems_and_cannot_be_drawn_again(dp: str) -> None:
+    """From the run's seed the server could draw it again, and subtract it."""
+    plain, first, again = contribution(), *(contribution(dp=dp, dp_q=0.5, dp_scale=1.0) for _ in range(2))
+    held = plain["counts"] > 0
+    factor = 0.5 if dp == "add" else 1.0
+    kept = 1.0 if dp == "add" else 0.5
+    by_seed = generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 1.0, (C, D))[held].ravel()
+    noise = [((told["prototypes"] - kept * plain["prototypes"])[held] / factor).ravel() for told in (first, again)]
+    for one, other in ((noise[0], noise[1]), (noise[0], by_seed), (noise[1], by_seed)):
+        assert abs(float(np.corrcoef(one, other)[0, 1])) < 5 / np.sqrt(len(one))
+    assert np.concatenate(noise).std() == pytest.approx(1.0, rel=0.3)
 
 
 @pytest.mark.parametrize("wrong", [{"dp": "on"}, {"dp_scale": -1}, {"dp_q": 1.5}])

@@ -34,6 +34,7 @@ from fedshift_app.node import setup
 from fedshift_app.run import starting
 from fedshift_wire.extensions import OURS
 from fedshift_wire.methods import Method
+from fedshift_wire.params import NoiseParams
 from strategies.contributions import described
 
 METHODS = {m.name: m for m in registry.listed()}
@@ -56,6 +57,8 @@ def settings(method: str, more: str = "", first: str = "", *, brief: bool = True
     """
     network = "model.name=cnn_bn" if needs_batchnorm(METHODS[method]) and "model.name" not in OTHERS else ""
     own = METHODS[method].short if brief else ""
+    if issubclass(METHODS[method].client_class().params_model, NoiseParams):
+        own += " method.repeatable_noise=true"  # the contract compares runs bit for bit
     given = f"{first} {own} {network} {OTHERS} {more}"
     return {"method": method, "dataset": DATASET, "set": given.strip()}
 

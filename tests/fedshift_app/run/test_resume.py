@@ -45,7 +45,7 @@ PRIVATE = {
     "fedrep": "",
     "fdse": "",
     "fedsr": "",
-    "fedpall": "",
+    "fedpall": "method.repeatable_noise=true",
     "fedmd": "method.public_epochs=1 method.first_epochs=1",
     "fedthe": "",
     "fedtgp": "",

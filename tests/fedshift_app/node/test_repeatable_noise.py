@@ -1,0 +1,45 @@
+"""Noise that a server could take off again is for simulations alone."""
+
+import pytest
+from support import InlineRun, refusal_of
+
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import starting
+from fedshift_wire.errors import ConfigError
+from fedshift_wire.params import NoiseParams
+
+SWITCH = "method.repeatable_noise=true"
+#: Methods that draw noise or masks to protect what a node sends.
+PROTECTING = ("fedpall", "i2pfl")
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
+
+
+def test_the_methods_that_draw_such_noise_have_the_switch() -> None:
+    methods = registry.METHODS
+    found = {name for name in methods if issubclass(methods[name].client_class().params_model, NoiseParams)}
+    assert found == set(PROTECTING)
+
+
+@pytest.mark.parametrize("method", PROTECTING)
+def test_a_deployment_refuses_the_switch(method: str) -> None:
+    config = resolve({"method": method, "set": SWITCH})
+    starting.prepare(config, "simulation")
+    starting.prepare(resolve({"method": method}), "deployment")
+    line = refusal_of(ConfigError, starting.prepare, config, "deployment")
+    assert line == (
+        "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be taken "
+        "off again by the server; a deployment needs method.repeatable_noise=false"
+    )
+
+
+@pytest.mark.parametrize(("method", "noise"), [("fedpall", ""), ("i2pfl", "method.dp=add")])
+def test_only_with_the_switch_a_run_repeats(method: str, noise: str, run_inline: InlineRun) -> None:
+    flat = {"method": method, "rounds": 2, "nodes": 2}
+
+    def knowledge(more: str) -> bytes:
+        run = run_inline(**flat, set=f"{SHORT} {noise} {more}")
+        return (run.folder / "checkpoint" / "knowledge-00002.safetensors").read_bytes()
+
+    assert knowledge(SWITCH) == knowledge(SWITCH)
+    assert knowledge("") != knowledge("")
