@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from datasets import broken, catalog, duplicates, files, pictures
-from datasets.base import SPLITS, Dataset, Form, ImageSet, Source, Split
+from datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
 from datasets.broken import Broken
 from datasets.decode import decode_into, encoded
 from datasets.duplicates import Sketches
@@ -123,7 +123,8 @@ def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, for
 
 def _found(known: Dataset, kind: str, domain: str, source: Source) -> dict[Split, Found]:
     """Return what there is of a domain, by split: a user's own site may lack one."""
-    splits = known.splits(domain) if known.own is None else [s for s in SPLITS if _has(kind, domain, s, source)]
+    may = OWN_SPLITS if known.validates else SPLITS
+    splits = known.splits(domain) if known.own is None else [s for s in may if _has(kind, domain, s, source)]
     return {split: catalog.get(kind).find(domain, split, source) for split in splits}
 
 

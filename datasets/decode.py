@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files, pictures
+from datasets import files, pictures, presence
 from datasets.base import PLAIN, Form
 from datasets.fitting import fit
 from datasets.listing import Item, Listing
@@ -57,6 +57,8 @@ def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
 
 def encoded(item: Item) -> bytes:
     """Return an image as it lies in its file."""
+    if not item.path.is_file():  # a pipe would hold this process up
+        presence.check(item.path)
     if item.length < 0:
         return Path(item.path).read_bytes()
     with item.path.open("rb") as file:

@@ -167,3 +167,19 @@ def _proportional(counts: Indices, fraction: float) -> Indices:
         lack = np.where(taken < most, fraction * counts - taken, -np.inf)
         taken[lack.argmax()] += 1
     return taken
+
+
+def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indices]:
+    """Divide images equally among nodes, each class in turn, so that its images lie on as many nodes as there are.
+
+    Args:
+        labels: Labels of the images, shape (N,).
+        nodes: How many nodes.
+        rng: Draws who gets which image.
+
+    Returns:
+        Indices into the images of each node, shape (n,), int64, ascending; no image comes twice.
+    """
+    drawn = rng.permutation(len(labels))
+    by_class = drawn[np.argsort(labels[drawn], kind="stable")]
+    return [np.sort(by_class[place::nodes]) for place in range(nodes)]

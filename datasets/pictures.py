@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +28,9 @@ _BY_PRODUCTS = ("thumbs.db", "desktop.ini")
 _AUTHORS = ("readme", "license", "licence", "copying", "copyright", "citation")
 _TEXTS = ("", ".txt", ".md", ".rst")
 _MOST_SUFFIXES = 6  # that a message names
+_LFS = b"version https://git-lfs.github.com/spec/"
+_ANNEX = re.compile(rb"(?:\.\./)*(?:\.git)?/?annex/objects/")  # an unlocked file, or a link on a disk without links
+_MOST_POINTER = 1 << 15
 
 log = logging.getLogger("fedshift")
 _told: set[str] = set()  # folders of which this process has spoken
@@ -105,6 +109,10 @@ def _grey(values: NDArray[Any], window: tuple[float, float], inverted: bool, who
 
 def _unknown(content: bytes) -> str:
     """Say why Pillow does not know an image."""
+    if content.startswith(_LFS):
+        return "a pointer of Git LFS in place of the image: `git lfs pull` brings it"
+    if len(content) < _MOST_POINTER and _ANNEX.match(content):
+        return "a pointer of git-annex in place of the image: `git annex get` or `datalad get` brings it"
     if content.startswith(tiff.MAGIC):
         return "a TIFF of a kind that is not taken: grey, RGB, CMYK or palette of 8 or 16 bits a channel are"
     if content.startswith(tiff.BIG_MAGIC):

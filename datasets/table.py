@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from datasets import files
-from datasets.base import SPLITS, Split
+from datasets import files, split_names
+from datasets.base import Split
 from datasets.listing import Item, Listing
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import DataError
@@ -129,9 +129,9 @@ def labelled(line: int, cells: Mapping[str, str]) -> Row:
 
 
 def _split(text: str) -> Split | None:
-    found = next((split for split in SPLITS if text.casefold() == split), None)
+    found = split_names.split_of(text)
     if text and found is None:
-        raise ValueError(f"split {as_found(text)}; allowed are {', '.join(SPLITS)}, or nothing in all rows of a domain")
+        raise ValueError(f"split {as_found(text)}; allowed are {split_names.USUAL}, or nothing in all rows of a domain")
     return found
 
 
