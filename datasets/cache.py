@@ -123,6 +123,7 @@ def _load(part: Part, found: Found, workers: int = 1, progress: Progress = no_pr
 def fingerprint(found: Found, size: int, form: Form = PLAIN) -> str:
     """Return a hash of what decides the content of a part: its source files, labels, the images' size and form."""
     other = "" if form == PLAIN else f" {form.resize} {form.window}"  # parts that were kept before there were others
+    other += "" if form.exif == PLAIN.exif else f" exif {form.exif}"
     digest = hashlib.sha256(f"{FORMAT} {size}{other}".encode())
     if isinstance(found, Listing):
         for item in found.items:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from datasets import presence, split_names
+from datasets import pictures, presence, split_names
 from datasets.base import OWN_SPLITS, Split
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
@@ -30,11 +30,11 @@ def is_folder(path: Path) -> bool:
     """Return whether a path is a folder.
 
     Raises:
-        DataError: If that cannot be known, or it is neither folder nor file.
+        DataError: If that cannot be known, or it is neither folder nor file, and by its name no image.
     """
     if path.is_dir():
         return True
-    if not path.is_file() and not presence.is_stray(path):
+    if not path.is_file() and not pictures.is_image_name(path.name) and not presence.is_stray(path):
         presence.check(path)
     return False
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from datasets import dicom, tiff
+from datasets import dicom, exif, tiff
 from datasets.fitting import levels
 from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
@@ -40,10 +40,10 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
     """Return an image as RGB of 8 bits a channel, decoded to the last byte; no other program is started for it.
 
     What 8 bits hold is taken as it is: an alpha channel is dropped, so that a transparent pixel has the colour that the
-    file stores below; orientation and colour profiles are not followed, which data sets of papers were not either. Of
-    several frames of a WebP or PNG the first one counts. Grey of 16 bits is divided by 257, the full range, never by an
-    image's own: sites would not differ any more. Colour of 16 bits keeps the upper byte, as Pillow reads it.
-    Pillow's bound of pixels (``Image.MAX_IMAGE_PIXELS``) stays.
+    file stores below; colour profiles are not followed, nor is orientation here (:func:`orientation`), which data sets
+    of papers were not either. Of several frames of a WebP or PNG the first one counts. Grey of 16 bits is divided by
+    257, the full range, never by an image's own: sites would not differ any more. Colour of 16 bits keeps the upper
+    byte, as Pillow reads it. Pillow's bound of pixels (``Image.MAX_IMAGE_PIXELS``) stays.
 
     Args:
         content: The file.
@@ -81,6 +81,19 @@ def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
     image, _, _ = _opened(content, name)
     with image:
         return image.size, image.mode
+
+
+def orientation(content: bytes, name: object) -> int:
+    """Return the EXIF orientation of an image, 1 to 8: 1, upright, where it states none; DICOM has none.
+
+    Raises:
+        DataError: As :func:`decoded`.
+    """
+    if dicom.is_dicom(content):
+        return exif.UPRIGHT
+    image, _, _ = _opened(content, name)
+    with image:
+        return exif.orientation(content, image)
 
 
 def _opened(content: bytes, name: object) -> tuple[Image.Image, int, bool]:

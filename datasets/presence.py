@@ -32,9 +32,9 @@ def reason(path: Path) -> str:
         absent = isinstance(error, FileNotFoundError | NotADirectoryError)
         return link or ("" if absent else error.strerror or type(error).__name__)
     if stat.S_ISDIR(mode):
-        return "" if os.access(path, os.R_OK | os.X_OK) else "this user may not list the folder: change its rights"
+        return "" if _may(path, os.R_OK | os.X_OK) else "this user may not list the folder: change its rights"
     if stat.S_ISREG(mode):
-        return "" if os.access(path, os.R_OK) else "this user may not read the file: change its rights"
+        return "" if _may(path, os.R_OK) else "this user may not read the file: change its rights"
     kind = next((name for test, name in _KINDS if test(mode)), "a special file")
     return f"{kind}, not a file: remove it"
 
@@ -52,6 +52,10 @@ def check(path: Path) -> None:
 def is_stray(path: Path) -> bool:
     """Return whether something by this name means nothing in a folder of images: a README, a file manager's file."""
     return not pictures.is_image_name(path.name) and not pictures.not_taken([path.name])
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _broken_link(path: Path) -> str:

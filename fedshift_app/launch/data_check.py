@@ -102,6 +102,7 @@ def as_json(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
             "pairs": [[list(copy.first), list(copy.second)] for copy in found.copies[:MOST_TOLD]],
         },
         **({"public": {"is": cfg.public, "images": public_counts(cfg, found)}} if cfg.public is not None else {}),
+        "exif": {"rule": cfg.exif, "turned": _turned(cfg, found)},
         "cache": str(cache.cache_dir()),
     }  # fmt: skip
     return json.dumps(told, indent=1)
@@ -114,6 +115,9 @@ def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
     lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(found.classes)} classes; images become {size}x{size}", ""]
     lines += [line for block in blocks for line in (*block, "")]
     lines += [_domain(cfg, domain, found, beside) for domain in cfg.domains]
+    if turned := sum(_turned(cfg, found).values()):
+        follows = "followed" if cfg.exif == "apply" else "not followed; dataset.exif=apply follows it"
+        lines.append(f"EXIF orientation: {turned} images are to be turned or mirrored, {follows}")
     lines += [_public(cfg, public_counts(cfg, found))] if cfg.public is not None else []
     empty = [
         f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in found.empty()
@@ -134,6 +138,11 @@ def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
     if not found.complete:
         lines.append("too many images are alike to compare them all: there may be more such pairs")
     return "\n".join([*lines, f"cache: {shown(cache.cache_dir(), _PATH)}"])
+
+
+def _turned(cfg: DatasetConfig, found: Checkup) -> dict[str, int]:
+    """Return how many images of each domain state that they are to be turned (EXIF)."""
+    return {domain: sum(part.turned for part in found.parts if part.domain == domain) for domain in cfg.domains}
 
 
 def public_counts(cfg: DatasetConfig, found: Checkup) -> dict[str, int]:

@@ -145,8 +145,8 @@ def _sides(survey: folders.Survey) -> list[int]:
         step = max(1, len(site.pictures) // LOOKED_AT)
         for picture in site.pictures[::step]:
             with contextlib.suppress(DataError):  # `fedshift prepare` tells of it
-                ((size, _),) = checkup.headers([Item(picture.path, str(picture.path))])
-                found.append(min(size))
+                (header,) = checkup.headers([Item(picture.path, str(picture.path))])
+                found.append(min(header.size))
     return found
 
 
@@ -177,6 +177,7 @@ dataset:
   classes: {_listed(survey.classes)}   # in the order of labels; nodes check their folders against it
   size: {proposal.size}           # pixels; images of any size become squares
   resize: squash     # or crop (the middle), or pad (black beside)
+  exif: ignore       # apply: turn photographs as their camera noted; `prepare` counts those it concerns
   skip_broken: false # true: go on without images that cannot be read, and name them
 {more}images:
   crop_padding: 4    # augmentation of training images: a shifted crop,
