@@ -168,7 +168,7 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
 def _find(domain: str, split: Split, source: Source, *, own: bool) -> Found | None:
     site = _there(domain, source, own=own)
     if split not in site.splits:
-        if not own or split == "train":
+        if not own:
             sites.check_splits(site, [split], source)
         return None
     for name, path in site.archives:

@@ -180,6 +180,7 @@ def is_image(path: Path) -> bool:
 def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> Path | None:
     """Return a domain's folder; of a real node it may be data-dir itself."""
     if (root / domain).is_dir():
+        check_site(root / domain)
         return root / domain
     presence.check(root / domain)
     inside = layout.folders_in(root) if own else ()
