@@ -49,7 +49,8 @@ def find_domain(data_dir: Path, domain: str, split: Split) -> Path | None:
     """
     if npz := archives(data_dir, domain).get(split):
         return npz
-    return split_folders(data_dir / domain).get(split)
+    folder = data_dir / domain / split
+    return folder if folder.is_dir() else split_folders(data_dir / domain).get(split)
 
 
 def archives(data_dir: Path, domain: str) -> dict[Split, Path]:
