@@ -339,25 +339,6 @@ def _parts_of(
     return Parts(train, validation, test)
 
 
-def given_validation(domain: str, labels: Indices, nodes: int, seed: int) -> list[Indices]:
-    """Return which of a domain's own images to validate on each of its nodes gets.
-
-    Args:
-        domain: Its name.
-        labels: Labels of these images, shape (N,).
-        nodes: How many nodes hold the domain.
-        seed: The run's seed.
-
-    Raises:
-        DataError: If a node would get none.
-    """
-    if len(labels) < nodes:
-        raise DataError(
-            f"domain {domain!r} has {len(labels)} validation images for {nodes} nodes; allowed is one for each at least"
-        )
-    return dividing.spread(labels, nodes, generator(seed, f"validation-{domain}"))
-
-
 def mixed_test(dealt: tuple[str, ...], index: int, domain: str, mix: Indices, labels: Indices, seed: int) -> Indices:
     """Return which test images of a domain a node is scored on where their labels follow its training labels.
 

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from datasets import catalog
 from datasets.base import Split
-from datasets.splits import domain_parts, given_validation
+from datasets.dividing import given_validation
+from datasets.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings
 

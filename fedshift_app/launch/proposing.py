@@ -247,7 +247,7 @@ def _left(survey: folders.Survey) -> str:
     notes = [note for site in survey.sites for note in site.notes]
     first = shown(left[0]) if left else notes[0] if notes else ""
     number = len(left) + len(notes)
-    return f"  not taken, or noted: {number} ({first}, ...); prepare names them\n" if number else ""
+    return f"  not taken, or noted: {number}, first {first}\n" if number else ""
 
 
 def _as_typed(path: Path) -> str:
