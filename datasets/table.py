@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from datasets import files, split_names
+from datasets import files, presence, split_names
 from datasets.base import Split
 from datasets.listing import Item, Listing
 from fedshift_wire.bounds import as_found, shown
@@ -155,7 +155,9 @@ def listing(
     if not mine:
         raise DataError(f"{shown(path)}: no {split} images of {domain}")
     for row in mine:
-        if not (folder / row.file).is_file():
-            raise DataError(f"{shown(path)} line {row.line}: no file {shown(folder / row.file)}")
+        place = folder / row.file
+        if not place.is_file() and not place.is_symlink():  # a link that leads nowhere cannot be decoded, and says why
+            presence.check(place)
+            raise DataError(f"{shown(path)} line {row.line}: no file {shown(place)}")
     items = tuple(Item(folder / row.file, str(folder / row.file)) for row in mine)
     return Listing(items, np.array([classes.index(row.label) for row in mine], np.int64))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files, layout, pictures
+from datasets import files, layout, pictures, presence
 from datasets.base import Form
 from datasets.decode import decode
 from datasets.listing import Item
@@ -48,6 +48,7 @@ def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture],
 
     Raises:
         ConfigError: If something is not there, or a folder holds no image.
+        DataError: If something is there by name and cannot be read.
     """
     pictures_found: list[Picture] = []
     told: list[str] = []
@@ -59,6 +60,7 @@ def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture],
             pictures_found += inside
             told += [note] if note else []
         else:
+            presence.check(path)
             raise ConfigError(f"there is no file and no folder {shown(path)}")
     return pictures_found, told
 

@@ -12,7 +12,7 @@ from image_trees import fill
 from PIL import Image
 from support import refusal_of
 
-from datasets import broken, catalog, decode, folders, presence, trees
+from datasets import broken, catalog, decode, folders, presence, table, trees
 from datasets.base import PLAIN, Source
 from datasets.listing import Item, Listing
 from fedshift_app.out import images as predicted
@@ -225,3 +225,27 @@ def test_predict_names_what_is_away(root: Path) -> None:
 def test_a_reason_is_empty_where_nothing_is_wrong(root: Path) -> None:
     assert presence.reason(root) == presence.reason(root / "a" / "x" / "3.png") == ""
     assert presence.reason(root / "nothing" / "here") == ""
+
+
+def test_a_domain_of_another_data_set_that_is_away_is_named(tmp_path: Path) -> None:
+    to_link(tmp_path / "photo", "/mnt/other")
+    told = refusal_of(DataError, catalog.load, "pacs", "photo", "train", Source(tmp_path))
+    assert f"{tmp_path / 'photo'}: cannot be read (a link to /mnt/other" in told
+
+
+def test_a_file_that_a_published_table_names_is_named(tmp_path: Path) -> None:
+    Image.new("RGB", (16, 16)).save(tmp_path / "there.png")
+    to_link(tmp_path / "away.png")
+    rows = [table.Row(2 + place, name, "x", "a", "train") for place, name in enumerate(("there.png", "away.png"))]
+    listing = table.listing(tmp_path / "t.csv", rows, "a", "train", tmp_path, CLASSES)
+    (bad,) = broken.of(listing)
+    assert bad.name.endswith("away.png") and "git annex get" in bad.reason
+    absent = [table.Row(2, "none.png", "x", "a", "train")]
+    assert "line 2: no file" in refusal_of(
+        DataError, table.listing, tmp_path / "t.csv", absent, "a", "train", tmp_path, CLASSES
+    )
+
+
+def test_predict_names_a_link_that_is_given(tmp_path: Path) -> None:
+    to_link(tmp_path / "a.png")
+    assert "git annex get" in refusal_of(DataError, predicted.found, [tmp_path / "a.png"], CLASSES)
