@@ -341,7 +341,8 @@ def check_site(folder: Path) -> bool:
         raise DataError(f"{shown(folder)}: images right in it, no class folders; expected {LAYOUTS}")
     if first:
         raise DataError(
-            f"{shown(folder)}: images in no known layout, {shown(first)} is one; expected {LAYOUTS}: {_DEEPER}"
+            f"{shown(folder)}: images in no known layout, {shown(first)} is one; expected {LAYOUTS}: {_DEEPER}; "
+            "dataset.domains leaves out a folder that is no site"
         )
     return is_site
 
