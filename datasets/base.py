@@ -14,10 +14,12 @@ from fedshift_wire.errors import DataError
 if TYPE_CHECKING:
     from datasets.listing import Found
 
-Split = Literal["train", "test"]
-SPLITS: tuple[Split, Split] = ("train", "test")
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, Split] = ("train", "test")  # of every data set
+OWN_SPLITS: tuple[Split, ...] = ("train", "validation", "test")  # a user's own site may have images to validate on
 TEST_SHARE = 0.2  # of a user's own images
 Resize = Literal["squash", "crop", "pad"]
+Exif = Literal["ignore", "apply"]
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,21 @@ class Form:
             side, the rest black.
         window: The values that become black and white in files of more than 8 bits; None: the file's full range, of
             DICOM its own window.
+        exif: ignore: pixels stay as the file stores them; apply: an image is turned or mirrored as its orientation
+            (EXIF) says.
     """
 
     resize: Resize = "squash"
     window: tuple[float, float] | None = None
+    exif: Exif = "ignore"
 
     @property
     def mark(self) -> str:
         """What names of folders say of it; empty for what images have always been."""
-        resize = "" if self.resize == "squash" else f"-{self.resize}"
-        return resize if self.window is None else f"{resize}-w{self.window[0]:g}to{self.window[1]:g}"
+        mark = "" if self.resize == "squash" else f"-{self.resize}"
+        if self.window is not None:
+            mark += f"-w{self.window[0]:g}to{self.window[1]:g}"
+        return mark if self.exif == "ignore" else f"{mark}-exif"
 
 
 #: What images have always been.
@@ -118,6 +125,7 @@ class Dataset:
         own: Of a data set whose domains and classes are a user's, how they are found; it names none itself.
         find_own: Finds one domain and split in the folder of a real node, None if that has no such split; None: in the
             plain layouts (:func:`datasets.trees.find_plain`).
+        validates: Its sites may have a split validation; ``find`` and ``find_own`` are called for it.
     """
 
     name: str
@@ -131,6 +139,7 @@ class Dataset:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     own: "Callable[[Source, tuple[str, ...]], Names] | None" = None
     find_own: "Callable[[str, Split, Source], Found | None] | None" = None
+    validates: bool = False
 
     def splits(self, domain: str) -> tuple[Split, ...]:
         """Return the splits that a domain has."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets import cache, integrity, private_files
+from datasets import cache, integrity, presence, private_files
 from datasets.base import PLAIN, Form
 from datasets.decode import decode
 from datasets.listing import Found, Item, Listing
@@ -53,6 +53,21 @@ def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
     Raises:
         DataError: If the verdict cannot be kept.
     """
+    away = _away(listing)
+    rest = np.delete(np.arange(len(listing)), list(away))
+    decoded = _decoded(listing.select(rest), form) if len(rest) else {}
+    bad = away | {int(rest[place]): reason for place, reason in decoded.items()}
+    return tuple(Broken(place, shown(listing.items[place].name), reason) for place, reason in sorted(bad.items()))
+
+
+def _away(listing: Listing) -> dict[int, str]:
+    """Return the images that are there by name alone, by place: their reasons lie outside the files, and change."""
+    reasons = {path: presence.reason(path) for path in {item.path for item in listing.items}}
+    return {place: f"cannot be read ({why})" for place, item in enumerate(listing.items) if (why := reasons[item.path])}
+
+
+def _decoded(listing: Listing, form: Form) -> dict[int, str]:
+    """Return the images that cannot be decoded, by place; the verdict is kept."""
     mark = cache.fingerprint(listing, _SIZE, form)
     path = cache.cache_dir() / f"broken-{mark[:32]}.json"
     kept = _kept(path, listing)
@@ -63,7 +78,7 @@ def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
             verdicts = list(pool.map(partial(_reason, form), listing.items))
         kept = {place: reason for place, reason in enumerate(verdicts) if reason}
         _keep(path, len(listing), kept, integrity.seal(sources, before, workers))
-    return tuple(Broken(place, shown(listing.items[place].name), reason) for place, reason in sorted(kept.items()))
+    return kept
 
 
 def left_out(found: Found, form: Form = PLAIN) -> Found:

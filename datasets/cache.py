@@ -220,6 +220,7 @@ def fingerprint(found: Found, size: int, form: Form = PLAIN, seen: Sequence[os.s
         DataError: If a file is not there.
     """
     other = "" if form == PLAIN else f" {form.resize} {form.window}"  # parts that were kept before there were others
+    other += "" if form.exif == PLAIN.exif else f" exif {form.exif}"
     digest = hashlib.sha256(f"{FORMAT} {size}{other}".encode())
     if isinstance(found, Listing):
         for item in found.items:

@@ -17,6 +17,7 @@ from datasets import (
     folders,
     handwritten,
     isic,
+    layout,
     office,
     pacs,
     trees,
@@ -60,7 +61,7 @@ _OURS = {
         Dataset(isic.NAME, isic.TITLE, isic.DOMAINS, isic.CLASSES, isic.SIZE, isic.find, isic.COUNTS),
         Dataset(
             folders.NAME, folders.TITLE, (), (), folders.SIZE, folders.find,
-            own=folders.names, find_own=folders.find_own,
+            own=folders.names, find_own=folders.find_own, validates=True,
         ),
     )
 }  # fmt: skip
@@ -163,7 +164,26 @@ def has_own(name: str, domain: str, split: Split, source: Source) -> bool:
         return dataset.find_own(domain, split, source) is not None
     if source.data_dir is None:
         return True
-    return files.find_domain(source.data_dir, domain, split) is not None
+    return layout.find_domain(source.data_dir, domain, split) is not None
+
+
+@functools.cache
+def has_validation(name: str, domain: str, source: Source, *, own: bool) -> bool:
+    """Return whether a domain has images of its own to validate on, a split ``validation``.
+
+    Args:
+        name: The data set.
+        domain: One of its domains.
+        source: Where the images are.
+        own: It is a real node's own folder; of our data sets that alone may have some.
+
+    Raises:
+        DataError: If what is there cannot be listed.
+    """
+    dataset = get(name)
+    if dataset.find_own is not None:
+        return dataset.validates and has_own(name, domain, "validation", source)
+    return own and source.data_dir is not None and has_own(name, domain, "validation", source)
 
 
 def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> Found | None:

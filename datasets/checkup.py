@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from datasets import broken, catalog, duplicates, files, pictures
-from datasets.base import SPLITS, Dataset, Form, ImageSet, Source, Split
+from datasets import broken, catalog, duplicates, exif, files, pictures
+from datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
 from datasets.broken import Broken
 from datasets.decode import decode_into, encoded
 from datasets.duplicates import Sketches
@@ -36,6 +37,7 @@ class Part:
         broken: Images that cannot be read.
         names: Of each image that can, a name to speak of it.
         sketches: What is compared of each of them.
+        turned: How many of them state that they are to be turned (EXIF), followed or not.
     """
 
     domain: str
@@ -46,6 +48,7 @@ class Part:
     broken: tuple[Broken, ...]
     names: tuple[str, ...]
     sketches: Sketches
+    turned: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, for
 
 def _found(known: Dataset, kind: str, domain: str, source: Source) -> dict[Split, Found]:
     """Return what there is of a domain, by split: a user's own site may lack one."""
-    splits = known.splits(domain) if known.own is None else [s for s in SPLITS if _has(kind, domain, s, source)]
+    may = OWN_SPLITS if known.validates else SPLITS
+    splits = known.splits(domain) if known.own is None else [s for s in may if _has(kind, domain, s, source)]
     return {split: catalog.get(kind).find(domain, split, source) for split in splits}
 
 
@@ -146,14 +150,16 @@ def _part(
         images = _readable(found, bad, form)
     sizes: Counter[tuple[int, int]] = Counter()
     modes: Counter[str] = Counter()
+    turned = 0
     names = tuple(f"image {place}" for place in range(len(images)))
     if isinstance(found, Listing):
         good = _without(found, bad)
         told = headers(good.items)
-        sizes, modes = Counter(size for size, _ in told), Counter(mode for _, mode in told)
+        sizes, modes = Counter(header.size for header in told), Counter(header.mode for header in told)
+        turned = sum(header.turned for header in told)
         names = tuple(item.name for item in good.items)
     counts = tuple(np.bincount(images.y, minlength=len(known.classes)).tolist())
-    return Part(domain, split, counts, sizes, modes, bad, names, duplicates.sketches(images.x))
+    return Part(domain, split, counts, sizes, modes, bad, names, duplicates.sketches(images.x), turned)
 
 
 def _without(found: Listing, bad: Sequence[Broken]) -> Listing:
@@ -168,8 +174,16 @@ def _readable(found: Listing, bad: Sequence[Broken], form: Form) -> ImageSet:
     return ImageSet(out, good.labels)
 
 
-def headers(items: Sequence[Item]) -> list[tuple[tuple[int, int], str]]:
-    """Return width and height in pixels, and Pillow's mode, of images as they lie in their files.
+class Header(NamedTuple):
+    """What a file says of its image: width and height, Pillow's mode, whether it is to be turned."""
+
+    size: tuple[int, int]
+    mode: str
+    turned: bool
+
+
+def headers(items: Sequence[Item]) -> list[Header]:
+    """Return what is known of images as they lie in their files.
 
     Raises:
         DataError: If one is no image.
@@ -178,6 +192,7 @@ def headers(items: Sequence[Item]) -> list[tuple[tuple[int, int], str]]:
         return list(pool.map(_header, items))
 
 
-def _header(item: Item) -> tuple[tuple[int, int], str]:
+def _header(item: Item) -> Header:
     with files.reading(item.name):
-        return pictures.header(encoded(item), item.name)
+        content = encoded(item)
+        return Header(*pictures.header(content, item.name), pictures.orientation(content, item.name) != exif.UPRIGHT)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files, pictures
+from datasets import exif, files, pictures, presence
 from datasets.base import PLAIN, Form
 from datasets.fitting import fit
 from datasets.listing import Item, Listing
@@ -52,11 +52,17 @@ def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
         DataError: If it cannot be read.
     """
     with files.reading(item.name):
-        return np.asarray(fit(pictures.decoded(encoded(item), item.name, form.window), size, form.resize))
+        content = encoded(item)
+        rgb = pictures.decoded(content, item.name, form.window)
+        if form.exif == "apply":
+            rgb = exif.turned(rgb, pictures.orientation(content, item.name))
+        return np.asarray(fit(rgb, size, form.resize))
 
 
 def encoded(item: Item) -> bytes:
     """Return an image as it lies in its file."""
+    if not item.path.is_file():  # a pipe would hold this process up
+        presence.check(item.path)
     if item.length < 0:
         return Path(item.path).read_bytes()
     with item.path.open("rb") as file:

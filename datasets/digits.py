@@ -36,7 +36,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files, mat, trees
+from datasets import files, layout, mat, trees
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.listing import Arrays, Found
 from fedshift_wire.bounds import shown
@@ -147,7 +147,7 @@ def _place(domain: str, split: Split, source: Source) -> Path | _Files:
 def _find(root: Path, domain: str, split: Split) -> Path | _Files | None:
     """Return the image folder or the files of the first layout of a domain that is there, None if none is."""
     with files.reading(root.absolute()):
-        path = files.find_domain(root, domain, split)
+        path = layout.find_domain(root, domain, split)
         if path is None and domain in ("mnistm", "syn"):
             path = _field_folder(root, domain, split)
         if path is not None and path.is_file():

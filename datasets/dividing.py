@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_wire.errors import DataError
+from fedshift_wire.seeding import generator
 
 Indices = NDArray[np.int64]
 
@@ -167,3 +168,38 @@ def _proportional(counts: Indices, fraction: float) -> Indices:
         lack = np.where(taken < most, fraction * counts - taken, -np.inf)
         taken[lack.argmax()] += 1
     return taken
+
+
+def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indices]:
+    """Divide images equally among nodes, each class in turn, so that its images lie on as many nodes as there are.
+
+    Args:
+        labels: Labels of the images, shape (N,).
+        nodes: How many nodes.
+        rng: Draws who gets which image.
+
+    Returns:
+        Indices into the images of each node, shape (n,), int64, ascending; no image comes twice.
+    """
+    drawn = rng.permutation(len(labels))
+    by_class = drawn[np.argsort(labels[drawn], kind="stable")]
+    return [np.sort(by_class[place::nodes]) for place in range(nodes)]
+
+
+def given_validation(domain: str, labels: Indices, nodes: int, seed: int) -> list[Indices]:
+    """Return which of a domain's own images to validate on each of its nodes gets.
+
+    Args:
+        domain: Its name.
+        labels: Labels of these images, shape (N,).
+        nodes: How many nodes hold the domain.
+        seed: The run's seed.
+
+    Raises:
+        DataError: If a node would get none.
+    """
+    if len(labels) < nodes:
+        raise DataError(
+            f"domain {domain!r} has {len(labels)} validation images for {nodes} nodes; allowed is one for each at least"
+        )
+    return spread(labels, nodes, generator(seed, f"validation-{domain}"))

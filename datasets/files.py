@@ -21,7 +21,7 @@ import psutil
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets import pictures, private_files
+from datasets import layout, pictures, presence, private_files
 from datasets.base import ImageSet, Resize, Split, checked
 from datasets.fitting import fit
 from fedshift_wire.bounds import MOST_NAME, shown
@@ -50,6 +50,11 @@ def reading(where: object) -> Iterator[None]:
         yield
     except DataError:
         raise
+    except OSError as cause:
+        place = Path(os.fsdecode(cause.filename)) if isinstance(cause.filename, str | bytes) else None
+        if place is not None and (why := presence.reason(place)):
+            raise DataError(f"{shown(place)}: cannot be read ({why})") from cause
+        raise DataError(f"{shown(where)}: cannot be read ({brief(cause)})") from cause
     except Exception as cause:
         raise DataError(f"{shown(where)}: cannot be read ({brief(cause)})") from cause
 
@@ -73,28 +78,20 @@ def check_room(where: object, size: int) -> None:
 
 def check_data_dir(data_dir: Path) -> None:
     """Raise a :class:`DataError` unless ``data_dir`` is a folder."""
+    if why := presence.reason(data_dir):
+        raise DataError(f"data-dir {shown(data_dir.absolute())}: cannot be read ({why}); it must be a folder")
     if not data_dir.exists():
         raise DataError(f"data-dir {shown(data_dir.absolute())} does not exist; it must be a folder with images")
     if not data_dir.is_dir():
         raise DataError(f"data-dir {shown(data_dir.absolute())} is a file; it must be a folder with images")
 
 
-def find_domain(data_dir: Path, domain: str, split: Split) -> Path | None:
-    """Return the npz or else the image folder of one domain and split, None if neither exists."""
-    npz = data_dir / f"{domain}_{split}.npz"
-    if npz.is_file():
-        return npz
-    folder = data_dir / domain / split
-    return folder if folder.is_dir() else None
-
-
 def domains_in(data_dir: Path, split: Split) -> list[str]:
     """Return the sorted names of all domains that ``data_dir`` has in a plain layout."""
-    end = f"_{split}.npz"
     with reading(data_dir.absolute()):
-        archives = {path.name.removesuffix(end) for path in data_dir.glob(f"*{end}")}
-        folders = {path.parent.name for path in data_dir.glob(f"*/{split}") if path.is_dir()}
-    return sorted(archives | folders)
+        packed = {name for name, named in layout.all_archives(data_dir).values() if named == split}
+        folders = {folder.name for folder in layout.folders_in(data_dir) if split in layout.split_folders(folder)}
+    return sorted(packed | folders)
 
 
 def read_domain(data_dir: Path, domain: str, split: Split, *, classes: tuple[str, ...], size: int) -> ImageSet:
@@ -115,7 +112,7 @@ def read_domain(data_dir: Path, domain: str, split: Split, *, classes: tuple[str
     """
     check_data_dir(data_dir)
     with reading(data_dir.absolute()):
-        path = find_domain(data_dir, domain, split)
+        path = layout.find_domain(data_dir, domain, split)
     if path is None:
         raise absent(data_dir, domain, split)
     return read_path(path, classes=classes, size=size)
@@ -137,7 +134,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def read_path(path: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
-    """Read what :func:`find_domain` found; see :func:`read_npz` and :func:`read_folder`."""
+    """Read what :func:`datasets.layout.find_domain` found; see :func:`read_npz` and :func:`read_folder`."""
     if path.is_file():
         return read_npz(path, classes=classes, size=size)
     return read_folder(path, classes=classes, size=size)
@@ -247,11 +244,6 @@ def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSe
     return checked(ImageSet(x, y), classes=len(classes), size=size, where=str(where))
 
 
-def visible(folder: Path) -> list[Path]:
-    """Return what a folder holds, by name, without hidden files."""
-    return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
-
-
 def labelled_images(
     folder: Path,
     classes: tuple[str, ...],
@@ -275,7 +267,7 @@ def labelled_images(
     found: list[tuple[Path, int]] = []
     left: Counter[str] = Counter()
     for label, sub in class_folders(folder, classes, aliases=aliases, others=others):
-        inside = [path for path in visible(sub) if path.is_file()]
+        inside = [path for path in layout.visible(sub) if not path.is_dir()]  # links that lead nowhere among them
         images = [(path, label) for path in inside if pictures.is_image_name(path.name)]
         not_taken = pictures.not_taken(path.name for path in inside)
         if not_taken and not images:
@@ -305,8 +297,8 @@ def class_folders(
         DataError: If a folder is no class, or two are the same.
     """
     found: dict[int, Path] = {}
-    for sub in visible(folder):
-        if not sub.is_dir() or sub.name.lower() in others:
+    for sub in layout.visible(folder):
+        if sub.name.lower() in others or not layout.is_folder(sub):
             continue
         label = label_of(sub.name, classes, aliases or {})
         if label is None:

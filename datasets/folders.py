@@ -3,9 +3,9 @@
 | layout | below data-dir |
 |---|---|
 | classes | `<site>/<class>/*`; the split follows from the names (:mod:`datasets.stratified`) |
-| splits | `<site>/{train,test}/<class>/*` |
+| splits | `<site>/{train,validation,test}/<class>/*`, in their usual spellings; validation may be missing |
 | table | `labels.csv`, or `dataset.labels`: columns file, label, domain; split, patient or group where there are any |
-| npz | `<site>_{train,test}.npz`, as `fedshift export` writes them; the classes must be stated |
+| npz | `<site>_{train,validation,test}.npz`, as `fedshift export` writes them; the classes must be stated |
 
 A table, where there is one, is all that counts. Else each site may have another layout. In a real node's data-dir the
 level `<site>/` may be left out, and so may the table's column domain.
@@ -13,15 +13,15 @@ level `<site>/` may be left out, and so may the table's column domain.
 
 import functools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from datasets import files, pictures, sites
-from datasets.base import Names, Source, Split
+from datasets import files, layout, pictures, sites
+from datasets.base import SPLITS, Names, Source, Split
 from datasets.listing import Arrays, Found, Item, Listing
 from datasets.sites import LAYOUTS, Site
 from fedshift_wire.bounds import MOST_NAME, as_found, shown
@@ -103,30 +103,36 @@ def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
             kinds = [row.label for row in rows if row.domain in wanted]
         else:
             known = domains or sites.names_in(root)
-            if missing := [name for name in known if not (root / name).is_dir() and not sites.npz_files(root, name)]:
-                raise sites.absent(missing[0], source, own=False)
+            for name in known if domains else ():
+                if not sites.check_site(root / name) and not sites.npz_files(root, name):
+                    raise sites.absent(name, source, own=False)
             kinds = [kind for domain in known for kind in sites.class_names(root, domain)]
     classes = source.classes or _ordered(kinds)
     _check_names(root, known, classes)
     return Names(known, classes)
 
 
-def survey(source: Source, domains: tuple[str, ...] = ()) -> Survey:
+def survey(
+    source: Source, domains: tuple[str, ...] = (), reads: Callable[[str], Sequence[Split]] = lambda _: SPLITS
+) -> Survey:
     """Return everything that a data-dir holds.
 
     Args:
         source: Where the images are; without ``classes`` they are those that are found.
         domains: Those of the run; empty for all.
+        reads: Returns the splits of a domain that a run needs.
 
     Raises:
-        DataError: As :func:`names` and :func:`find`.
+        DataError: As :func:`names` and :func:`find`, for a split of ``reads`` too.
     """
     found = names(source, domains)
     whole = Source(source.data_dir, False, source.seed, found.classes, source.labels, source.test_share)
     there = [_there(domain, whole, own=False) for domain in found.domains]
+    for site in there:
+        sites.check_splits(site, reads(site.domain), source)
     root = sites.data_dir(source)
     used = {root / domain for domain in found.domains} | {path for site in there for _, path in site.archives}
-    beside = [path for path in files.visible(root) if path not in used and path != sites.table_path(source)]
+    beside = [path for path in layout.visible(root) if path not in used and path != sites.table_path(source)]
     taken = [path for path in beside if path.is_dir() or pictures.not_taken([path.name]) or sites.is_image(path)]
     return Survey(found.classes, tuple(there), tuple(taken))
 
@@ -139,10 +145,7 @@ def find(domain: str, split: Split, source: Source) -> Found:
             taken.
     """
     found = _find(domain, split, source, own=False)
-    if found is None:
-        raise DataError(
-            f"{shown(sites.data_dir(source))}: {domain} has no {split} images; allowed are both splits, or none"
-        )
+    assert found is not None  # else it is refused
     return found
 
 
@@ -165,6 +168,8 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
 def _find(domain: str, split: Split, source: Source, *, own: bool) -> Found | None:
     site = _there(domain, source, own=own)
     if split not in site.splits:
+        if not own:
+            sites.check_splits(site, [split], source)
         return None
     for name, path in site.archives:
         if name == split:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from datasets import dicom, png, tiff
+from datasets import dicom, exif, png, tiff
 from datasets.fitting import levels
 from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
@@ -27,6 +28,9 @@ _BY_PRODUCTS = ("thumbs.db", "desktop.ini")
 _AUTHORS = ("readme", "license", "licence", "copying", "copyright", "citation")
 _TEXTS = ("", ".txt", ".md", ".rst")
 _MOST_SUFFIXES = 6  # that a message names
+_LFS = b"version https://git-lfs.github.com/spec/"
+_ANNEX = re.compile(rb"(?:\.\./)*(?:\.git)?/?annex/objects/")  # an unlocked file, or a link on a disk without links
+_MOST_POINTER = 1 << 15
 
 log = logging.getLogger("fedshift")
 _told: set[str] = set()  # folders of which this process has spoken
@@ -36,11 +40,10 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
     """Return an image as RGB of 8 bits a channel, decoded to the last byte; no other program is started for it.
 
     What 8 bits hold is taken as it is: an alpha channel is dropped, so that a transparent pixel has the colour that the
-    file stores below; orientation and colour profiles are not followed, which data sets of papers were not either. Of
-    several frames of a WebP or PNG the first one counts. Grey of 16 bits, with alpha too, is divided by 257, the full
-    range, never by an image's own: sites would not differ any more. Colour of 16 bits keeps the upper byte, as Pillow
-    reads it.
-    Pillow's bound of pixels (``Image.MAX_IMAGE_PIXELS``) stays.
+    file stores below; colour profiles are not followed, nor is orientation here (:func:`orientation`), which data sets
+    of papers were not either. Of several frames of a WebP or PNG the first one counts. Grey of 16 bits, with alpha too,
+    is divided by 257, the full range, never by an image's own: sites would not differ any more. Colour of 16 bits keeps
+    the upper byte, as Pillow reads it. Pillow's bound of pixels (``Image.MAX_IMAGE_PIXELS``) stays.
 
     Args:
         content: The file.
@@ -84,6 +87,19 @@ def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
         return image.size, image.mode
 
 
+def orientation(content: bytes, name: object) -> int:
+    """Return the EXIF orientation of an image, 1 to 8: 1, upright, where it states none; DICOM has none.
+
+    Raises:
+        DataError: As :func:`decoded`.
+    """
+    if dicom.is_dicom(content):
+        return exif.UPRIGHT
+    image, _ = _opened(content, name)
+    with image:
+        return exif.orientation(content, image)
+
+
 def _opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
     """Open an image; return it, and what Pillow does not tell of it if it has more than 8 bits a channel.
 
@@ -112,6 +128,10 @@ def _grey(values: NDArray[Any], window: tuple[float, float], depth: tiff.Depth, 
 
 def _unknown(content: bytes) -> str:
     """Say why Pillow does not know an image."""
+    if content.startswith(_LFS):
+        return "a pointer of Git LFS in place of the image: `git lfs pull` brings it"
+    if len(content) < _MOST_POINTER and _ANNEX.match(content):
+        return "a pointer of git-annex in place of the image: `git annex get` or `datalad get` brings it"
     if content.startswith(tiff.MAGIC):
         return "a TIFF of a kind that is not taken: grey, RGB, CMYK or palette of 8 or 16 bits a channel are"
     if content.startswith(tiff.BIG_MAGIC):

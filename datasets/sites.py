@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from datasets import files, pictures, stratified, table
-from datasets.base import SPLITS, Source, Split
+from datasets import files, layout, pictures, presence, split_names, stratified, table
+from datasets.base import OWN_SPLITS, SPLITS, Source, Split
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import DataError
 
 LABELS = "labels.csv"
-LAYOUTS = f"<site>/<class>/*, <site>/{{train,test}}/<class>/* or {LABELS}"
+LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
+_DEEPER = f"list the images in {LABELS}, with a column patient where a folder is one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Site:
         archives: Of the layout npz the file by split; its images are not looked at.
         not_taken: Files of other suffixes in its class folders.
         notes: What could not be as it should, in a line each.
+        drawn: Its split is drawn, as nothing states it.
     """
 
     domain: str
@@ -52,12 +54,36 @@ class Site:
     archives: tuple[tuple[Split, Path], ...] = ()
     not_taken: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
+    drawn: bool = False
 
     @property
     def splits(self) -> tuple[Split, ...]:
         """The splits that it has."""
         found = {picture.split for picture in self.pictures} | {split for split, _ in self.archives}
-        return tuple(split for split in SPLITS if split in found)
+        return tuple(split for split in OWN_SPLITS if split in found)
+
+
+def check_splits(site: Site, wanted: Sequence[Split], source: Source) -> None:
+    """Refuse a site that lacks images of a split: what `init`, `prepare`, a run and a node go by.
+
+    Raises:
+        DataError: With what it has, and what to do.
+    """
+    missing = next((split for split in wanted if split not in site.splits), None)
+    if missing is None:
+        return
+    where, has = f"{shown(data_dir(source))}: {site.domain}", " and ".join(site.splits) or "no"
+    if site.drawn:
+        number = len(site.pictures)
+        held = "its only image is" if number == 1 else f"all {number} images are"
+        raise DataError(
+            f"{where} has no {missing} images: {held} {has}, and no class has two images, or two patients, to divide; "
+            "add images, or leave it out (dataset.domains)"
+        )
+    raise DataError(
+        f"{where} has no {missing} images, only {has} ones; allowed are train and test, or neither stated, and test "
+        "alone of a site that no node holds (allocation.held_out)"
+    )
 
 
 def data_dir(source: Source) -> Path:
@@ -88,8 +114,7 @@ def look(domain: str, source: Source, *, own: bool) -> Site | None:
 
 def npz_files(root: Path, domain: str) -> tuple[tuple[Split, Path], ...]:
     """Return the npz files of a domain, by split."""
-    paths = ((split, root / f"{domain}_{split}.npz") for split in SPLITS)
-    return tuple((split, path) for split, path in paths if path.is_file())
+    return tuple(layout.archives(root, domain).items())
 
 
 def table_path(source: Source) -> Path:
@@ -109,6 +134,7 @@ def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | 
     """
     path = table_path(source)
     if not path.is_file():
+        presence.check(path)
         if source.labels:
             raise DataError(f"dataset.labels: there is no file {shown(path)}")
         return None
@@ -137,6 +163,8 @@ def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...]) 
             f"{shown(path)} line {row.line}: label {as_found(row.label)}; the classes are {', '.join(classes)}"
         )
     if not is_image(where):
+        if pictures.is_image_name(where.name):
+            presence.check(where)  # a link on the way that leads nowhere
         taken = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(where.name) else ""
         raise DataError(f"{shown(path)} line {row.line}: no image file {shown(where)}{taken}")
     parts = PurePosixPath(row.file).parts
@@ -145,15 +173,18 @@ def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...]) 
 
 
 def is_image(path: Path) -> bool:
-    """Tell whether a path is a file that is taken for an image."""
-    return pictures.is_image_name(path.name) and path.is_file()
+    """Return whether a path is taken for an image; one that is there by name alone is too, and cannot be decoded."""
+    return pictures.is_image_name(path.name) and not path.is_dir() and (path.exists() or path.is_symlink())
 
 
 def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> Path | None:
     """Return a domain's folder; of a real node it may be data-dir itself."""
     if (root / domain).is_dir():
+        check_site(root / domain)
         return root / domain
-    if own and any(_is_split(sub) or files.label_of(sub.name, classes, {}) is not None for sub in folders_in(root)):
+    presence.check(root / domain)
+    inside = layout.folders_in(root) if own else ()
+    if any(_is_split(sub) or files.label_of(sub.name, classes, {}) is not None for sub in inside):
         return root
     return None
 
@@ -163,25 +194,63 @@ def _from_folder(domain: str, folder: Path, source: Source) -> Site:
     found: list[Picture] = []
     left: list[Path] = []
     notes: list[str] = []
-    for split, place in splits or [(SPLITS[0], folder)]:
+    for split, place in splits.items() or [(SPLITS[0], folder)]:
+        loose = [path for path in layout.visible(place) if is_image(path)]
+        if loose:
+            notes.append(f"{shown(loose[0])}: lies next to class folders and is not taken, {len(loose)} images in all")
         for label, sub in files.class_folders(place, source.classes):
-            inside = files.visible(sub)
-            images = [path for path in inside if is_image(path)]
-            others = [path for path in inside if path.is_file() and pictures.not_taken([path.name])]
-            if others and not images:
-                counts = pictures.not_taken(path.name for path in others)
-                raise DataError(f"{shown(sub)}: no images found; {pictures.describe(counts)}")
+            images, others, deeper = _class_folder(sub)
             found += [Picture(path, f"{source.classes[label]}/{path.name}", label, split) for path in images]
             left += others
-            notes += [f"{shown(path)}: a folder in a class folder is not looked into" for path in folders_in(sub)]
+            notes += [f"{shown(path)}: a folder in a class folder is not looked into" for path in deeper]
     if not found:
         raise DataError(f"{shown(folder)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
-    layout = "splits" if splits else "classes"
-    return _split_up(domain, layout, found, source, drawn=not splits, left=left, notes=notes)
+    kind = "splits" if splits else "classes"
+    return _split_up(domain, kind, found, source, drawn=not splits, left=left, notes=notes)
+
+
+def _class_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """Return the images of a class folder, the files there that are not taken, and the folders.
+
+    Raises:
+        DataError: If no image lies right in it, but other files, or images deeper.
+    """
+    presence.check(folder)
+    inside = layout.visible(folder)
+    folders = [path for path in inside if path.is_dir()]
+    images = [path for path in inside if is_image(path)]
+    others = [path for path in inside if path not in folders and pictures.not_taken([path.name])]
+    if others and not images:
+        counts = pictures.not_taken(path.name for path in others)
+        raise DataError(f"{shown(folder)}: no images found; {pictures.describe(counts)}")
+    if not images and (first := _first_below(folders)):
+        raise DataError(f"{shown(first)}: an image below a folder in a class folder; expected {LAYOUTS}: {_DEEPER}")
+    return images, others, folders
+
+
+def _first_below(folders: Sequence[Path]) -> Path | None:
+    """Return an image below some folders, at any depth; None if there is none.
+
+    Raises:
+        DataError: If a folder there cannot be listed.
+    """
+    seen: set[Path] = set()
+    waiting = list(folders)
+    while waiting:
+        folder = waiting.pop(0)
+        if (place := folder.resolve()) in seen:  # a link to a folder above
+            continue
+        seen.add(place)
+        presence.check(folder)
+        for path in layout.visible(folder):
+            if is_image(path):
+                return path
+            waiting += [path] if path.is_dir() else []
+    return None
 
 
 def _split_up(
-    domain: str, layout: str, found: Sequence[Picture], source: Source,
+    domain: str, kind: str, found: Sequence[Picture], source: Source,
     *, drawn: bool, left: Sequence[Path] = (), notes: Sequence[str] = (),
 ) -> Site:  # fmt: skip
     """Return a site with its images in order, its split drawn where none is given."""
@@ -205,7 +274,7 @@ def _split_up(
     both = _on_both_sides(ordered)
     if both:
         told.append(f"{where}: {len(both)} groups are in train and in test, {as_found(both[0])} among them")
-    return Site(domain, layout, tuple(ordered), (), tuple(left), tuple(told))
+    return Site(domain, kind, tuple(ordered), (), tuple(left), tuple(told), drawn)
 
 
 def _on_both_sides(found: Sequence[Picture]) -> list[str]:
@@ -213,57 +282,80 @@ def _on_both_sides(found: Sequence[Picture]) -> list[str]:
     return sorted(group for group, count in Counter(group for group, _ in sides).items() if count > 1)
 
 
-def folders_in(folder: Path) -> list[Path]:
-    """Return the folders in a folder, by name, without hidden ones."""
-    return [path for path in files.visible(folder) if path.is_dir()] if folder.is_dir() else []
-
-
 def _is_split(folder: Path) -> bool:
-    """Tell whether a folder is ``train`` or ``test`` with class folders, not a class of that name."""
-    return folder.name.lower() in SPLITS and bool(folders_in(folder))
+    """Return whether a folder is called like a split and has class folders; else it is a class of that name."""
+    return split_names.split_of(folder.name) is not None and bool(layout.folders_in(folder))
 
 
-def _split_folders(folder: Path) -> list[tuple[Split, Path]]:
+def _split_folders(folder: Path) -> dict[Split, Path]:
     """Return the split folders of a site; none where its class folders lie right in it.
 
     Raises:
-        DataError: If another folder lies beside them.
+        DataError: If another folder lies beside them, or two name one split.
     """
-    inside = folders_in(folder)
+    inside = layout.folders_in(folder)
     if not any(map(_is_split, inside)):
-        return []
-    other = next((path for path in inside if path.name.lower() not in SPLITS), None)
+        return {}
+    other = next((path for path in inside if split_names.split_of(path.name) is None), None)
     if other is not None:
-        raise DataError(f"{shown(other)}: lies beside train or test; allowed are these two, with class folders")
-    return [(split, path) for split in SPLITS for path in inside if path.name.lower() == split]
+        raise DataError(
+            f"{shown(other)}: lies next to split folders and is none; allowed are {split_names.USUAL}, "
+            "with class folders"
+        )
+    return layout.split_folders(folder)
 
 
 def names_in(root: Path) -> tuple[str, ...]:
     """Return the names of the folders that are sites, and of those that npz files name.
 
     Raises:
-        DataError: If a folder has images but no class folders, or there is no site.
+        DataError: As :func:`check_site`, or if there is no site.
     """
-    found = {path.name.removesuffix(f"_{split}.npz") for split in SPLITS for path in root.glob(f"*_{split}.npz")}
-    for folder in folders_in(root):
-        inside = folders_in(folder)
-        places = [sub for top in inside for sub in (folders_in(top) if _is_split(top) else [top])]
-        if any(is_image(path) for place in places for path in place.iterdir()):
-            found.add(folder.name)
-        elif not inside and any(map(is_image, folder.iterdir())):
-            raise DataError(f"{shown(folder)}: images right in it, no class folders; expected {LAYOUTS}")
-    if wrong := sorted(name for name in found if name.lower() in SPLITS):
-        raise DataError(f"{shown(root)}: {wrong[0]} is no site; expected {LAYOUTS}")
+    found = {name for name, _ in layout.all_archives(root).values()}
+    if wrong := sorted(name for name in found if split_names.split_of(name)):
+        raise _is_no_site(root, wrong[0])
+    found |= {folder.name for folder in layout.folders_in(root) if check_site(folder)}
     if not found:
         raise DataError(f"{shown(root)}: no site found; expected {LAYOUTS}")
     return tuple(sorted(found))
 
 
+def check_site(folder: Path) -> bool:
+    """Return whether a folder is a site: whether it has images in class folders, with or without split folders.
+
+    A folder without images is none, and one that is not there.
+
+    Raises:
+        DataError: If it has images in no known layout, or is called like a split.
+    """
+    presence.check(folder)
+    inside = layout.folders_in(folder)
+    places = [sub for top in inside for sub in (layout.folders_in(top) if _is_split(top) else [top])]
+    for place in places:
+        presence.check(place)
+    is_site = any(is_image(path) for place in places for path in layout.visible(place))
+    first = None if is_site else _first_below([folder] if folder.is_dir() else [])
+    if (is_site or first) and split_names.split_of(folder.name):
+        raise _is_no_site(folder.parent, folder.name)
+    if first and not inside:
+        raise DataError(f"{shown(folder)}: images right in it, no class folders; expected {LAYOUTS}")
+    if first:
+        raise DataError(
+            f"{shown(folder)}: images in no known layout, {shown(first)} is one; expected {LAYOUTS}: {_DEEPER}; "
+            "dataset.domains leaves out a folder that is no site"
+        )
+    return is_site
+
+
+def _is_no_site(root: Path, name: str) -> DataError:
+    return DataError(f"{shown(root)}: {shown(name)} is no site, but the name of a split; expected {LAYOUTS}")
+
+
 def class_names(root: Path, domain: str) -> list[str]:
     """Return the names of a site's class folders."""
     folder = root / domain
-    places = [path for _, path in _split_folders(folder)] or [folder]
-    return [path.name for place in places for path in folders_in(place)]
+    places = list(_split_folders(folder).values()) or [folder]
+    return [path.name for place in places for path in layout.folders_in(place)]
 
 
 def absent(domain: str, source: Source, *, own: bool) -> DataError:
@@ -274,6 +366,7 @@ def absent(domain: str, source: Source, *, own: bool) -> DataError:
         return DataError(f"{shown(table_path(source))}: no row of {domain}; its domains are {there}")
     start = f"[{domain}/]" if own else f"{domain}/"
     return DataError(
-        f"{domain} not found in {shown(root)}; looked for {start}<class>/*, {start}{{train,test}}/<class>/*, {LABELS} "
-        f"and {domain}_train.npz\nFolders there: {files.listed(path.name for path in folders_in(root)) or 'none'}"
+        f"{domain} not found in {shown(root)}; looked for {start}<class>/*, "
+        f"{start}{{train,validation,test}}/<class>/*, {LABELS} and {domain}_train.npz\n"
+        f"Folders there: {files.listed(path.name for path in layout.folders_in(root)) or 'none'}"
     )

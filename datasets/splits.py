@@ -44,7 +44,8 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     #: Part of a node's images that is its own test set, the classes in proportion. Above 0, nodes divide all
     #: images of a domain, those of its test split too (FedCode); 0: the domain's test split is the test.
     test_fraction: float = Field(0.0, ge=0, lt=1)
-    #: Part of a node's training images that is set aside to choose a round by, the classes in proportion.
+    #: Part of a node's training images that is set aside to choose a round by, the classes in proportion. A site with
+    #: images of a split validation takes those instead, all of them, where this is above 0; else they stay unused.
     validation_fraction: float = Field(0.0, ge=0, lt=1)
     #: Which images of a domain are its test: its test split, or in simulation all of them, those that nodes train on
     #: too (the lists that the code of I2PFL's first author tests PACS on).
@@ -187,6 +188,13 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """Return the share of this domain (``share_per`` says whose), or None where nodes divide all of it equally."""
         share = self.share.get(domain) if isinstance(self.share, dict) else self.share
         return None if share is None or isinstance(share, str) else share
+
+    def cut(self, given: Indices | None) -> "Allocation":
+        """Return the allocation of a domain with labels ``given`` of images to validate on: nothing else is set aside.
+
+        With None, for a domain without such images, it is the same.
+        """
+        return self if given is None else self.model_copy(update={"validation_fraction": 0.0})
 
     def size_of(self, share: float, num_examples: int) -> int:
         """Return how many images a share of ``num_examples`` is."""

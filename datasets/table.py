@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from datasets import files
-from datasets.base import SPLITS, Split
+from datasets import files, presence, split_names
+from datasets.base import Split
 from datasets.listing import Item, Listing
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import DataError
@@ -130,9 +130,9 @@ def labelled(line: int, cells: Mapping[str, str]) -> Row:
 
 
 def _split(text: str) -> Split | None:
-    found = next((split for split in SPLITS if text.casefold() == split), None)
+    found = split_names.split_of(text)
     if text and found is None:
-        raise ValueError(f"split {as_found(text)}; allowed are {', '.join(SPLITS)}, or nothing in all rows of a domain")
+        raise ValueError(f"split {as_found(text)}; allowed are {split_names.USUAL}, or nothing in all rows of a domain")
     return found
 
 
@@ -156,7 +156,9 @@ def listing(
     if not mine:
         raise DataError(f"{shown(path)}: no {split} images of {domain}")
     for row in mine:
-        if not (folder / row.file).is_file():
-            raise DataError(f"{shown(path)} line {row.line}: no file {shown(folder / row.file)}")
+        place = folder / row.file
+        if not place.is_file() and not place.is_symlink():  # a link that leads nowhere cannot be decoded, and says why
+            presence.check(place)
+            raise DataError(f"{shown(path)} line {row.line}: no file {shown(place)}")
     items = tuple(Item(folder / row.file, str(folder / row.file)) for row in mine)
     return Listing(items, np.array([classes.index(row.label) for row in mine], np.int64))

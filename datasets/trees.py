@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files, pictures
+from datasets import files, layout, pictures, presence
 from datasets.base import Source, Split
 from datasets.listing import Arrays, Found, Item, Listing
 from fedshift_wire.bounds import shown
@@ -59,6 +59,8 @@ def children(folder: Path, names: Sequence[str]) -> list[Path]:
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if path.name.lower() in names]
+    for path in found:
+        presence.check(path)
     return sorted(found, key=lambda path: (names.index(path.name.lower()), path.name))
 
 
@@ -84,7 +86,7 @@ def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ..
     """
     files.check_data_dir(data_dir)
     with files.reading(data_dir.absolute()):
-        place = files.find_domain(data_dir, domain, split)
+        place = layout.find_domain(data_dir, domain, split)
     if place is None:
         raise files.absent(data_dir, domain, split)
     if place.is_dir():

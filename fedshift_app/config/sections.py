@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
-from datasets.base import TEST_SHARE, Dataset, Form, Names, Resize, Source
+from datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Resize, Source
 from datasets.corruptions import CORRUPTIONS
 from datasets.splits import Allocation
 from fedshift_app.config import registry
@@ -64,6 +64,9 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     #: Of files with more than 8 bits a channel, the values that become black and white, in DICOM those of the modality
     #: (Hounsfield); null: the full range, of DICOM the file's own window.
     window: tuple[WindowEnd, WindowEnd] | None = None
+    #: What a file says of its orientation, as cameras do: ignore: pixels stay as they are stored; apply: turn or mirror
+    #: the image so.
+    exif: Exif = "ignore"
     #: Of folders: the part of each class that is test, where images do not say themselves; null: 0.2.
     test_share: float | None = Field(None, gt=0, lt=1)
     skip_broken: bool = False  # go on without images that cannot be read, and name them
@@ -99,7 +102,7 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
 
     def form(self) -> Form:
         """Return how images become squares of 8 bits a channel."""
-        return Form(self.resize, self.window)
+        return Form(self.resize, self.window, self.exif)
 
     @field_validator("labels")
     @classmethod

@@ -1,11 +1,19 @@
 """What is read before anything starts."""
 
+from collections.abc import Mapping
+
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets import catalog
+from datasets.base import Split
+from datasets.dividing import given_validation
 from datasets.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings
+
+#: Labels of images, shape (N,), int64, by domain and split.
+Labels = Mapping[tuple[str, Split], NDArray[np.int64]]
 
 
 def check_data(config: RunConfig, nodes: int) -> float:
@@ -17,16 +25,42 @@ def check_data(config: RunConfig, nodes: int) -> float:
     Raises:
         DataError: With the file or folder.
     """
-    labels = {}
     cfg = config.dataset
-    for domain, split in holdings.read_parts(config):
-        labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
-    dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
+    labels = {
+        (domain, split): catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
+        for domain, split in holdings.read_parts(config)
+    }
+    held = check_shares(config, nodes, labels)
+    catalog.load.cache_clear()  # the nodes read for themselves
+    return held
+
+
+def check_shares(config: RunConfig, nodes: int, labels: Labels) -> float:
+    """Deal images to nodes, by their labels alone, as a run does.
+
+    Args:
+        config: The run's configuration.
+        nodes: Number of nodes.
+        labels: Of every domain and split that it reads; domains that are left out are not looked at.
+
+    Returns:
+        How many images a node trains on, on average.
+
+    Raises:
+        DataError: If a domain has too few for its nodes.
+        ConfigError: If the number of nodes does not fit.
+    """
+    cfg, allocation = config.dataset, config.allocation
+    dealt = allocation.deal(cfg.domains, nodes, config.seed)
     classes = len(cfg.known().classes)
     held = 0
     for domain in dict.fromkeys(dealt):
-        pool = np.concatenate([labels[domain, split] for split in config.allocation.pool])
-        parts = domain_parts(config.allocation, dealt, domain, pool, classes, config.seed, cfg.public_share)
+        if (domain, "train") not in labels:
+            continue
+        pool = np.concatenate([labels[domain, split] for split in allocation.pool])
+        given = labels.get((domain, "validation"))
+        parts = domain_parts(allocation.cut(given), dealt, domain, pool, classes, config.seed, cfg.public_share)
+        if given is not None:
+            given_validation(domain, given, dealt.count(domain), config.seed)
         held += sum(len(part.train) for part in parts.values())
-    catalog.load.cache_clear()  # the nodes read for themselves
     return held / len(dealt)

@@ -35,7 +35,8 @@ AUTHORITY_ANEW = "make a new CA in an empty folder with `fedshift credentials au
 CURVE = ec.SECP384R1()
 CLOCK_SKEW = datetime.timedelta(minutes=5)  # a certificate is also valid on a machine whose clock is late
 HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MOST_NODE_NAME = 100  # letters
+NODE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NODE_NAME - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def make_node(folder: Path, name: str) -> list[Path]:
     """
     if not NODE_NAME.fullmatch(name):
         raise ConfigError(
-            f"node name {as_found(name)}: at most 100 letters, digits, '.', '_' and '-' are allowed, "
+            f"node name {as_found(name)}: at most {MOST_NODE_NAME} letters, digits, '.', '_' and '-' are allowed, "
             "a letter or digit first"
         )
     key = ec.generate_private_key(CURVE)

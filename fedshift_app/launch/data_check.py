@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets import cache, folders, trees
-from datasets.base import SPLITS, Split
+from datasets.base import OWN_SPLITS, SPLITS, Split
 from datasets.checkup import Checkup, Part
+from datasets.splits import Allocation
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_wire.bounds import MOST_NAME, shown
 
@@ -35,15 +36,36 @@ class Around:
     notes: tuple[str, ...] = ()
 
 
-def around(cfg: DatasetConfig) -> Around:
-    """Return what else lies in the folders of a data set of a user's own."""
-    survey = folders.survey(cfg.source(), cfg.domains)
+def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
+    """Return what else lies in the folders of a data set of a user's own.
+
+    Args:
+        cfg: The data set.
+        allocation: That of the experiment, which says what a run reads; None: it reads both splits.
+
+    Raises:
+        DataError: If a run would refuse a site.
+    """
+    public = (cfg.public_domain,) if cfg.public_domain else ()
+
+    def reads(domain: str) -> tuple[Split, ...]:
+        if domain in public:
+            return SPLITS[:1]
+        return SPLITS if allocation is None else allocation.reads(domain)
+
+    survey = folders.survey(cfg.source(), cfg.domains, reads)
     left = [(path, _why(path)) for site in survey.sites for path in site.not_taken]
     left += [
         (path, "no folder of a domain" if path.is_dir() else "beside the domains' folders") for path in survey.beside
     ]
-    notes = tuple(note for site in survey.sites for note in site.notes)
-    return Around(tuple((site.domain, site.layout) for site in survey.sites), tuple(left), notes)
+    notes = [note for site in survey.sites for note in site.notes]
+    validating = [site.domain for site in survey.sites if "validation" in site.splits]
+    if validating and not (allocation and allocation.validation_fraction):
+        notes.append(
+            f"validation images of {shown(', '.join(validating), MOST_NAME)}: nobody trains or is tested on them; with "
+            "allocation.validation_fraction above 0 nodes choose a round by them"
+        )
+    return Around(tuple((site.domain, site.layout) for site in survey.sites), tuple(left), tuple(notes))
 
 
 def _why(path: Path) -> str:
@@ -80,6 +102,7 @@ def as_json(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
             "pairs": [[list(copy.first), list(copy.second)] for copy in found.copies[:MOST_TOLD]],
         },
         **({"public": {"is": cfg.public, "images": public_counts(cfg, found)}} if cfg.public is not None else {}),
+        "exif": {"rule": cfg.exif, "turned": _turned(cfg, found)},
         "cache": str(cache.cache_dir()),
     }  # fmt: skip
     return json.dumps(told, indent=1)
@@ -92,6 +115,9 @@ def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
     lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(found.classes)} classes; images become {size}x{size}", ""]
     lines += [line for block in blocks for line in (*block, "")]
     lines += [_domain(cfg, domain, found, beside) for domain in cfg.domains]
+    if turned := sum(_turned(cfg, found).values()):
+        follows = "followed" if cfg.exif == "apply" else "not followed; dataset.exif=apply follows it"
+        lines.append(f"EXIF orientation: {turned} images are to be turned or mirrored, {follows}")
     lines += [_public(cfg, public_counts(cfg, found))] if cfg.public is not None else []
     empty = [
         f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in found.empty()
@@ -112,6 +138,11 @@ def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
     if not found.complete:
         lines.append("too many images are alike to compare them all: there may be more such pairs")
     return "\n".join([*lines, f"cache: {shown(cache.cache_dir(), _PATH)}"])
+
+
+def _turned(cfg: DatasetConfig, found: Checkup) -> dict[str, int]:
+    """Return how many images of each domain state that they are to be turned (EXIF)."""
+    return {domain: sum(part.turned for part in found.parts if part.domain == domain) for domain in cfg.domains}
 
 
 def public_counts(cfg: DatasetConfig, found: Checkup) -> dict[str, int]:
@@ -146,12 +177,13 @@ def _below(cfg: DatasetConfig, name: object) -> str:
 
 
 def _counts(found: Checkup, domains: Sequence[str]) -> list[str]:
-    """Return the table of images by class (rows) and domain: training and test images."""
+    """Return the table of images by class (rows) and domain: training, validation and test images."""
     parts = {(part.domain, part.split): part.counts for part in found.parts}
-    head = ["train + test", *(shown(domain, MOST_NAME) for domain in domains)]
+    splits = OWN_SPLITS if any(split == "validation" for _, split in parts) else SPLITS
+    head = [" + ".join(splits), *(shown(domain, MOST_NAME) for domain in domains)]
 
     def cell(domain: str, counts_of: Any) -> str:
-        held = [counts_of(parts[domain, split]) for split in SPLITS if (domain, split) in parts]
+        held = [counts_of(parts[domain, split]) for split in splits if (domain, split) in parts]
         return " + ".join(f"{n}{EMPTY if not n else ''}" for n in held)
 
     rows = []

@@ -1,16 +1,18 @@
 """Each node's images into a folder of its own, for real SuperNodes."""
 
+import re
 import shutil
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from datasets import catalog, files, private_files
-from datasets.base import ImageSet
+from datasets.base import ImageSet, Split
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.launch import runner
-from fedshift_app.node.holdings import Place, own_images, public_images, test_images, uncorrupted
+from fedshift_app.launch import credentials, runner
+from fedshift_app.node.holdings import Place, given_validation, own_images, public_images, test_images, uncorrupted
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
@@ -20,7 +22,7 @@ _QUOTES = "'\"\\"
 
 @dataclass(frozen=True)
 class NodeFolder:
-    """A node's folder: ``<domain>_train.npz``, ``<domain>_test.npz`` and, where there is one, its public set."""
+    """A node's folder: ``<domain>_{train,test}.npz``, maybe ``<domain>_validation.npz`` and the public set."""
 
     path: Path
     domain: str
@@ -30,6 +32,19 @@ class NodeFolder:
     def node_config(self) -> str:
         """What the node is started with (``--node-config``)."""
         return f'domain="{self.domain}" data-dir="{self.path}" partition-id={self.index}'
+
+
+def node_name(index: int, domain: str) -> str:
+    """Return what a node's folder, key and service are called: ``node-<index>-<domain>`` in plain ASCII.
+
+    Umlauts and accents lose their marks, and what is no letter or digit becomes a dash: a site may be called as its
+    people call it, a key's file not. The index alone makes the name unique.
+    """
+    marked = unicodedata.normalize("NFKD", domain.replace("ß", "ss"))
+    bare = "".join(letter for letter in marked if not unicodedata.combining(letter))
+    part = re.sub(r"[^A-Za-z0-9._-]+", "-", bare).strip("-")
+    name = f"node-{index}-{part}" if part else f"node-{index}"
+    return name[: credentials.MOST_NODE_NAME]
 
 
 def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[NodeFolder]:
@@ -55,7 +70,7 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
     whole = config.allocation.model_copy(update={"validation_fraction": 0.0})
     config = config.model_copy(update={"allocation": whole})  # once: holdings are cached by allocation
-    folders = [NodeFolder(output / f"node-{i}-{domain}", domain, i) for i, domain in enumerate(dealt)]
+    folders = [NodeFolder(output / node_name(i, domain), domain, i) for i, domain in enumerate(dealt)]
     cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
     public = None
     if cfg.public is not None:
@@ -65,11 +80,11 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     private_files.make_folder(part)
     try:
         for folder in folders:
-            train, test = _images(config, dealt, folder.index)
-            files.write_npz(part / folder.path.name / f"{folder.domain}_train.npz", train)
-            files.write_npz(part / folder.path.name / f"{folder.domain}_test.npz", test)
+            inside = part / folder.path.name
+            for split, images in _images(config, dealt, folder.index).items():
+                files.write_npz(inside / f"{folder.domain}_{split}.npz", images)
             if public is not None:
-                files.write_npz(part / folder.path.name / f"{catalog.PUBLIC}_train.npz", public)
+                files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public)
         part.rename(output)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -82,15 +97,21 @@ def supernode_command(folder: NodeFolder) -> str:
     return f"fedshift supernode {security} --superlink HOST:PORT --node-config '{folder.node_config}'"
 
 
-def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[ImageSet, ImageSet]:
-    """Return the training and test images of one node; it cuts its validation part itself."""
+def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[Split, ImageSet]:
+    """Return the images of one node by split; from its training images it cuts its validation part itself."""
     domain = dealt[index]
     where = Place(domain, index, len(dealt), config.dataset.source(), shared=True, threads=0)
     own = own_images(config, where)
-    if own.test is not None:
-        return own.train, own.test
+    found: dict[Split, ImageSet] = {"train": own.train, "test": own.test or _test(config, where, dealt)}
+    given = given_validation(config, where)
+    return found if given is None else found | {"validation": given}
+
+
+def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:
+    """Return a node's part of its domain's test images."""
+    domain, index = where.domain, where.partition_id
     test = test_images(uncorrupted(config), where, domain)  # the real node corrupts them itself
     if config.shift.label_mix == "own":
-        return own.train, test
+        return test
     parts = np.array_split(np.arange(len(test)), dealt.count(domain))
-    return own.train, test.select(parts[dealt[:index].count(domain)])
+    return test.select(parts[dealt[:index].count(domain)])

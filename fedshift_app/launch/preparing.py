@@ -19,8 +19,8 @@ from datasets.decode import Progress as Report
 from datasets.preview import contact_sheet
 from datasets.splits import Allocation
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.sections import DatasetConfig
-from fedshift_app.launch import data_check
+from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_app.launch import checking, data_check, runner
 from fedshift_app.node import holdings
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
@@ -40,9 +40,14 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
 
     Raises:
         ConfigError: If a key is unknown.
-        DataError: If a domain is missing or none of its images can be read, or the cache cannot be written.
+        DataError: If a domain is missing, has too few images for a run or none that can be read, or the cache cannot
+            be written.
     """
-    cfg = _with_public(_dataset_config(name, arguments))
+    section, config = _dataset_config(name, arguments)
+    cfg = _with_public(section)
+    around = data_check.Around()
+    if cfg.kind == folders.NAME:
+        around = data_check.around(cfg, None if config is None else config.allocation)
     known = cfg.known()
     size = cfg.size or known.size
 
@@ -51,7 +56,6 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
             return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show, cfg.form())
 
     found = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
-    around = data_check.around(cfg) if cfg.kind == folders.NAME else data_check.Around()
     told = data_check.as_json(cfg, found, around) if as_json else data_check.as_text(cfg, found, around)
     typer.echo(told)
     broken = sum(len(part.broken) for part in found.parts)
@@ -62,10 +66,13 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
             err=True,
         )
         return 1
+    if config is not None:  # what a run of this file would refuse
+        checking.check_data(config, runner.num_nodes(config, None))
     return 0
 
 
-def _dataset_config(name: str, arguments: list[str]) -> DatasetConfig:
+def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, RunConfig | None]:
+    """Return the data set, and the configuration of the experiment, where a file is named."""
     data_dir = ""
     dotted = []
     for argument in arguments:
@@ -78,8 +85,9 @@ def _dataset_config(name: str, arguments: list[str]) -> DatasetConfig:
             raise ConfigError(f"{as_found(argument)}: prepare takes data-dir=DIR and dataset.KEY=VALUE")
     if name.endswith((".yaml", ".yml")):
         flat = {"experiment": str(user_path(name, "experiment")), "data-dir": data_dir, "set": shlex.join(dotted)}
-        return configuration.resolve(flat).dataset
-    return configuration.resolve_dataset(name, data_dir, dotted)
+        config = configuration.resolve(flat)
+        return config.dataset, config
+    return configuration.resolve_dataset(name, data_dir, dotted), None
 
 
 def _with_public(cfg: DatasetConfig) -> DatasetConfig:

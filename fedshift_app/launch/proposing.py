@@ -2,20 +2,22 @@
 
 import contextlib
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import typer
 
 from datasets import checkup, folders, sites
-from datasets.base import SPLITS
+from datasets.base import OWN_SPLITS, Split
 from datasets.listing import Item
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
+from fedshift_app.launch import checking, runner
 from fedshift_wire.bounds import as_found, shown
-from fedshift_wire.errors import ConfigError, DataError
+from fedshift_wire.errors import ConfigError, DataError, FedShiftError
 from fedshift_wire.paths import user_path
 
 LOOKED_AT = 500  # images of a site whose size is looked at
@@ -100,9 +102,23 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"DIR: {shown(home)} cannot be written ({error.strerror})") from None
-    configuration.resolve({"experiment": str(path)})
+    try:
+        config = configuration.resolve({"experiment": str(path)})
+        checking.check_shares(config, runner.num_nodes(config, None), _labels(survey))
+    except FedShiftError:
+        path.unlink()  # no file that a run would refuse
+        raise
     typer.echo(_told(path, survey))
     return path
+
+
+def _labels(survey: folders.Survey) -> checking.Labels:
+    """Return the labels of the sites whose images are files, by site and split."""
+    found: dict[tuple[str, Split], list[int]] = defaultdict(list)
+    for site in survey.sites:
+        for picture in site.pictures:
+            found[site.domain, picture.split].append(picture.label)
+    return {part: np.array(labels, np.int64) for part, labels in found.items()}
 
 
 def _dataset(arguments: Sequence[str]) -> DatasetConfig:
@@ -129,8 +145,8 @@ def _sides(survey: folders.Survey) -> list[int]:
         step = max(1, len(site.pictures) // LOOKED_AT)
         for picture in site.pictures[::step]:
             with contextlib.suppress(DataError):  # `fedshift prepare` tells of it
-                ((size, _),) = checkup.headers([Item(picture.path, str(picture.path))])
-                found.append(min(size))
+                (header,) = checkup.headers([Item(picture.path, str(picture.path))])
+                found.append(min(header.size))
     return found
 
 
@@ -139,7 +155,7 @@ def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: P
     sites = []
     for site in survey.sites:
         by_split = Counter(picture.split for picture in site.pictures)
-        numbers = " + ".join(f"{by_split[split]} {split}" for split in SPLITS if by_split[split])
+        numbers = " + ".join(f"{by_split[split]} {split}" for split in OWN_SPLITS if by_split[split])
         sites.append(f"#   {shown(site.domain)}: {numbers or 'npz files'} (layout {site.layout})")
     stated = [f"  {key}: {_quoted(getattr(dataset, key))}" for key in ("labels",) if getattr(dataset, key)]
     if dataset.test_share is not None:
@@ -161,13 +177,14 @@ dataset:
   classes: {_listed(survey.classes)}   # in the order of labels; nodes check their folders against it
   size: {proposal.size}           # pixels; images of any size become squares
   resize: squash     # or crop (the middle), or pad (black beside)
+  exif: ignore       # apply: turn photographs as their camera noted; `prepare` counts those it concerns
   skip_broken: false # true: go on without images that cannot be read, and name them
 {more}images:
   crop_padding: 4    # augmentation of training images: a shifted crop,
   flip: true         # and left for right: false where these differ (letters, organs)
 allocation:
   counts: {_one_each(survey_domains(survey))}   # simulated nodes of each site
-  validation_fraction: 0.1   # of each node's training images, to choose a round by
+  validation_fraction: 0.1   # to choose a round by: of training images, where a site has no validation ones
 model:
   name: {_quoted(network)}   # {proposal.why}
   # weights: FILE    # pretrained ones, .safetensors or .pth: with few images they are worth more than any method
@@ -216,12 +233,21 @@ def _told(path: Path, survey: folders.Survey) -> str:
 {shown(path, 4096)}
   sites: {sites}
   classes: {classes}
-
+{_left(survey)}
 Read it, then:
   fedshift prepare {file}       # check the images
   fedshift sweep {file} method={",".join(METHODS)} seed=0,1
                                 # compare methods
   fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: docs/deployment.md"""
+
+
+def _left(survey: folders.Survey) -> str:
+    """Return a line of what is not taken, with the first of it; empty where all is."""
+    left = [*survey.beside, *(path for site in survey.sites for path in site.not_taken)]
+    notes = [note for site in survey.sites for note in site.notes]
+    first = shown(left[0]) if left else notes[0] if notes else ""
+    number = len(left) + len(notes)
+    return f"  not taken, or noted: {number}, first {first}\n" if number else ""
 
 
 def _as_typed(path: Path) -> str:

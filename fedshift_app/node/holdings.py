@@ -9,6 +9,7 @@ import numpy as np
 from datasets import catalog, corruptions
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.dividing import Indices
+from datasets.dividing import given_validation as divide_given
 from datasets.splits import Allocation, Parts, domain_parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_wire.errors import ConfigError
@@ -130,17 +131,38 @@ def own_images(config: RunConfig, where: Place) -> Own:
     Raises:
         DataError: If they are missing or broken, or the domain has too few.
     """
+    given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
     if where.shared:
         parts = _parts(config, where)
-    else:  # a real node brings its own images, and cuts off what it validates on
+    else:  # a real node brings its own images, and cuts off what it validates on, unless it brings that too
         alone = Allocation(validation_fraction=config.allocation.validation_fraction)
+        alone = alone.cut(None if given is None else given.y)
         labels = _split(config, where, "train", where.domain).y
         parts = node_parts(alone, (where.domain,), 0, labels, _classes(config), config.seed)
     return Own(
         train=_take(config, where, where.domain, parts.train),
-        validation=_take(config, where, where.domain, parts.validation) if len(parts.validation) else None,
+        validation=given or (_take(config, where, where.domain, parts.validation) if len(parts.validation) else None),
         test=_take(config, where, where.domain, parts.test) if len(parts.test) else None,
     )
+
+
+def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
+    """Return a node's part of the images that its site states to be for validation; None if it states none.
+
+    They are neither trained nor tested on, whether the run validates or not.
+
+    Raises:
+        DataError: If they are broken, or too few for the nodes of the domain.
+    """
+    cfg = config.dataset
+    if not catalog.has_validation(cfg.kind, where.domain, where.source, own=not where.shared):
+        return None
+    given = _split(config, where, "validation", where.domain)
+    if not where.shared:
+        return given
+    held = dealt(config, where.num_partitions)
+    parts = divide_given(where.domain, given.y, held.count(where.domain), config.seed)
+    return given.select(parts[held[: where.partition_id].count(where.domain)])
 
 
 def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
@@ -223,10 +245,20 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
 def read_parts(config: RunConfig) -> list[tuple[str, Split]]:
     """Return the domains and splits that a simulation reads, that of a public domain last."""
     cfg = config.dataset
-    found = [(domain, split) for domain in cfg.domains for split in config.allocation.reads(domain)]
+    found = [(domain, split) for domain in cfg.domains for split in _reads(config, domain)]
     if cfg.public_domain:
         found.append((cfg.public_domain, cfg.known().splits(cfg.public_domain)[0]))
     return found
+
+
+def _reads(config: RunConfig, domain: str) -> tuple[Split, ...]:
+    """Return the splits of a domain that a simulation reads: those to validate on where nodes do and it has some."""
+    cfg, allocation = config.dataset, config.allocation
+    splits = allocation.reads(domain)
+    validates = allocation.validation_fraction > 0 and domain not in allocation.held_out
+    if validates and catalog.has_validation(cfg.kind, domain, cfg.source(), own=False):
+        return (*splits, "validation")
+    return splits
 
 
 def skipped(config: RunConfig) -> list[dict[str, str]]:
@@ -258,6 +290,8 @@ def _domain_parts(
     labels = [_read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
     held = _dealt(allocation, dataset.domains, num_nodes, seed)
     classes = len(dataset.known().classes)
+    if allocation.validation_fraction > 0 and catalog.has_validation(dataset.kind, domain, source, own=False):
+        allocation = allocation.cut(_read(dataset, domain, "validation", source, shared=True).y)
     return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed, dataset.public_share)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from datasets.base import Exif, Resize
 from fedshift_app.config import registry
 from fedshift_app.out.forms import Form
 from fedshift_wire.bounds import plain
@@ -38,6 +39,18 @@ USE: dict[Form, str] = {
         '    (scores,) = session.run(None, {"images": images})\n'
     ),
 }
+
+
+ORIENTATION: dict[Exif, str] = {
+    "ignore": "EXIF orientation is ignored: pixels as the file stores them",
+    "apply": "EXIF orientation is applied: images are turned or mirrored as the file says",
+}
+RESIZE: dict[Resize, str] = {
+    "squash": "both sides to that size",
+    "crop": "the shorter side to that size, then the middle of the longer one",
+    "pad": "the longer side to that size, the rest black",
+}
+WINDOW = "of more than 8 bits: the full range of the file's bits becomes 0 to 255; DICOM by its own window"
 
 
 def card(model: "SavedModel") -> str:
@@ -108,8 +121,7 @@ def _facts(model: "SavedModel") -> str:
     more = len(model.classes) - MOST_CLASSES
     told = {
         "classes, in order": classes + (f" and {more} more (model.json)" if more > 0 else ""),
-        "images": f"{model.size} x {model.size} pixels, RGB; other shapes: {model.resize}",
-        "mean, std": f"{list(model.mean)}, {list(model.std)}",
+        **_preprocessing(model),
         "network": f"{model.network}, {model.parameters} numbers, BatchNorm {model.batchnorm}",
         "method": _settings(model.method | {"name": _method(model)}),
         **({"modules": "; ".join(map(_settings, model.modules))} if model.modules else {}),
@@ -117,6 +129,22 @@ def _facts(model: "SavedModel") -> str:
         "SHA-256": model.sha256,
     }
     return f"## What it is\n\n{_table(told)}"
+
+
+def _preprocessing(model: "SavedModel") -> dict[str, str]:
+    """Return all that happens to an image before the network sees it: what a user of a program repeats."""
+    low, high = model.window or (0, 0)
+    return {
+        "1. orientation": ORIENTATION[model.exif],
+        "2. values": WINDOW
+        if model.window is None
+        else f"of more than 8 bits: {low:g} and less become 0, {high:g} and "
+        "more 255, linear between, rounded (DICOM: of rescaled values, as Hounsfield units)",
+        "3. channels": "RGB, 8 bits each; grey is repeated, an alpha channel dropped, colour profiles are not followed",
+        "4. size": f"{model.size} x {model.size} pixels; other shapes: {model.resize} ({RESIZE[model.resize]})",
+        "5. interpolation": "bilinear with antialias (Pillow's BILINEAR), where the size differs",
+        "6. mean, std": f"of values divided by 255: {list(model.mean)}, {list(model.std)}; inside the model",
+    }
 
 
 def _settings(section: dict[str, Any]) -> str:

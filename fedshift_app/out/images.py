@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import pictures
+from datasets import files, layout, pictures, presence
 from datasets.base import Form
 from datasets.decode import decode
 from datasets.listing import Item
@@ -48,6 +48,7 @@ def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture],
 
     Raises:
         ConfigError: If something is not there, or a folder holds no image.
+        DataError: If something is there by name and cannot be read.
     """
     pictures_found: list[Picture] = []
     told: list[str] = []
@@ -59,6 +60,7 @@ def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture],
             pictures_found += inside
             told += [note] if note else []
         else:
+            presence.check(path)
             raise ConfigError(f"there is no file and no folder {shown(path)}")
     return pictures_found, told
 
@@ -81,13 +83,26 @@ def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the image files below a folder, in order; others are told of, hidden ones passed over."""
-    below = [
-        path for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]  # fmt: skip
+    """Return the image files below a folder, in order; others are told of, hidden ones passed over.
+
+    Links to folders are followed. An image that is there by name alone is among them: it cannot be decoded.
+
+    Raises:
+        DataError: If a folder cannot be listed.
+    """
+    with files.reading(folder):
+        below = sorted(_below(folder, {folder.resolve()}))
     pictures.tell_not_taken(folder, pictures.not_taken(path.name for path in below))
     return [path for path in below if pictures.is_image_name(path.name)]
+
+
+def _below(folder: Path, above: set[Path]) -> list[Path]:
+    """Return the files below a folder; a link to one of the folders above it is not followed."""
+    found = []
+    for sub in layout.folders_in(folder):
+        if (place := sub.resolve()) not in above:
+            found += _below(sub, above | {place})
+    return found + [path for path in layout.visible(folder) if not path.is_dir()]
 
 
 def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:

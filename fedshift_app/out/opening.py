@@ -30,8 +30,8 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
         raise ConfigError(f"{shown(folder)}: configuration: {error}") from None
     built = {
         "classes": scorer.classes_of(config), "size": scorer.size_of(config), "resize": config.dataset.resize,
-        "window": config.dataset.window, "mean": config.images.mean, "std": config.images.std,
-        "network": config.model.name,
+        "window": config.dataset.window, "exif": config.dataset.exif,
+        "mean": config.images.mean, "std": config.images.std, "network": config.model.name,
     }  # fmt: skip
     for key, value in built.items():
         if getattr(model, key) != value:

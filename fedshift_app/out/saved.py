@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError, model
 
 from clients.training.settings import ImageConfig
 from datasets import base
-from datasets.base import Resize
+from datasets.base import Exif, Resize
 from fedshift_app.config.sections import RunConfig, WindowEnd
 from fedshift_app.out.card import card
 from fedshift_app.out.forms import FILES, Form
@@ -93,6 +93,7 @@ class SavedModel(_Told):
         size: Height and width of the images in pixels.
         resize: How an image of another shape becomes a square, as ``dataset.resize``.
         window: The values that become black and white in files of more than 8 bits, as ``dataset.window``.
+        exif: Whether an image is turned as its file says, as ``dataset.exif``.
         mean: By channel, of images from 0 to 1; taken off inside the model.
         std: Likewise.
         input: What a program takes.
@@ -121,6 +122,7 @@ class SavedModel(_Told):
     size: int = Field(ge=1, le=4096)
     resize: Resize = "squash"
     window: tuple[WindowEnd, WindowEnd] | None = None
+    exif: Exif = "ignore"
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     input: Text = INPUT
@@ -138,7 +140,7 @@ class SavedModel(_Told):
 
     def images(self) -> base.Form:
         """Return how images become squares of 8 bits a channel."""
-        return base.Form(self.resize, self.window)
+        return base.Form(self.resize, self.window, self.exif)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

@@ -110,6 +110,7 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, told: dic
         "size": scorer.size_of(config),
         "resize": config.dataset.resize,
         "window": config.dataset.window,
+        "exif": config.dataset.exif,
         "mean": config.images.mean,
         "std": config.images.std,
         "network": config.model.name,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from support import refusal_of
 
-from datasets import files
+from datasets import files, layout
 from datasets.base import ImageSet
 from fedshift_wire.errors import DataError
 
@@ -282,12 +282,12 @@ def test_exact_class_name_wins_over_other_case(tmp_path: Path) -> None:
 
 def test_npz_wins_over_the_folder(tmp_path: Path) -> None:
     write_image(tmp_path / "art" / "train" / "dog" / "a.png", noise(8, 8, 3))
-    assert files.find_domain(tmp_path, "art", "train") == tmp_path / "art" / "train"
+    assert layout.find_domain(tmp_path, "art", "train") == tmp_path / "art" / "train"
     assert len(read(tmp_path)) == 1
     path = savez(tmp_path, x=X, y=Y)
-    assert files.find_domain(tmp_path, "art", "train") == path
+    assert layout.find_domain(tmp_path, "art", "train") == path
     assert len(read(tmp_path)) == 3
-    assert files.find_domain(tmp_path, "art", "test") is None
+    assert layout.find_domain(tmp_path, "art", "test") is None
 
 
 def test_two_folders_of_one_class_are_refused(tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ def test_the_order_of_labels_is_that_of_the_classes(root: Path) -> None:
 @pytest.mark.parametrize(
     ("mess", "told"),
     [
-        (lambda r: fill(r / "Bonn" / "validation", COUNTS), "validation: lies beside train or test"),
+        (
+            lambda r: fill(r / "Bonn" / "extra", COUNTS),
+            "extra: lies next to split folders and is none; allowed are train",
+        ),
         (lambda r: fill(r, {"loose": 2}), "loose: images right in it, no class folders"),
         (lambda r: fill(r / "train", COUNTS), "train is no site"),
         (lambda r: fill(r / "C=1", COUNTS), "site 'C=1'; allowed are letters"),
@@ -197,7 +200,11 @@ def test_images_of_a_patient_stay_on_one_side(root: Path) -> None:
         ("file,label,domain", "Aachen/benign/0000.jpg,,north", "line 2: label is empty"),
         ("file,label,domain", "../a.jpg,benign,north", "line 2: file '../a.jpg'; allowed is a path below data-dir"),
         ("file,label,domain", "/etc/a.jpg,benign,north", "line 2: file '/etc/a.jpg'; allowed"),
-        ("file,label,domain,split", "a.jpg,benign,north,val", "line 2: split 'val'; allowed are train, test"),
+        (
+            "file,label,domain,split",
+            "a.jpg,benign,north,extra",
+            "line 2: split 'extra'; allowed are train, validation, test",
+        ),
         ("file,label,domain,group,patient", "a.jpg,benign,north,1,2", "line 2: columns patient and group"),
         ("file,label,domain", "a.jpg,benign,north\na.jpg,benign,north", "line 3: 'a.jpg' stands in line 2 too"),
         ("file,label,domain", "a.jpg,benign,north", "line 2: no image file "),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from own_sites import CLASSES, make
+from PIL import Image
 from support import refusal_of
 
 from fedshift_app.config import resolving
@@ -85,6 +86,31 @@ def test_images_that_are_no_files_are_counted(capsys: pytest.CaptureFixture[str]
     assert set(found["domains"]) == {"scan", "street"}
     assert len(found["domains"]["scan"]["images"]["train"]) == 10
     assert found["domains"]["scan"]["sizes"] == []
+
+
+def test_images_that_state_a_turn_are_counted(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    for path in sorted((images / "south" / "bar").glob("*.jpg"))[:3]:
+        Image.open(path).copy().save(path, exif=exif)
+    keys = [f"data-dir={images}", "dataset.skip_broken=true"]
+    found = told(capsys, "folders", *keys)
+    assert found["exif"] == {"rule": "ignore", "turned": {"north": 0, "south": 3, "west": 0}}
+    assert preparing.prepare("folders", keys, as_json=False) == 0
+    line = "EXIF orientation: 3 images are to be turned or mirrored, not followed; dataset.exif=apply follows it"
+    assert line in capsys.readouterr().out
+    assert preparing.prepare("folders", [*keys, "dataset.exif=apply"], as_json=False) == 0
+    assert line.replace("not followed; dataset.exif=apply follows it", "followed") in capsys.readouterr().out
+
+
+def test_links_that_lead_nowhere_are_told_with_the_remedy(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (images / "south" / "bar").glob("*.jpg"):
+        path.unlink()
+        path.symlink_to("../../.git/annex/objects/ab/cd/MD5E-s1--0.jpg/MD5E-s1--0.jpg")
+    found = told(capsys, "folders", f"data-dir={images}", code=1)
+    away = [one for one in found["broken"] if "south/bar" in one["file"]]
+    assert len(away) == 10 and all("git annex get" in one["reason"] for one in away)
+    assert sum(found["domains"]["south"]["images"]["train"].values()) > 0
 
 
 # --- init --------------------------------------------------------------------------------------------

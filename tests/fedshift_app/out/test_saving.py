@@ -12,15 +12,16 @@ import pytest
 import torch
 import yaml
 from numpy.typing import NDArray
+from PIL import Image
 from safetensors.numpy import load_file
 from support import Run, refusal_of
 
 from clients.models import networks
-from datasets import catalog
+from datasets import base, catalog
 from datasets.base import Source
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import runner
-from fedshift_app.out import card, forms, opening, programs, saved, saving, scorer
+from fedshift_app.out import card, forms, images, opening, programs, saved, saving, scorer
 from fedshift_app.out.forms import Form
 from fedshift_app.out.saving import Wanted
 from fedshift_app.report import reading
@@ -269,6 +270,42 @@ def test_the_card(fedavg: Run, tmp_path: Path) -> None:
         assert wanted in text
     whole = (folder / "model.json").read_text() + text
     assert str(fedavg.folder.parent) not in whole  # no folder of this machine
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, ["both sides to that size", "bilinear with antialias", "the full range", "EXIF orientation is ignored"]),
+        (
+            {"resize": "pad", "window": (-160.0, 240.0), "exif": "apply"},
+            ["the rest black", "-160 and less become 0, 240 and more 255", "EXIF orientation is applied"],
+        ),
+        ({"resize": "crop"}, ["the shorter side to that size, then the middle"]),
+        ({"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}, ["[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]"]),
+    ],
+)
+def test_the_card_says_all_that_happens_to_an_image(
+    fedavg: Run, tmp_path: Path, changes: dict[str, Any], wanted: list[str]
+) -> None:
+    _, told = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
+    text = card.card(told.model_copy(update=changes))
+    assert "RGB, 8 bits each" in text and "32 x 32 pixels" in text
+    assert told.images() == base.Form()
+    for words in wanted:
+        assert words in text
+
+
+def test_a_saved_model_reads_images_by_its_own_rule(fedavg: Run, tmp_path: Path) -> None:
+    _, told = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
+    form = told.model_copy(update={"exif": "apply"}).images()
+    assert form == base.Form(exif="apply")
+    left = np.zeros((told.size, told.size, 3), np.uint8)
+    left[:, : told.size // 2] = 255
+    exif = Image.Exif()
+    exif[274] = 3
+    Image.fromarray(left).save(tmp_path / "a.png", exif=exif)
+    assert np.array_equal(images.read(tmp_path / "a.png", told.size, form), left[::-1, ::-1])
+    assert np.array_equal(images.read(tmp_path / "a.png", told.size, told.images()), left)
 
 
 def test_a_personal_models_card_has_no_figures_for_machines(fedbn: Run, tmp_path: Path) -> None:

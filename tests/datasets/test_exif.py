@@ -1,0 +1,90 @@
+"""Orientation by EXIF: read from every format, applied or ignored, and part of every key."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from datasets import cache, checkup, decode, pictures
+from datasets.base import PLAIN, Form
+from datasets.listing import Item, Listing
+
+APPLY = Form(exif="apply")
+_TAG = 274
+
+
+def picture(path: Path, turn: int | None, mode: str = "RGB") -> Path:
+    """Write an image of 6 x 4 pixels, all different, with a stated orientation."""
+    values = np.arange(72, dtype=np.uint8).reshape(4, 6, 3) * 3
+    image = Image.fromarray(values).convert(mode) if mode != "I;16" else Image.fromarray(values[..., 0].astype("u2"))
+    exif = Image.Exif()
+    if turn is not None:
+        exif[_TAG] = turn
+    image.save(path, exif=exif) if turn is not None else image.save(path)
+    return path
+
+
+def pixels(path: Path, form: Form, size: int = 6) -> np.ndarray:
+    return decode.decode(Item(path, str(path)), size, form)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "webp", "jpg"])
+@pytest.mark.parametrize("turn", [2, 3, 4, 5, 6, 7, 8])
+def test_an_orientation_is_ignored_or_applied_as_pillow_does(tmp_path: Path, suffix: str, turn: int) -> None:
+    path = picture(tmp_path / f"a.{suffix}", turn)
+    assert pictures.orientation(path.read_bytes(), path) == turn
+    with Image.open(path) as stored:
+        stored.load()
+        kept = Image.fromarray(np.asarray(pictures.decoded(path.read_bytes(), path)))
+    assert np.array_equal(pixels(path, PLAIN), np.asarray(kept.resize((6, 6), Image.Resampling.BILINEAR)))
+    exif = Image.Exif()
+    exif[_TAG] = turn
+    kept.save(copy := io.BytesIO(), "PNG", exif=exif)
+    right = ImageOps.exif_transpose(Image.open(copy))
+    assert right is not None
+    assert np.array_equal(pixels(path, APPLY), np.asarray(right.resize((6, 6), Image.Resampling.BILINEAR)))
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16", "RGBA", "P"])
+def test_every_mode_is_turned(tmp_path: Path, mode: str) -> None:
+    upright, turned = picture(tmp_path / "a.png", None, mode), picture(tmp_path / "b.png", 3, mode)
+    assert np.array_equal(pixels(turned, APPLY), pixels(upright, APPLY)[::-1, ::-1])
+    assert np.array_equal(pixels(turned, PLAIN), pixels(upright, PLAIN))
+
+
+@pytest.mark.parametrize("block", [b"Exif\0\0garbage", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff", b""])
+def test_a_damaged_block_turns_nothing(tmp_path: Path, block: bytes) -> None:
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (6, 4), "red").save(path, exif=block)
+    assert pictures.orientation(path.read_bytes(), path) == 1
+    assert np.array_equal(pixels(path, APPLY), pixels(path, PLAIN))
+
+
+@pytest.mark.parametrize("turn", [0, 1, 9, 300])
+def test_an_unknown_orientation_turns_nothing(tmp_path: Path, turn: int) -> None:
+    path = picture(tmp_path / "a.png", turn)
+    assert np.array_equal(pixels(path, APPLY), pixels(path, PLAIN))
+
+
+def test_the_rule_is_part_of_every_key(tmp_path: Path) -> None:
+    path = picture(tmp_path / "a.png", 6)
+    listing = Listing((Item(path, str(path)),), np.zeros(1, np.int64))
+    forms = [Form(resize, window, exif) for resize in ("squash", "crop") for window in (None, (0.0, 9.0))
+             for exif in ("ignore", "apply")]  # fmt: skip
+    assert len({cache.fingerprint(listing, 16, form) for form in forms}) == len(forms)
+    assert len({form.mark for form in forms}) == len(forms)
+    assert Form().mark == "" and replace(APPLY, exif="ignore") == PLAIN
+    plain, turned = (cache.content(cache.Part("t", "d", "train", 16, form), listing) for form in (PLAIN, APPLY))
+    assert plain != turned
+
+
+def test_headers_count_what_is_turned(tmp_path: Path) -> None:
+    paths = [picture(tmp_path / f"{turn}.jpg", turn) for turn in (None, 1, 6)]
+    assert [header.turned for header in checkup.headers([Item(path, str(path)) for path in paths])] == [
+        False,
+        False,
+        True,
+    ]
