@@ -81,6 +81,8 @@ class Source:
         labels: Of a user's own images the table in ``data_dir`` that names them; empty for ``labels.csv``, if there.
         test_share: Of a user's own images the part that is test, where they do not say themselves.
         skip_broken: Leave out images that cannot be read.
+        classes_stated: Somebody stated the order of ``classes``; False where it is that of folders' names, and an
+            integer label means nothing.
     """
 
     data_dir: Path | None = None
@@ -90,6 +92,7 @@ class Source:
     labels: str = ""
     test_share: float = TEST_SHARE
     skip_broken: bool = False
+    classes_stated: bool = True
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,8 @@ def fingerprint(found: Found, size: int, form: Form = PLAIN) -> str:
         for item in found.items:
             digest.update(_encoded(f"{item.name} {item.offset} {item.length}\n"))
         digest.update(found.labels.tobytes())
+    elif found.mark:
+        digest.update(_encoded(f"{found.mark}\n"))
     for path in _sources(found):
         with files.reading(path):
             stat = path.stat()

@@ -36,20 +36,25 @@ def dataset(name: str, of: Any) -> Dataset:
     return catalog.get(of or name)
 
 
-def filled(section: Mapping[str, Any]) -> dict[str, Any]:
+def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]:
     """Return the section ``dataset`` with the domains and classes that data-dir holds, where they are not stated.
+
+    Args:
+        section: The section.
+        typed: Its classes come from the command line, whatever a file says of them.
 
     Raises:
         ConfigError: If a key is wrong, or there is no data-dir to read them from.
         DataError: If data-dir holds none, or they cannot be names.
     """
     try:
-        config = DatasetConfig.model_validate({"domains": ()} | dict(section))
+        section = dict(section) | ({"classes_stated": True} if typed else {})
+        config = DatasetConfig.model_validate({"domains": ()} | section)
     except ValidationError as error:
         raise explained(error, "dataset") from None
     known = catalog.get(config.kind)
     if known.own is None or (config.domains and config.classes):
-        return dict(section)
+        return section
     if not config.data_dir:
         raise ConfigError(
             f"dataset {config.name} reads its domains and classes from the key data-dir; where there is none, as for "
@@ -57,4 +62,5 @@ def filled(section: Mapping[str, Any]) -> dict[str, Any]:
         )
     names = known.own(config.source(), config.domains)
     domains = tuple(domain for domain in names.domains if domain != config.public_domain)
-    return dict(section) | {"domains": domains, "classes": names.classes}
+    stated = bool(config.classes) and config.classes_stated
+    return section | {"domains": domains, "classes": names.classes, "classes_stated": stated}

@@ -19,6 +19,7 @@ def check_data(config: RunConfig, nodes: int) -> float:
     """
     labels = {}
     cfg = config.dataset
+    catalog.check_files(cfg.kind, holdings.read_parts(config), cfg.source())
     for domain, split in holdings.read_parts(config):
         labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
     dealt = config.allocation.deal(cfg.domains, nodes, config.seed)

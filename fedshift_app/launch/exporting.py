@@ -57,6 +57,7 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     config = config.model_copy(update={"allocation": whole})  # once: holdings are cached by allocation
     folders = [NodeFolder(output / f"node-{i}-{domain}", domain, i) for i, domain in enumerate(dealt)]
     cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
+    classes = cfg.known().classes
     public = None
     if cfg.public is not None:
         public = public_images(cfg, config.allocation, cfg.source(), held, config.seed)
@@ -66,10 +67,10 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     try:
         for folder in folders:
             train, test = _images(config, dealt, folder.index)
-            files.write_npz(part / folder.path.name / f"{folder.domain}_train.npz", train)
-            files.write_npz(part / folder.path.name / f"{folder.domain}_test.npz", test)
+            files.write_npz(part / folder.path.name / f"{folder.domain}_train.npz", train, classes)
+            files.write_npz(part / folder.path.name / f"{folder.domain}_test.npz", test, classes)
             if public is not None:
-                files.write_npz(part / folder.path.name / f"{catalog.PUBLIC}_train.npz", public)
+                files.write_npz(part / folder.path.name / f"{catalog.PUBLIC}_train.npz", public, classes)
         part.rename(output)
     finally:
         shutil.rmtree(part, ignore_errors=True)
