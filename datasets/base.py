@@ -158,7 +158,21 @@ def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> 
     shape = (len(y), size or x.shape[1], size or x.shape[2], 3)
     if x.dtype != np.uint8 or x.shape != shape:
         raise DataError(f"{where}: images of shape {x.shape} and type {x.dtype}, expected {shape} and uint8")
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        raise DataError(f"{where}: labels from {low} to {high}, allowed are 0 to {classes - 1}")
+    check_range(y, classes, where)
     return images
+
+
+def check_range(y: NDArray[np.int64], classes: int, where: str) -> None:
+    """Refuse labels outside the classes.
+
+    Args:
+        y: Labels, shape (N,).
+        classes: Number of classes.
+        where: The file or folder they came from, for the message.
+
+    Raises:
+        DataError: With the least and the largest label.
+    """
+    low, high = (int(y.min()), int(y.max())) if len(y) else (0, 0)
+    if low < 0 or high >= classes:
+        raise DataError(f"{shown(where)}: labels from {low} to {high}, allowed are 0 to {classes - 1}")

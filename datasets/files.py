@@ -153,10 +153,7 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
             f"{where}: x has type {shown(x.dtype, MOST_NAME)} and shape {x.shape}; "
             "allowed are uint8 and (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
         )
-    if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise DataError(
-            f"{where}: y has type {shown(y.dtype, MOST_NAME)} and shape {y.shape}; allowed are integers and (N,)"
-        )
+    npz.check_integers(y, where)
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} images (x) but {len(y)} labels (y); the numbers must be equal")
     result = ImageSet(_rgb(x) if size is None else resize(x, size), y.astype(np.int64))

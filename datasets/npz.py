@@ -128,6 +128,17 @@ def of_run(
     return table[y]
 
 
+def check_integers(y: NDArray[Any], where: str) -> None:
+    """Refuse labels that are no integers of shape (N,).
+
+    Raises:
+        DataError: With what they are.
+    """
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        found = f"type {shown(y.dtype, MOST_NAME)} and shape {y.shape}"
+        raise DataError(f"{shown(where)}: y has {found}; allowed are integers and (N,)")
+
+
 def nobody_stated(where: object, there: str = "") -> DataError:
     """Return the error of integer labels whose classes nobody stated.
 

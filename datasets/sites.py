@@ -156,7 +156,8 @@ def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], 
         )
     if not is_image(where):
         taken = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(where.name) else ""
-        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(where)}{taken}")
+        divided = "; folders in a path are divided by /" if "\\" in row.file else ""
+        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(where)}{taken}{divided}")
     group = groups[same_names.key(row.group)] if row.group else ""
     parts = PurePosixPath(row.file).parts
     below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts

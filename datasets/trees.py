@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets import files, npz, pictures
-from datasets.base import Source, Split
+from datasets.base import Source, Split, check_range
 from datasets.listing import Arrays, Found, Item, Listing
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
@@ -107,7 +107,10 @@ def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> 
         DataError: If the file is broken, or its labels are no labels of these classes (:mod:`datasets.npz`).
     """
     y, own = npz.labels(path)
-    labels = npz.of_run(y, own, where=str(path.absolute()), classes=classes, stated=stated)
+    where = str(path.absolute())
+    npz.check_integers(y, where)
+    labels = npz.of_run(y, own, where=where, classes=classes, stated=stated)
+    check_range(labels.astype(np.int64), len(classes), where)
     mark = "" if own is None else f"labels {hashlib.sha256(labels.tobytes()).hexdigest()}"
     return Arrays((path,), partial(files.read_npz, path, classes=classes, size=None, stated=stated), mark)
 

@@ -49,7 +49,7 @@ def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture],
     """Return the images of files and folders, in order, and what a person is to know of them.
 
     The images of ``folder/<class>/`` are labelled where all folders in it bear the names of classes; which spellings
-    are one name, :mod:`fedshift_wire.same_names` says. Of all others a line says why nothing is scored.
+    are one name, :mod:`fedshift_wire.same_names` says. Of others a line says why they are not scored.
 
     Raises:
         ConfigError: If something is not there, or a folder holds no image.
@@ -65,9 +65,9 @@ def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture],
             raise ConfigError(f"there is no file and no folder {shown(path)}")
         else:
             pictures_found.append(Picture(path))
-    if files := [path for path in given if not path.is_dir()]:
-        named = shown(files[0]) if len(files) == 1 else f"{len(files)} files"
-        lines.append(f"{named}: not scored, for a file by itself has no class; {_SCORED}")
+    number = sum(not path.is_dir() for path in given)
+    if number > 1:  # nobody expects a score of one image
+        lines.append(f"{number} files are not scored: a file that is named by itself has no class; {_SCORED}")
     return pictures_found, lines
 
 
