@@ -87,7 +87,8 @@ def _alike(places: Iterable[Place], part: Callable[[Place], NDArray[np.uint8]]) 
 
 
 def _pixels(sets: Sequence[Role], place: Place) -> NDArray[np.uint8]:
-    return sets[place[0]].images.x[place[1]]
+    pixels: NDArray[np.uint8] = sets[place[0]].images.x[place[1]]
+    return pixels
 
 
 def _some_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

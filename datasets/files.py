@@ -326,8 +326,8 @@ def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> No
         private_files.make_folder(path.parent)
         private_files.make(temporary)
         with temporary.open("wb") as file:
-            named = {npz.KEY: np.array(classes)} if classes else {}
-            np.savez_compressed(file, x=images.x, y=images.y, **named)
+            arrays: dict[str, Any] = {"x": images.x, "y": images.y}
+            np.savez_compressed(file, **arrays | ({npz.KEY: np.array(classes)} if classes else {}))
         temporary.replace(path)
     except OSError as cause:
         raise DataError(f"{shown(path.absolute())}: cannot be written ({brief(cause)})") from cause

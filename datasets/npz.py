@@ -125,7 +125,8 @@ def of_run(
             known = shortened(", ".join(classes))
             raise DataError(f"{shown(where)}: its class {as_found(named[number])} is none of the run's: {known}")
         table[number] = place
-    return table[y]
+    places: NDArray[np.int64] = table[y]
+    return places
 
 
 def check_integers(y: NDArray[Any], where: str) -> None:

@@ -66,7 +66,7 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     domain, data_dir = str(given["domain"]), Path(str(given["data-dir"])).expanduser()
     known = config.dataset.domains
     number = same_names.place(domain, known)
-    if number is None:
+    if number is None or any(letter < " " for letter in domain):  # no hand types a control character
         raise ConfigError(f"node-config: unknown domain {domain!r}; there are {', '.join(known)}{meant(domain, known)}")
     domain = known[number]  # as the run spells it
     if not data_dir.is_absolute():
