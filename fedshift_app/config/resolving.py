@@ -164,6 +164,8 @@ def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) ->
     if again and "train.precision" in overrides and "train.arithmetic" not in overrides:
         set_dotted(layers, "train.arithmetic", "")  # the run's was that of another precision
     layers["dataset"] = own_names.filled(layers["dataset"], typed="dataset.classes" in overrides)
+    if layers["dataset"].get("classes") and isinstance(layers.get("allocation"), Mapping):  # of a user's own images
+        layers["allocation"] = own_names.spelled(layers["allocation"], tuple(layers["dataset"].get("domains", ())))
     networks.find_file(layers, path)
     config = networks.with_digest(validate(layers))
     check_trackers(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes

@@ -126,6 +126,17 @@ def test_stated_names_that_are_one_are_refused(mixed: Path, key: str, names: str
     assert f"dataset.{key}: " in message and "\n" not in message
 
 
+def test_the_allocation_may_name_a_domain_in_another_spelling(mixed: Path) -> None:
+    config = config_of(mixed, STATED, "'allocation.counts={S1: 1, S2: 1}'")
+    assert config.allocation.counts == {"s1": 1, "s2": 1}
+    config = config_of(mixed, STATED, "allocation.counts=any allocation.held_out=[S2]")
+    assert config.allocation.held_out == ("s2",)
+    config = config_of(mixed, STATED, "allocation.counts=any dataset.public=S2")
+    assert config.dataset.domains == ("s1",)
+    message = refusal_of(ConfigError, config_of, mixed, STATED, "allocation.held_out=[s3]")
+    assert "allocation.held_out names 's3'; the domains are s1, s2" in message
+
+
 def test_a_node_may_write_its_domain_in_another_spelling(mixed: Path) -> None:
     config = config_of(mixed, STATED)
     for name in ("S2", "s2 ", "s2\u200b"):
