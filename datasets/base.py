@@ -88,6 +88,8 @@ class Source:
         labels: Of a user's own images the table in ``data_dir`` that names them; empty for ``labels.csv``, if there.
         test_share: Of a user's own images the part that is test, where they do not say themselves.
         skip_broken: Leave out images that cannot be read.
+        classes_stated: Somebody stated the order of ``classes``; False where it is that of folders' names, and an
+            integer label means nothing.
     """
 
     data_dir: Path | None = None
@@ -97,6 +99,7 @@ class Source:
     labels: str = ""
     test_share: float = TEST_SHARE
     skip_broken: bool = False
+    classes_stated: bool = True
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,21 @@ def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> 
     shape = (len(y), size or x.shape[1], size or x.shape[2], 3)
     if x.dtype != np.uint8 or x.shape != shape:
         raise DataError(f"{where}: images of shape {x.shape} and type {x.dtype}, expected {shape} and uint8")
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        raise DataError(f"{where}: labels from {low} to {high}, allowed are 0 to {classes - 1}")
+    check_range(y, classes, where)
     return images
+
+
+def check_range(y: NDArray[np.int64], classes: int, where: str) -> None:
+    """Refuse labels outside the classes.
+
+    Args:
+        y: Labels, shape (N,).
+        classes: Number of classes.
+        where: The file or folder they came from, for the message.
+
+    Raises:
+        DataError: With the least and the largest label.
+    """
+    low, high = (int(y.min()), int(y.max())) if len(y) else (0, 0)
+    if low < 0 or high >= classes:
+        raise DataError(f"{shown(where)}: labels from {low} to {high}, allowed are 0 to {classes - 1}")

@@ -226,6 +226,8 @@ def fingerprint(found: Found, size: int, form: Form = PLAIN, seen: Sequence[os.s
         for item in found.items:
             digest.update(_encoded(f"{item.name} {item.offset} {item.length}\n"))
         digest.update(found.labels.tobytes())
+    elif found.mark:
+        digest.update(_encoded(f"{found.mark}\n"))
     sources = sources_of(found)
     for path, stat in zip(sources, integrity.look(sources) if seen is None else seen, strict=True):
         digest.update(_encoded(f"{path} {stat.st_size} {stat.st_mtime_ns}\n"))

@@ -2,8 +2,9 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeGuard
 
 from datasets import (
@@ -20,6 +21,7 @@ from datasets import (
     layout,
     office,
     pacs,
+    same_file,
     trees,
     vlcs,
 )
@@ -148,7 +150,8 @@ def load_public(name: str, source: Source, size: int | None = None, form: Form =
     dataset = get(name)
     assert source.data_dir is not None
     classes = source.classes if dataset.own is not None else dataset.classes
-    found = trees.find_plain(source.data_dir, PUBLIC, "train", classes)
+    stated = dataset.own is None or source.classes_stated
+    found = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated)
     found = broken.left_out(found, form) if source.skip_broken else found
     return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, found)
 
@@ -191,6 +194,24 @@ def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> Found |
         return dataset.find_own(domain, split, source)
     assert source.data_dir is not None
     return trees.find_plain(source.data_dir, domain, split, dataset.classes)
+
+
+def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -> None:
+    """Refuse a file of a user's own images that two domains, or two splits, have: by a link or another spelling.
+
+    Raises:
+        DataError: With both paths; and as for :func:`load`.
+    """
+    dataset = get(name)
+    if dataset.own is None:
+        return
+    paths: list[Path] = []
+    for domain, split in parts:
+        found = dataset.find(domain, split, source)
+        items = [item.path for item in found.items if item.length < 0] if isinstance(found, Listing) else found.files
+        paths += items
+    if both := same_file.twice(paths):
+        raise DataError(f"{shown(both[0])} and {shown(both[1])} are one file; keep one of them")
 
 
 def content(

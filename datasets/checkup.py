@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets import broken, catalog, duplicates, exif, files, pictures
+from datasets import broken, catalog, duplicates, exact_copies, exif, files, pictures
 from datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
 from datasets.broken import Broken
 from datasets.decode import decode_into, encoded
 from datasets.duplicates import Sketches
+from datasets.exact_copies import Copies, Role
 from datasets.listing import Found, Item, Listing
+from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
 
 _LOOK = 64  # pixels at which images are looked at whose part is not decoded, for some of it are broken
@@ -72,6 +74,8 @@ class Checkup:
         classes: Class names.
         parts: By domain, then by split.
         copies: Images that are nearly the same and are not in the same part.
+        exact: Exact copies of a user's own images; None where they were not looked for.
+        exact_lines: What there is to know of them, in a line each.
         inside: Number of such pairs within a part.
         complete: False if there were too many like ones to compare them all.
     """
@@ -79,6 +83,8 @@ class Checkup:
     classes: tuple[str, ...]
     parts: tuple[Part, ...]
     copies: tuple[Copy, ...] = ()
+    exact: Copies | None = None
+    exact_lines: tuple[str, ...] = ()
     inside: int = 0
     complete: bool = field(default=True)
 
@@ -106,11 +112,13 @@ def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, for
     Raises:
         DataError: If a domain is missing, none of its images can be read, or the cache cannot be written.
     """
-    parts = [
+    looked_at = [
         _part(known, domain, split, found, source, form, prepare)
         for domain in domains
         for split, found in _found(known, kind, domain, source).items()
     ]
+    parts = [part for part, _ in looked_at]
+    exact, lines = _exact(looked_at) if known.own is not None else (None, ())
     told = duplicates.pairs(duplicates.joined([part.sketches for part in parts]))
     owner = list(chain.from_iterable([place] * len(part.names) for place, part in enumerate(parts)))
     names = list(chain.from_iterable(part.names for part in parts))
@@ -121,7 +129,19 @@ def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, for
             continue
         a, b = parts[owner[first]], parts[owner[second]]
         copies.append(Copy((a.domain, a.split, names[first]), (b.domain, b.split, names[second])))
-    return Checkup(known.classes, tuple(parts), tuple(copies), inside, told.complete)
+    return Checkup(known.classes, tuple(parts), tuple(copies), exact, lines, inside, told.complete)
+
+
+def _exact(parts: Sequence[tuple[Part, ImageSet]]) -> tuple[Copies, tuple[str, ...]]:
+    """Return exact copies, and what there is to know of them with the names of files."""
+    sets = [Role(part.domain, part.split == "test", images) for part, images in parts]
+
+    def name(place: tuple[int, int]) -> str:
+        part = parts[place[0]][0]
+        return f"{part.domain} {part.split} {shown(part.names[place[1]])}"
+
+    found = exact_copies.find(sets)
+    return found, tuple(exact_copies.lines(found, sets, name))
 
 
 def _found(known: Dataset, kind: str, domain: str, source: Source) -> dict[Split, Found]:
@@ -137,7 +157,7 @@ def _has(kind: str, domain: str, split: Split, source: Source) -> bool:
 
 def _part(
     known: Dataset, domain: str, split: Split, found: Found, source: Source, form: Form, prepare: Prepare
-) -> Part:
+) -> tuple[Part, ImageSet]:
     bad: tuple[Broken, ...] = ()
     if isinstance(found, Listing) and source.skip_broken:
         bad = broken.of(found, form)
@@ -159,7 +179,7 @@ def _part(
         turned = sum(header.turned for header in told)
         names = tuple(item.name for item in good.items)
     counts = tuple(np.bincount(images.y, minlength=len(known.classes)).tolist())
-    return Part(domain, split, counts, sizes, modes, bad, names, duplicates.sketches(images.x), turned)
+    return Part(domain, split, counts, sizes, modes, bad, names, duplicates.sketches(images.x), turned), images
 
 
 def _without(found: Listing, bad: Sequence[Broken]) -> Listing:

@@ -41,6 +41,7 @@ from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.listing import Arrays, Found
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
+from fedshift_wire.same_names import key
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
 CLASSES = tuple("0123456789")
@@ -163,8 +164,8 @@ def _own_folders(root: Path, domain: str) -> list[Path]:
     if not root.is_dir():
         return []
     names = _FOLDERS[domain]
-    found = [path for path in root.iterdir() if path.name.lower() in names and path.is_dir()]
-    return sorted(found, key=lambda path: (names.index(path.name.lower()), path.name))
+    found = [path for path in root.iterdir() if key(path.name) in names and path.is_dir()]
+    return sorted(found, key=lambda path: (names.index(key(path.name)), path.name))
 
 
 def _field_folder(root: Path, domain: str, split: Split) -> Path | None:

@@ -2,78 +2,35 @@
 
 | layout | place | content |
 |---|---|---|
-| npz | `<data_dir>/<domain>_<split>.npz` | `x` uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3); `y` integers (N,) |
+| npz | `<data_dir>/<domain>_<split>.npz` | `x` uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3); `y` (N,), see `npz.py` |
 | image folder | `<data_dir>/<domain>/<split>/<class>/*` | image files of any size (`datasets/pictures.py`) |
 
 Where both are there, the npz is read. Images of any height and width become RGB squares.
 """
 
 import os
-import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets import layout, pictures, presence, private_files
+from datasets import layout, npz, pictures, presence, private_files
 from datasets.base import ImageSet, Resize, Split, checked
 from datasets.fitting import fit
+from datasets.reading import brief as brief
+from datasets.reading import check_room as check_room
+from datasets.reading import listed as listed
+from datasets.reading import reading as reading
+from fedshift_wire import same_names
 from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
 
 _CHUNK = 1 << 24  # values that one resize call takes in or gives out
-_CAUSE = 300  # characters of a cause that a message quotes
-
-
-def brief(cause: BaseException) -> str:
-    """Return an exception as one printable line: its type and the start of its text."""
-    text = shown(" ".join(str(cause).split())[:_CAUSE])
-    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__
-
-
-@contextmanager
-def reading(where: object) -> Iterator[None]:
-    """Turn whatever a file parser raises into a :class:`DataError` that names ``where``.
-
-    Parsers of zip, image, idx, bz2 and mat files raise nearly any type on broken bytes.
-
-    Raises:
-        DataError: With the cause in brackets; one raised inside passes through as it is.
-    """
-    try:
-        yield
-    except DataError:
-        raise
-    except OSError as cause:
-        place = Path(os.fsdecode(cause.filename)) if isinstance(cause.filename, str | bytes) else None
-        if place is not None and (why := presence.reason(place)):
-            raise DataError(f"{shown(place)}: cannot be read ({why})") from cause
-        raise DataError(f"{shown(where)}: cannot be read ({brief(cause)})") from cause
-    except Exception as cause:
-        raise DataError(f"{shown(where)}: cannot be read ({brief(cause)})") from cause
-
-
-def check_room(where: object, size: int) -> None:
-    """Check that what a packed file holds fits into this machine's free memory, before it is unpacked.
-
-    Args:
-        where: The file.
-        size: Bytes of what it holds, as the file itself says.
-
-    Raises:
-        DataError: If it does not fit.
-    """
-    free = psutil.virtual_memory().available
-    if size > free:
-        raise DataError(
-            f"{shown(where)}: unpacked it takes {size / 2**30:.3g} GiB of memory, here {free / 2**30:.3g} GiB are free"
-        )
 
 
 def check_data_dir(data_dir: Path) -> None:
@@ -115,7 +72,8 @@ def read_domain(data_dir: Path, domain: str, split: Split, *, classes: tuple[str
         path = layout.find_domain(data_dir, domain, split)
     if path is None:
         raise absent(data_dir, domain, split)
-    return read_path(path, classes=classes, size=size)
+    read = read_npz if path.is_file() else read_folder
+    return read(path, classes=classes, size=size)
 
 
 def absent(data_dir: Path, domain: str, split: Split) -> DataError:
@@ -128,56 +86,25 @@ def absent(data_dir: Path, domain: str, split: Split) -> DataError:
     )
 
 
-def listed(names: Iterable[str]) -> str:
-    """Return names out of files and folders in one printable line of bounded length."""
-    return shown(", ".join(shown(name, MOST_NAME) for name in names))
+def read_npz(path: Path, *, classes: tuple[str, ...], size: int | None, stated: bool = True) -> ImageSet:
+    """Read an npz file with the keys ``x``, ``y`` and maybe ``classes``; other keys are left alone.
 
-
-def read_path(path: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
-    """Read what :func:`datasets.layout.find_domain` found; see :func:`read_npz` and :func:`read_folder`."""
-    if path.is_file():
-        return read_npz(path, classes=classes, size=size)
-    return read_folder(path, classes=classes, size=size)
-
-
-def read_npz(path: Path, *, classes: tuple[str, ...], size: int | None) -> ImageSet:
-    """Read an npz file with the keys ``x`` and ``y``; other keys are left alone.
+    Args:
+        path: The file.
+        classes: The classes of the run.
+        size: Height and width of the result in pixels; None leaves both as they are.
+        stated: Somebody stated the order of ``classes``, see :mod:`datasets.npz`.
 
     Returns:
-        Images of shape (N, size, size, 3), in the file's order; of their own size if that is None.
+        Images of shape (N, size, size, 3), in the file's order.
 
     Raises:
         DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
     """
-    x, y = _load_npz(path)
-    return as_images(x, y, where=str(path.absolute()), classes=classes, size=size)
-
-
-def _load_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    where = path.absolute()
-    with reading(where), path.open("rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise DataError(f"{shown(where)}: not an npz file, or cut short; allowed is a zip as numpy.savez writes it")
-        file.seek(0)
-        with np.load(file, allow_pickle=False) as archive:
-            missing = {"x", "y"} - set(archive.files)
-            if missing:
-                found = listed(archive.files) or "none"
-                raise DataError(
-                    f"{shown(where)}: no key {' and '.join(sorted(missing))}; it must have x and y, found: {found}"
-                )
-            taken = ("x", "x.npy", "y", "y.npy")
-            check_room(where, sum(part.file_size for part in archive.zip.infolist() if part.filename in taken))
-            return _load_key(archive, "x", where), _load_key(archive, "y", where)
-
-
-def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
-    with reading(f"{shown(where)}: key {key}"):
-        value = archive[key]
-    # A zip member that is not an npy file comes back as bytes.
-    if not isinstance(value, np.ndarray):
-        raise DataError(f"{shown(where)}: key {key} is no array; allowed is what numpy.savez writes")
-    return value
+    found = npz.load(path, ("x", "y"))
+    where = str(path.absolute())
+    y = npz.of_run(found["y"], found.get(npz.KEY), where=where, classes=classes, stated=stated)
+    return as_images(found["x"], y, where=where, classes=classes, size=size)
 
 
 def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...], size: int | None) -> ImageSet:
@@ -203,10 +130,7 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
             f"{where}: x has type {shown(x.dtype, MOST_NAME)} and shape {x.shape}; "
             "allowed are uint8 and (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
         )
-    if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise DataError(
-            f"{where}: y has type {shown(y.dtype, MOST_NAME)} and shape {y.shape}; allowed are integers and (N,)"
-        )
+    npz.check_integers(y, where)
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} images (x) but {len(y)} labels (y); the numbers must be equal")
     result = ImageSet(_rgb(x) if size is None else resize(x, size), y.astype(np.int64))
@@ -222,8 +146,7 @@ def _rgb(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
     """Read an image folder ``<folder>/<class>/*``, hidden files and other suffixes left out.
 
-    A class without a folder has no images. Class folders are matched by name, else without
-    regard to case.
+    A class without a folder has no images. Class folders are matched by :mod:`fedshift_wire.same_names`.
 
     Returns:
         Images of shape (N, size, size, 3), by class as in ``classes``, then by file name.
@@ -289,7 +212,7 @@ def class_folders(
 
     Args:
         folder: Where they are.
-        classes: Class names; matched exactly, else without regard to case.
+        classes: Class names; matched by :mod:`fedshift_wire.same_names`.
         aliases: Class name by a further, lower-case name of its folder.
         others: Lower-case names of folders to pass over.
 
@@ -298,7 +221,7 @@ def class_folders(
     """
     found: dict[int, Path] = {}
     for sub in layout.visible(folder):
-        if sub.name.lower() in others or not layout.is_folder(sub):
+        if same_names.key(sub.name) in others or not layout.is_folder(sub):
             continue
         label = label_of(sub.name, classes, aliases or {})
         if label is None:
@@ -314,11 +237,7 @@ def class_folders(
 
 def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) -> int | None:
     """Return the label that a folder's name stands for, None if it is no class; see :func:`class_folders`."""
-    if name in classes:
-        return classes.index(name)
-    folded = [known.casefold() for known in classes]
-    wanted = aliases.get(name.lower(), name).casefold()
-    return folded.index(wanted) if wanted in folded else None
+    return same_names.place(name if name in classes else aliases.get(same_names.key(name), name), classes)
 
 
 def _decode(path: Path) -> NDArray[np.uint8]:
@@ -363,8 +282,13 @@ def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[n
     return out
 
 
-def write_npz(path: Path, images: ImageSet) -> None:
+def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
     """Write ``images`` as a compressed npz with ``x`` and ``y``: whole, or not at all; readable to its owner alone.
+
+    Args:
+        path: The file.
+        images: What it is to hold.
+        classes: The classes that labels are places in, for the key ``classes``; empty for none.
 
     Raises:
         DataError: If the file cannot be written.
@@ -374,7 +298,8 @@ def write_npz(path: Path, images: ImageSet) -> None:
         private_files.make_folder(path.parent)
         private_files.make(temporary)
         with temporary.open("wb") as file:
-            np.savez_compressed(file, x=images.x, y=images.y)
+            arrays: dict[str, Any] = {"x": images.x, "y": images.y}
+            np.savez_compressed(file, **arrays | ({npz.KEY: np.array(classes)} if classes else {}))
         temporary.replace(path)
     except OSError as cause:
         raise DataError(f"{shown(path.absolute())}: cannot be written ({brief(cause)})") from cause

@@ -5,13 +5,29 @@ from pathlib import Path
 
 from datasets import pictures, presence, split_names
 from datasets.base import OWN_SPLITS, Split
-from fedshift_wire.bounds import shown
+from fedshift_wire import same_names
+from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import DataError
 
 
 def visible(folder: Path) -> list[Path]:
     """Return what a folder holds, by name, without hidden files."""
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
+
+
+def named(folder: Path, name: str) -> Path:
+    """Return what a folder holds under a name: of that spelling, else of another one of the same name.
+
+    Raises:
+        DataError: If no entry has that spelling and two are the same name, see :mod:`fedshift_wire.same_names`.
+    """
+    if (folder / name).exists() or not folder.is_dir():
+        return folder / name
+    there = [path for path in visible(folder) if same_names.same(path.name, name)]
+    if len(there) > 1:
+        first, second = (shown(path.name, MOST_NAME) for path in there[:2])
+        raise DataError(f"{shown(folder.absolute())}: {first} and {second} are one name; keep one of them")
+    return there[0] if there else folder / name
 
 
 def folders_in(folder: Path) -> list[Path]:
@@ -49,8 +65,9 @@ def find_domain(data_dir: Path, domain: str, split: Split) -> Path | None:
     """
     if npz := archives(data_dir, domain).get(split):
         return npz
-    folder = data_dir / domain / split
-    return folder if folder.is_dir() else split_folders(data_dir / domain).get(split)
+    site = named(data_dir, domain)
+    folder = site / split
+    return folder if folder.is_dir() else split_folders(site).get(split)
 
 
 def archives(data_dir: Path, domain: str) -> dict[Split, Path]:
@@ -59,7 +76,7 @@ def archives(data_dir: Path, domain: str) -> dict[Split, Path]:
     Raises:
         DataError: If one cannot be read, or two have the same split's name.
     """
-    there = {path: split for path, (name, split) in all_archives(data_dir).items() if name == domain}
+    there = {path: split for path, (name, split) in all_archives(data_dir).items() if same_names.same(name, domain)}
     return _by_split(there)
 
 

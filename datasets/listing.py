@@ -54,10 +54,12 @@ class Arrays:
     Attributes:
         files: The files that decide the content.
         read: Reads them at their own size; resizing is done by the caller.
+        mark: What decides the labels besides the files' bytes, such as the run's classes; empty for nothing.
     """
 
     files: tuple[Path, ...]
     read: Callable[[], ImageSet]
+    mark: str = ""
 
 
 Found = Listing | Arrays

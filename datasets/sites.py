@@ -1,12 +1,13 @@
 """What a folder holds of a site: class folders, with or without split folders, rows of a table, or npz files."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from datasets import files, layout, pictures, presence, split_names, stratified, table
+from datasets import files, layout, pictures, presence, same_file, split_names, stratified, table
 from datasets.base import OWN_SPLITS, SPLITS, Source, Split
+from fedshift_wire import same_names
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import DataError
 
@@ -107,6 +108,8 @@ def look(domain: str, source: Source, *, own: bool) -> Site | None:
         if rows is not None:
             return _from_table(domain, rows, source)
         if archives := npz_files(root, domain):
+            if both := same_file.twice(path for _, path in archives):
+                raise DataError(f"{shown(both[0])} and {shown(both[1])} are one file; keep one of them")
             return Site(domain, "npz", archives=archives)
         folder = _folder(root, domain, source.classes, own=own)
         return None if folder is None else _from_folder(domain, folder, source)
@@ -139,23 +142,38 @@ def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | 
             raise DataError(f"dataset.labels: there is no file {shown(path)}")
         return None
     columns = table.COLUMNS if own else (*table.COLUMNS, "domain")
-    return table.read(path, columns, table.labelled)
+    return table.read(path, columns, table.labelled, resolved=True)
 
 
 def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site | None:
     path = table_path(source)
-    mine = [row for row in rows if row.domain == domain or not row.domain]
+    mine = [row for row in rows if not row.domain or same_names.same(row.domain, domain)]
     if not mine:
         return None
     given = {row.split is not None for row in mine}
     if len(given) > 1:
         first = next(row for row in mine if row.split is None)
         raise DataError(f"{shown(path)} line {first.line}: split is empty; other rows of {domain} have one")
-    found = [_picture(row, path, domain, source.classes) for row in mine]
+    groups = _groups(mine, path)
+    found = [_picture(row, path, domain, source.classes, groups) for row in mine]
     return _split_up(domain, "table", found, source, drawn=given == {False})
 
 
-def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...]) -> Picture:
+def _groups(rows: Sequence[table.Row], path: Path) -> dict[str, str]:
+    """Return one spelling of each patient or group of a site, by the name that all its spellings have in common.
+
+    Raises:
+        DataError: If two are one number in two spellings.
+    """
+    lines = {row.group: f"line {row.line}" for row in reversed(rows) if row.group}
+    try:
+        same_names.check_numbers(sorted(lines), "patients", lines)
+    except ValueError as problem:
+        raise DataError(f"{shown(path)}: {problem}") from None
+    return same_names.spellings(sorted(lines))
+
+
+def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], groups: Mapping[str, str]) -> Picture:
     label = files.label_of(row.label, classes, {})
     where = path.parent / row.file
     if label is None:
@@ -166,10 +184,12 @@ def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...]) 
         if pictures.is_image_name(where.name):
             presence.check(where)  # a link on the way that leads nowhere
         taken = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(where.name) else ""
-        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(where)}{taken}")
+        divided = "; folders in a path are divided by /" if "\\" in row.file else ""
+        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(where)}{taken}{divided}")
+    group = groups[same_names.key(row.group)] if row.group else ""
     parts = PurePosixPath(row.file).parts
-    below = parts[1:] if len(parts) > 1 and parts[0].casefold() == domain.casefold() else parts
-    return Picture(where, "/".join(below), label, row.split or "train", row.group)
+    below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
+    return Picture(where, "/".join(below), label, row.split or "train", group)
 
 
 def is_image(path: Path) -> bool:
@@ -179,10 +199,11 @@ def is_image(path: Path) -> bool:
 
 def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> Path | None:
     """Return a domain's folder; of a real node it may be data-dir itself."""
-    if (root / domain).is_dir():
-        check_site(root / domain)
-        return root / domain
-    presence.check(root / domain)
+    place = layout.named(root, domain)
+    if place.is_dir():
+        check_site(place)
+        return place
+    presence.check(place)
     inside = layout.folders_in(root) if own else ()
     if any(_is_split(sub) or files.label_of(sub.name, classes, {}) is not None for sub in inside):
         return root
@@ -258,6 +279,8 @@ def _split_up(
     labels = [picture.label for picture in ordered]
     told = list(notes)
     where = f"{shown(data_dir(source))}: {domain}"
+    if both := same_file.twice(picture.path for picture in ordered):
+        raise DataError(f"{where}: {shown(both[0])} and {shown(both[1])} are one file; keep one of them")
     if drawn:
         units = [f"/{picture.group}" if picture.group else picture.name for picture in ordered]  # no name starts so
         test = stratified.test_part(labels, units, source.test_share, source.seed)
@@ -271,9 +294,11 @@ def _split_up(
                 f"{where}: all {labels.count(label)} images of class {source.classes[label]} are in {sides[0]}, none "
                 f"is in {sides[1]}: they are one image, or their groups allow no other split"
             )
-    both = _on_both_sides(ordered)
-    if both:
-        told.append(f"{where}: {len(both)} groups are in train and in test, {as_found(both[0])} among them")
+    split_groups = _on_both_sides(ordered)
+    if split_groups:
+        told.append(
+            f"{where}: {len(split_groups)} groups are in train and in test, {as_found(split_groups[0])} among them"
+        )
     return Site(domain, kind, tuple(ordered), (), tuple(left), tuple(told), drawn)
 
 
@@ -353,7 +378,7 @@ def _is_no_site(root: Path, name: str) -> DataError:
 
 def class_names(root: Path, domain: str) -> list[str]:
     """Return the names of a site's class folders."""
-    folder = root / domain
+    folder = layout.named(root, domain)
     places = list(_split_folders(folder).values()) or [folder]
     return [path.name for place in places for path in layout.folders_in(place)]
 

@@ -3,6 +3,7 @@
 import re
 
 from datasets.base import OWN_SPLITS, Split
+from fedshift_wire import same_names
 
 _WORDS: dict[str, Split] = {
     "train": "train", "training": "train", "trn": "train",
@@ -22,7 +23,7 @@ USUAL = f"{', '.join(OWN_SPLITS)} and their usual spellings (Training, val, vali
 
 def split_of(name: str) -> Split | None:
     """Return the split that a name is a usual spelling of, None for any other name; letter case does not count."""
-    words = [word for word in _APART.split(_YEAR.sub("", name.strip().casefold())) if word]
+    words = [word for word in _APART.split(_YEAR.sub("", same_names.key(name))) if word]
     words = [word for word in words if word not in _FILLERS]
     if len(words) != 1:
         return None

@@ -8,9 +8,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from datasets import files, presence, split_names
+from datasets import files, presence, same_file, split_names
 from datasets.base import Split
 from datasets.listing import Item, Listing
+from fedshift_wire import same_names
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import DataError
 
@@ -45,13 +46,15 @@ class Row:
 Make = Callable[[int, Mapping[str, str]], Row]
 
 
-def read(path: Path, columns: Sequence[str], make: Make) -> tuple[Row, ...]:
+def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool = False) -> tuple[Row, ...]:
     """Read a table; commas, semicolons or tabs divide its cells, and columns may come in any order.
 
     Args:
         path: The file.
         columns: Lower-case names of columns that it must have.
         make: Makes a row.
+        resolved: Files lie below the table's folder and are compared there, so that a link, or another spelling of a
+            path, is the same file. Otherwise paths are compared.
 
     Raises:
         DataError: With the line, if something is missing, empty or not allowed, or a file comes twice.
@@ -59,15 +62,17 @@ def read(path: Path, columns: Sequence[str], make: Make) -> tuple[Row, ...]:
     with files.reading(path.absolute()):
         about = path.stat()
     stamp = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)  # a file may be replaced and keep its time of writing
-    return _read(path, about.st_size, stamp, tuple(columns), make)
+    return _read(path, about.st_size, stamp, tuple(columns), make, resolved)
 
 
 @functools.lru_cache(maxsize=2)  # each domain and split of a run asks again
-def _read(path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make) -> tuple[Row, ...]:
+def _read(
+    path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make, resolved: bool
+) -> tuple[Row, ...]:
     if size > MOST_BYTES:
         raise DataError(f"{shown(path)}: {size} bytes; a table has at most {MOST_BYTES}")
     rows: list[Row] = []
-    seen: dict[str, int] = {}
+    seen: dict[object, Row] = {}
     with files.reading(path), path.open(encoding="utf-8-sig", newline="") as file:
         first = file.readline()
         names = _header(path, first, columns)
@@ -77,12 +82,27 @@ def _read(path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], m
                 continue
             line = reader.line_num + 1
             row = _row(path, line, names, cells, make)
-            if seen.setdefault(row.file, line) != line:
-                raise DataError(f"{shown(path)} line {line}: {as_found(row.file)} stands in line {seen[row.file]} too")
+            for mark in _marks(path, row, resolved):
+                if (other := seen.setdefault(mark, row)) is not row:
+                    raise DataError(f"{shown(path)} line {line}: {_both(row, other)}")
             rows.append(row)
     if not rows:
         raise DataError(f"{shown(path)}: no row below the names of its columns")
     return tuple(rows)
+
+
+def _marks(path: Path, row: Row, resolved: bool) -> list[object]:
+    """Return what no other row may have: the row's path without detours, and the file itself."""
+    marks: list[object] = [str(PurePosixPath(row.file))]  # without // and ./
+    about = same_file.identity(path.parent / row.file) if resolved else None
+    return marks if about is None else [*marks, about]
+
+
+def _both(row: Row, other: Row) -> str:
+    """Return what is wrong with two rows of one file."""
+    if row.file == other.file:
+        return f"{as_found(row.file)} stands in line {other.line} too"
+    return f"{as_found(row.file)} is the same file as {as_found(other.file)} in line {other.line}; keep one of them"
 
 
 def _delimiter(header: str) -> str:
@@ -90,7 +110,7 @@ def _delimiter(header: str) -> str:
 
 
 def _header(path: Path, line: str, columns: tuple[str, ...]) -> list[str]:
-    names = [name.strip().casefold() for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
+    names = [same_names.key(name) for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
     for column in columns:
         if names.count(column) != 1:
             number = "no column" if column not in names else "two columns"
@@ -122,11 +142,14 @@ def labelled(line: int, cells: Mapping[str, str]) -> Row:
     """Make a row of ``labels.csv``: columns file, label, domain, and if they are there split, and patient or group."""
     if all(column in cells for column in GROUPS):
         raise ValueError(f"columns {' and '.join(GROUPS)}; allowed is one of them")
-    for column in (*COLUMNS, "domain"):
-        if column in cells and not cells[column]:
+    if not cells["file"]:
+        raise ValueError("file is empty")
+    names = {column: same_names.cleaned(cell) for column, cell in cells.items() if column != "file"}
+    for column in ("label", "domain"):
+        if column in names and not names[column]:
             raise ValueError(f"{column} is empty")
-    group = next((cells[column] for column in GROUPS if column in cells), "")
-    return Row(line, cells["file"], cells["label"], cells.get("domain", ""), _split(cells.get("split", "")), group)
+    group = next((names[column] for column in GROUPS if column in names), "")
+    return Row(line, cells["file"], names["label"], names.get("domain", ""), _split(names.get("split", "")), group)
 
 
 def _split(text: str) -> Split | None:

@@ -1,5 +1,6 @@
 """Listing a domain without decoding it: class folders, uncompressed tars, and what is missing from them."""
 
+import hashlib
 import tarfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -8,11 +9,12 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files, layout, pictures, presence
-from datasets.base import Source, Split
+from datasets import files, layout, npz, pictures, presence
+from datasets.base import Source, Split, check_range
 from datasets.listing import Arrays, Found, Item, Listing
 from fedshift_wire.bounds import shown
 from fedshift_wire.errors import DataError
+from fedshift_wire.same_names import key
 
 #: How compressed files begin.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -58,10 +60,10 @@ def children(folder: Path, names: Sequence[str]) -> list[Path]:
     """Return what ``folder`` holds of the given lower-case names, in their order, whatever the letter case."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if path.name.lower() in names]
+    found = [path for path in folder.iterdir() if key(path.name) in names]
     for path in found:
         presence.check(path)
-    return sorted(found, key=lambda path: (names.index(path.name.lower()), path.name))
+    return sorted(found, key=lambda path: (names.index(key(path.name)), path.name))
 
 
 def places(root: Path, *levels: Sequence[str]) -> list[Path]:
@@ -72,7 +74,7 @@ def places(root: Path, *levels: Sequence[str]) -> list[Path]:
     return found
 
 
-def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ...]) -> Found:
+def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ...], *, stated: bool = True) -> Found:
     """Find one domain and split in the layouts that any data set may have, and a real node's folder has.
 
     Args:
@@ -80,6 +82,7 @@ def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ..
         domain: Name of the domain.
         split: Which split.
         classes: Class names; a label is an index into them.
+        stated: Somebody stated their order.
 
     Raises:
         DataError: If neither is there.
@@ -91,7 +94,27 @@ def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ..
         raise files.absent(data_dir, domain, split)
     if place.is_dir():
         return list_folders(place, classes, complete=False)
-    return Arrays((place,), partial(files.read_npz, place, classes=classes, size=None))
+    return npz_arrays(place, classes, stated=stated)
+
+
+def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> Arrays:
+    """Return the images of an npz file, whose labels are read and checked at once, its images later.
+
+    Args:
+        path: The file.
+        classes: The classes of the run.
+        stated: Somebody stated their order.
+
+    Raises:
+        DataError: If the file is broken, or its labels are no labels of these classes (:mod:`datasets.npz`).
+    """
+    y, own = npz.labels(path)
+    where = str(path.absolute())
+    npz.check_integers(y, where)
+    labels = npz.of_run(y, own, where=where, classes=classes, stated=stated)
+    check_range(labels.astype(np.int64), len(classes), where)
+    mark = "" if own is None else f"labels {hashlib.sha256(labels.tobytes()).hexdigest()}"
+    return Arrays((path,), partial(files.read_npz, path, classes=classes, size=None, stated=stated), mark)
 
 
 def list_folders(
@@ -144,7 +167,7 @@ def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]
     for member, name in members:
         if not pictures.is_image_name(name.name):
             continue
-        if len(name.parts) < 3 or name.parts[-3].lower() not in domain_names or member.issparse():
+        if len(name.parts) < 3 or key(name.parts[-3]) not in domain_names or member.issparse():
             raise DataError(
                 f"{shown(where)}: member {shown(member.name)}; allowed are <domain>/<class>/<file> of this domain"
             )

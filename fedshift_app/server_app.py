@@ -25,7 +25,7 @@ from fedshift_app.flower.internals import (
 )
 from fedshift_app.flower.quick import PLAIN_WAITS, quicken_grid
 from fedshift_app.flower.workers import WorkersGrid
-from fedshift_app.node import holdings, setup, shelves, starts
+from fedshift_app.node import copies, holdings, setup, shelves, starts
 from fedshift_app.run import (
     arithmetic,
     beginnings,
@@ -150,6 +150,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     _look_for_room(output_dir, past, space.needed(config, initial, strategy, nodes, simulated=simulated))
     images = holdings.fingerprints(config) if past is None and simulated else {}
     skipped = holdings.skipped(config) if simulated else []  # a real node tells its owner alone
+    copied = copies.of_run(config, len(nodes)) if past is None and simulated else []
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.personal, command=_command(run_config),
@@ -170,6 +171,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
                 write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
                 told = {"event": "skipped", "images": len(skipped)}
                 console.log.warning("%d broken images are left out: %s", len(skipped), SKIPPED_FILE, extra=told)
+            for line in copied:
+                console.log.warning("%s", line, extra={"event": "copies"})
             progress.folder, progress.strategy = folder, strategy
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status

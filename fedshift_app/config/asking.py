@@ -1,5 +1,7 @@
 """What a method asks of an experiment's other sections, where only the run itself can tell."""
 
+import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +9,7 @@ from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.resolving import DEFAULT_EXPERIMENT, resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.errors import ConfigError
+from fedshift_wire.errors import ConfigError, DataError
 
 
 def asked_by_method(given: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
@@ -27,12 +29,14 @@ def asked_by_method(given: Mapping[str, Any], config: RunConfig) -> dict[str, tu
     if experiment in names("experiments") and config.dataset.known().own is None:
         return {}
     base = {key: given[key] for key in ("experiment", "dataset", "data-dir") if given.get(key)}
+    if config.dataset.known().own is not None:  # integer labels have no meaning without them
+        base["set"] = shlex.quote(f"dataset.classes={json.dumps(config.dataset.classes)}")
     try:
         asked, plain = (
             as_asked(flat(resolve(base | method).model_dump(mode="json")))
             for method in ({"method": str(config.method["name"])}, {})
         )
-    except ConfigError:
+    except (ConfigError, DataError):
         return {}
     return {
         key: (asked.get(key), plain.get(key))

@@ -5,6 +5,7 @@ from pathlib import Path
 from datasets import catalog, folders
 from datasets.base import Dataset
 from fedshift_app.config.sections import DatasetConfig
+from fedshift_wire import same_names
 from fedshift_wire.bounds import as_found, shortened
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import check_path
@@ -36,7 +37,7 @@ def check_dataset(config: DatasetConfig) -> None:
                 f"{meant(domain, known)}",
                 keys=(("dataset", "domains", domain),),
             )
-    if len(set(config.domains)) != len(config.domains) or not config.domains:
+    if same_names.twice(config.domains) or not config.domains:
         raise ConfigError(
             f"dataset.domains: expected different domains, found {shortened(', '.join(config.domains)) or 'none'}"
         )
@@ -58,7 +59,7 @@ def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
     domain = config.public_domain
     if not domain:
         return
-    if domain in config.domains:
+    if same_names.place(domain, config.domains) is not None:
         others = ",".join(other for other in config.domains if other != domain)
         raise ConfigError(
             f"dataset.public={shortened(domain)}: nodes hold this domain, or are tested on it; take it out with "
@@ -85,7 +86,7 @@ def check_own(config: DatasetConfig) -> None:
     """
     if config.of and config.name in catalog.DATASETS:
         raise ConfigError(f"dataset.of: {config.name} is a data set itself; dataset.name must be a name of your own")
-    if len(config.classes) < 2 or len({kind.casefold() for kind in config.classes}) != len(config.classes):
+    if len(config.classes) < 2 or same_names.twice(config.classes):
         found = shortened(", ".join(config.classes)) or "none"
         raise ConfigError(f"dataset.classes: expected at least two different classes, found {found}")
     if len(config.classes) > folders.MOST_CLASSES or len(config.domains) > folders.MOST_DOMAINS:
@@ -93,6 +94,11 @@ def check_own(config: DatasetConfig) -> None:
             f"dataset: {len(config.domains)} domains with {len(config.classes)} classes; allowed are "
             f"{folders.MOST_DOMAINS} and {folders.MOST_CLASSES} at most"
         )
+    for key, names in (("domains", config.domains), ("classes", config.classes)):
+        try:
+            same_names.check_numbers(names, f"dataset.{key}:")
+        except ValueError as problem:
+            raise ConfigError(str(problem)) from None
     for key, names, check in (
         ("name", (config.name,), folders.check_domain),
         ("domains", config.domains, folders.check_domain),

@@ -1,6 +1,6 @@
 """Domains and classes of a user's own images: read from data-dir and written into the configuration, which travels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,6 +9,7 @@ from datasets import catalog
 from datasets.base import Dataset
 from fedshift_app.config.explaining import explained
 from fedshift_app.config.sections import DatasetConfig
+from fedshift_wire import same_names
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.spelling import meant
@@ -36,25 +37,53 @@ def dataset(name: str, of: Any) -> Dataset:
     return catalog.get(of or name)
 
 
-def filled(section: Mapping[str, Any]) -> dict[str, Any]:
+def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]:
     """Return the section ``dataset`` with the domains and classes that data-dir holds, where they are not stated.
+
+    Args:
+        section: The section.
+        typed: Its classes come from the command line, whatever a file says of them.
 
     Raises:
         ConfigError: If a key is wrong, or there is no data-dir to read them from.
         DataError: If data-dir holds none, or they cannot be names.
     """
     try:
-        config = DatasetConfig.model_validate({"domains": ()} | dict(section))
+        section = dict(section) | ({"classes_stated": True} if typed else {})
+        config = DatasetConfig.model_validate({"domains": ()} | section)
     except ValidationError as error:
         raise explained(error, "dataset") from None
     known = catalog.get(config.kind)
     if known.own is None or (config.domains and config.classes):
-        return dict(section)
+        return section
     if not config.data_dir:
         raise ConfigError(
             f"dataset {config.name} reads its domains and classes from the key data-dir; where there is none, as for "
             "the server of real nodes, state dataset.domains=[...] and dataset.classes=[...]"
         )
     names = known.own(config.source(), config.domains)
-    domains = tuple(domain for domain in names.domains if domain != config.public_domain)
-    return dict(section) | {"domains": domains, "classes": names.classes}
+    domains = tuple(domain for domain in names.domains if not same_names.same(domain, config.public_domain))
+    stated = bool(config.classes) and config.classes_stated
+    return section | {"domains": domains, "classes": names.classes, "classes_stated": stated}
+
+
+def spelled(allocation: Mapping[str, Any], domains: Sequence[str]) -> dict[str, Any]:
+    """Return the section ``allocation`` with the names of domains as the run spells them, where they are one name.
+
+    Args:
+        allocation: The section, not yet checked.
+        domains: The run's.
+    """
+
+    def name(given: Any) -> Any:
+        number = same_names.place(given, domains) if isinstance(given, str) else None
+        return given if number is None else domains[number]
+
+    section = dict(allocation)
+    for key in ("counts", "share"):
+        told = section.get(key)
+        if isinstance(told, Mapping) and len({name(one) for one in told}) == len(told):
+            section[key] = {name(one): value for one, value in told.items()}
+    if isinstance(section.get("held_out"), list | tuple):
+        section["held_out"] = [name(one) for one in section["held_out"]]
+    return section

@@ -163,7 +163,9 @@ def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) ->
         set_dotted(layers, dotted, value)
     if again and "train.precision" in overrides and "train.arithmetic" not in overrides:
         set_dotted(layers, "train.arithmetic", "")  # the run's was that of another precision
-    layers["dataset"] = own_names.filled(layers["dataset"])
+    layers["dataset"] = own_names.filled(layers["dataset"], typed="dataset.classes" in overrides)
+    if layers["dataset"].get("classes") and isinstance(layers.get("allocation"), Mapping):  # of a user's own images
+        layers["allocation"] = own_names.spelled(layers["allocation"], tuple(layers["dataset"].get("domains", ())))
     networks.find_file(layers, path)
     config = networks.with_digest(validate(layers))
     check_trackers(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
@@ -181,7 +183,7 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
     _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
     for key, value in overrides.items():
         set_dotted(layers, key, value)
-    layers["dataset"] = own_names.filled(layers["dataset"])
+    layers["dataset"] = own_names.filled(layers["dataset"], typed="dataset.classes" in overrides)
     try:
         config = DatasetConfig.model_validate(layers["dataset"])
     except ValidationError as error:

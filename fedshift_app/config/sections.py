@@ -46,14 +46,25 @@ KeptRounds = Annotated[
 ]
 
 
+def _as_names(told: Any) -> Any:
+    """Return class names as text where a configuration has whole numbers, as YAML reads ``[0, 1]``."""
+    if not isinstance(told, list | tuple):
+        return told
+    return [str(name) if type(name) is int else name for name in told]
+
+
+ClassNames = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
+
+
 class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which images."""
 
     name: str
     of: str = ""  # the data set that reads the images, where ``name`` is a user's own word for them: folders
     domains: tuple[str, ...]  # the domains of this run, in the order of tables
-    classes: tuple[str, ...] = ()  # of folders, in the order of labels; other data sets have their own
+    classes: ClassNames = ()  # of folders, in the order of labels; other data sets have their own
     data_dir: str = ""  # where the images are; empty: the data set makes its own
+    classes_stated: bool = True  # false: nobody did, ``classes`` are folders' names by alphabet; set by FedShift itself
     labels: str = ""  # of folders: the table in data_dir that names images; empty: labels.csv, where there is one
     download: bool = False  # let torchvision fetch what it can
     seed: Seed = 0  # of generated images, and of the split of folders
@@ -125,7 +136,9 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
         """
         there = data_dir or (Path(self.data_dir) if self.data_dir else None)
         share = TEST_SHARE if self.test_share is None else self.test_share
-        return Source(there, self.download, self.seed, self.classes, self.labels, share, self.skip_broken)
+        return Source(
+            there, self.download, self.seed, self.classes, self.labels, share, self.skip_broken, self.classes_stated
+        )
 
     def known(self) -> Dataset:
         """Return the data set as this run has it.

@@ -26,6 +26,7 @@ def check_data(config: RunConfig, nodes: int) -> float:
         DataError: With the file or folder.
     """
     cfg = config.dataset
+    catalog.check_files(cfg.kind, holdings.read_parts(config), cfg.source())
     labels = {
         (domain, split): catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
         for domain, split in holdings.read_parts(config)

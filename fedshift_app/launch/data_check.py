@@ -95,6 +95,7 @@ def as_json(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
         "skipped": cfg.skip_broken,
         "not_taken": [{"file": shown(path, _PATH), "reason": why} for path, why in beside.not_taken[:MOST_TOLD]],
         "notes": list(beside.notes),
+        "exact_copies": _exact(found),
         "nearly_same": {
             "across_splits": sum(copy.across == "splits" for copy in found.copies),
             "across_domains": sum(copy.across == "domains" for copy in found.copies),
@@ -108,11 +109,22 @@ def as_json(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
     return json.dumps(told, indent=1)
 
 
+def _exact(found: Checkup) -> dict[str, Any] | None:
+    """Return the numbers of exact copies for JSON; None where they were not looked for."""
+    if found.exact is None:
+        return None
+    return {
+        "tests_in_training": len(found.exact.trained), "two_labels": len(found.exact.two_labels),
+        "lines": list(found.exact_lines),
+    }  # fmt: skip
+
+
 def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
     """Return what was found, for a person."""
     size = cfg.size or cfg.known().size
     blocks = [_counts(found, cfg.domains[i : i + MOST_SITES]) for i in range(0, len(cfg.domains), MOST_SITES)]
-    lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(found.classes)} classes; images become {size}x{size}", ""]
+    lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(found.classes)} classes; images become {size}x{size}"]
+    lines += [*(line.replace(f"{cfg.data_dir}/", "") for line in found.exact_lines), ""]
     lines += [line for block in blocks for line in (*block, "")]
     lines += [_domain(cfg, domain, found, beside) for domain in cfg.domains]
     if turned := sum(_turned(cfg, found).values()):

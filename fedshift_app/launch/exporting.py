@@ -72,6 +72,7 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
     config = config.model_copy(update={"allocation": whole})  # once: holdings are cached by allocation
     folders = [NodeFolder(output / node_name(i, domain), domain, i) for i, domain in enumerate(dealt)]
     cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
+    classes = cfg.known().classes
     public = None
     if cfg.public is not None:
         public = public_images(cfg, config.allocation, cfg.source(), held, config.seed)
@@ -82,9 +83,9 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
         for folder in folders:
             inside = part / folder.path.name
             for split, images in _images(config, dealt, folder.index).items():
-                files.write_npz(inside / f"{folder.domain}_{split}.npz", images)
+                files.write_npz(inside / f"{folder.domain}_{split}.npz", images, classes)
             if public is not None:
-                files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public)
+                files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public, classes)
         part.rename(output)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -234,6 +234,7 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
         DataError: If they are missing or broken.
     """
     cfg = config.dataset
+    catalog.check_files(cfg.kind, read_parts(config), cfg.source())
     found: dict[str, dict[str, str]] = {}
     for domain, split in read_parts(config):
         mark = catalog.content(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
@@ -293,6 +294,11 @@ def _domain_parts(
     if allocation.validation_fraction > 0 and catalog.has_validation(dataset.kind, domain, source, own=False):
         allocation = allocation.cut(_read(dataset, domain, "validation", source, shared=True).y)
     return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed, dataset.public_share)
+
+
+def parts_of(config: RunConfig, num_nodes: int, domain: str) -> dict[int, Parts]:
+    """Return what each node of the simulation that holds a domain holds of its pool, by index of the node."""
+    return _domain_parts(config.allocation, config.dataset, config.dataset.source(), num_nodes, domain, config.seed)
 
 
 @functools.lru_cache(maxsize=32)

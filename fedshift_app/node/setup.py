@@ -26,8 +26,10 @@ from clients.training.workbench import Workbench, keep_freed_memory
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import copies
 from fedshift_app.node.holdings import Place, dealt, own_images, public_set, test_images
 from fedshift_app.run.variables import THREADS
+from fedshift_wire import same_names
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import largest
 from fedshift_wire.errors import ConfigError, FedShiftError
@@ -63,9 +65,11 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
                 '--node-config \'domain="NAME" data-dir="/folder/of/its/images"\''
             )
     domain, data_dir = str(given["domain"]), Path(str(given["data-dir"])).expanduser()
-    if domain not in config.dataset.domains:
-        known = config.dataset.domains
+    known = config.dataset.domains
+    number = same_names.place(domain, known)
+    if number is None or any(letter < " " for letter in domain):  # no hand types a control character
         raise ConfigError(f"node-config: unknown domain {domain!r}; there are {', '.join(known)}{meant(domain, known)}")
+    domain = known[number]  # as the run spells it
     if not data_dir.is_absolute():
         raise ConfigError(f"node-config: data-dir must be an absolute path, found {str(data_dir)!r}")
     threads = config.train.threads or max(_integer(given, "threads"), 0)
@@ -114,6 +118,8 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     about = ClientSetup(config.seed, index, device, network, train, config.images, config.profile, config.rounds)
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
+    if not where.shared:
+        copies.warn_node(config.dataset, where.domain, where.source)
     bench = _bench(config, network, device)
     client: DomainClient = client_class(
         model=bench.model,

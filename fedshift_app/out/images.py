@@ -11,8 +11,12 @@ from datasets import files, layout, pictures, presence
 from datasets.base import Form
 from datasets.decode import decode
 from datasets.listing import Item
+from fedshift_wire import same_names
 from fedshift_wire.bounds import MOST_NAME, shown
 from fedshift_wire.errors import ConfigError, DataError
+
+MOST_CLASSES = 10  # that a line names
+_SCORED = "FOLDER/<class>/* is"
 
 
 @dataclass(frozen=True)
@@ -42,44 +46,63 @@ class Batch:
 
 
 def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
-    """Return the images of files and folders, in order, and what is to be told of them.
+    """Return the images of files and folders, in order, and what a person is to know of them.
 
-    The images of ``folder/<class>/``, where all folders in it are called like classes, are labelled.
+    The images of ``folder/<class>/`` are labelled where all folders in it bear the names of classes; which spellings
+    are one name, :mod:`fedshift_wire.same_names` says. Of others a line says why they are not scored.
 
     Raises:
         ConfigError: If something is not there, or a folder holds no image.
         DataError: If something is there by name and cannot be read.
     """
     pictures_found: list[Picture] = []
-    told: list[str] = []
+    lines: list[str] = []
     for path in given:
-        if path.is_file():
-            pictures_found.append(Picture(path))
-        elif path.is_dir():
+        if path.is_dir():
             inside, note = _in_folder(path, classes)
             pictures_found += inside
-            told += [note] if note else []
+            lines += [note] if note else []
+        elif path.is_file():
+            pictures_found.append(Picture(path))
         else:
             presence.check(path)
             raise ConfigError(f"there is no file and no folder {shown(path)}")
-    return pictures_found, told
+    number = sum(not path.is_dir() for path in given)
+    if number > 1:  # nobody expects a score of one image
+        lines.append(f"{number} files are not scored: a file that is named by itself has no class; {_SCORED}")
+    return pictures_found, lines
 
 
 def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str]:
+    """Return the images of a folder, and why they are not scored; empty where all are."""
     inner = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    others = [name for name in inner if name not in classes]
+    labels = {name: same_names.place(name, classes) for name in inner}
+    others = [name for name, label in labels.items() if label is None]
     if inner and not others:
-        labels = {name: number for number, name in enumerate(classes)}
         taken = [Picture(file, labels[name]) for name in inner for file in _files(folder / name)]
+        loose = [Picture(path) for path in _files(folder) if path.parent == folder]
+        note = f"{shown(folder)}: {len(loose)} images right in it are not scored: they lie in no class folder"
+        note = note if loose else ""
+        taken += loose
     else:
         taken = [Picture(file) for file in _files(folder)]
+        note = f"{shown(folder)} is not scored: {_why(inner, others, classes)}"
     if not taken:
         raise ConfigError(f"{shown(folder)} holds no image; taken are {', '.join(pictures.SUFFIXES)}")
-    note = ""
-    if others and len(others) < len(inner):
-        names = ", ".join(shown(name, MOST_NAME) for name in others[:3])
-        note = f"{shown(folder)} is not scored: {names} {'is no class' if len(others) == 1 else 'are no classes'}"
     return taken, note
+
+
+def _why(inner: Sequence[str], others: Sequence[str], classes: Sequence[str]) -> str:
+    """Return why the images of a folder have no labels."""
+    if not inner:
+        return f"there are no folders in it; {_SCORED}"
+    names = ", ".join(shown(name, MOST_NAME) for name in others[:3])
+    why = f"{names} {'is no class' if len(others) == 1 else 'are no classes'}"
+    if len(others) < len(inner):
+        return why
+    known = ", ".join(shown(name, MOST_NAME) for name in classes[:MOST_CLASSES])
+    known += ", ..." if len(classes) > MOST_CLASSES else ""
+    return f"{why} of the model, which has {known}; {_SCORED}"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -32,8 +32,8 @@ log = logging.getLogger("fedshift")
 
 #: Keys that may differ: they decide no number of a round that succeeds.
 FREE = (
-    "dataset.data_dir", "dataset.download", "federation.node_timeout", "federation.round_timeout", "model.weights",
-    "profile", "tracking", "evaluate.figures", "keep_rounds",
+    "dataset.data_dir", "dataset.download", "dataset.classes_stated", "federation.node_timeout",
+    "federation.round_timeout", "model.weights", "profile", "tracking", "evaluate.figures", "keep_rounds",
 )  # fmt: skip
 _BELOW_ALL = 0.9999  # a share of the test images that is rounded to 1 is still below
 

@@ -117,7 +117,7 @@ def test_what_is_missing_or_unknown_is_told_in_a_line(root: Path, tmp_path: Path
 def test_npz_files_do_as_they_do_for_any_data_set(root: Path) -> None:
     images = ImageSet(np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1], np.int64))
     files.write_npz(root / "Cologne_train.npz", images)
-    assert folders.names(Source(root)).domains == ("Aachen", "Bonn", "Cologne")
+    assert folders.names(source(root)).domains == ("Aachen", "Bonn", "Cologne")
     found = folders.find("Cologne", "train", source(root))
     assert isinstance(found, Arrays)
     assert found.read().y.tolist() == [0, 1, 0, 1]

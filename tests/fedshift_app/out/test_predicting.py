@@ -178,6 +178,38 @@ def test_mistakes_are_told_in_a_line(model: Path, pictures: Path, tmp_path: Path
         assert told in err and err.count("\n") == 1 and "Traceback" not in err
 
 
+@pytest.mark.parametrize("names", [("Benign ", "MALIGNANT"), ("benign", "malign\u200bant"), ("beni\ufb01n", "x")])
+def test_folders_in_another_spelling_are_scored(tmp_path: Path, names: tuple[str, str]) -> None:
+    classes = ("benign", "malignant")
+    for name in names:
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "a.png")
+    taken, notes = images.found([tmp_path], classes)
+    if names[1] == "x":
+        assert [picture.label for picture in taken] == [None, None]
+        assert "are no classes of the model, which has benign, malignant; FOLDER/<class>/* is" in notes[0]
+        return
+    assert (sorted(picture.label for picture in taken if picture.label is not None), notes) == ([0, 1], [])
+
+
+def test_it_is_always_said_why_nothing_is_scored(tmp_path: Path) -> None:
+    for number in range(2):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+    _, notes = images.found([tmp_path], ("a", "b"))
+    assert notes == [f"{tmp_path} is not scored: there are no folders in it; FOLDER/<class>/* is"]
+    _, notes = images.found(sorted(tmp_path.glob("*.png")), ("a", "b"))
+    assert notes == ["2 files are not scored: a file that is named by itself has no class; FOLDER/<class>/* is"]
+    (tmp_path / "0.0").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.0" / "a.png")
+    taken, notes = images.found([tmp_path], ("0", "1"))
+    assert len(taken) == 3
+    assert notes == [f"{tmp_path} is not scored: 0.0 is no class of the model, which has 0, 1; FOLDER/<class>/* is"]
+    (tmp_path / "0.0").rename(tmp_path / "A")
+    taken, notes = images.found([tmp_path], ("a", "b"))
+    assert [picture.label for picture in taken] == [0, None, None]
+    assert notes == [f"{tmp_path}: 2 images right in it are not scored: they lie in no class folder"]
+
+
 # --- tent --------------------------------------------------------------------------------------------------
 
 

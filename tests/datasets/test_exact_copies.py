@@ -1,0 +1,55 @@
+"""Exact copies among decoded images: counted by hand."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets import exact_copies
+from datasets.base import ImageSet
+from datasets.exact_copies import Role
+
+
+def images(*greys: int, labels: tuple[int, ...] = ()) -> ImageSet:
+    """Return images of 16 x 16 pixels, one for each grey level."""
+    x: NDArray[np.uint8] = np.stack([np.full((16, 16, 3), grey, np.uint8) for grey in greys])
+    return ImageSet(x, np.array(labels or [0] * len(greys), np.int64))
+
+
+def test_test_images_that_are_training_images_are_counted_once() -> None:
+    """Of Bonn's tests 2 and 3 are trained on, 3 at both sites; Aachen's 9 is twice in its test set and trained on."""
+    sets = [
+        Role("Aachen", False, images(1, 2, 3, 9)),
+        Role("Aachen", True, images(9, 9, 20)),
+        Role("Bonn", False, images(3, 4)),
+        Role("Bonn", True, images(2, 3, 30)),
+    ]
+    found = exact_copies.find(sets)
+    assert found.tests == 6
+    assert [pair for pair, _ in found.trained] == [(1, 0), (1, 1), (3, 0), (3, 1)]
+    assert found.trained[2] == ((3, 0), (0, 1))
+    assert found.two_labels == ()
+    (line,) = exact_copies.lines(found, sets, lambda place: f"{sets[place[0]].domain}/{place[1]}")
+    assert line == (
+        "exact copies: 4 of 6 test images are training images too, pixel for pixel (Aachen 2, Bonn 2); "
+        "Aachen/0 = Aachen/3"
+    )
+
+
+def test_the_same_pixels_with_two_labels() -> None:
+    sets = [Role("a", False, images(1, 2, labels=(0, 1))), Role("b", False, images(1, 2, labels=(1, 1)))]
+    found = exact_copies.find(sets)
+    assert (found.trained, found.two_labels) == ((), (((0, 0), (1, 0)),))
+    (line,) = exact_copies.lines(found, sets, str)
+    assert line == "exact copies: 1 pair of images with the same pixels and two labels; (0, 0) = (1, 0)"
+
+
+def test_one_pixel_makes_another_image() -> None:
+    """It lies in none of the rows that are looked at first."""
+    other = images(5)
+    other.x[0, 0, 0, 0] = 6
+    assert exact_copies.find([Role("a", False, images(5)), Role("a", True, other)]).trained == ()
+    assert exact_copies.lines(exact_copies.find([Role("a", True, images(5))]), [], str) == []
+
+
+def test_images_of_other_sizes_are_no_copies() -> None:
+    wide = ImageSet(np.full((1, 16, 32, 3), 5, np.uint8), np.zeros(1, np.int64))
+    assert exact_copies.find([Role("a", False, images(5)), Role("a", True, wide)]).trained == ()

@@ -1,0 +1,228 @@
+"""Labels and copies of a user's own images: init, prepare, a run, exported nodes and a real node agree."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from support import InlineRun, refusal_of
+
+from datasets import catalog
+from fedshift_app.config.resolving import resolve
+from fedshift_app.flower.internals import make_context
+from fedshift_app.launch import checking, exporting, preparing, proposing
+from fedshift_app.node import copies, holdings, setup
+from fedshift_wire.errors import ConfigError, DataError, FedShiftError
+
+NUMBERS = tuple(map(str, range(11)))
+STATED = f"dataset.classes=[{','.join(NUMBERS)}]"
+SMALL = "dataset.size=16 train.epochs=1 model.name=resnet10 allocation.validation_fraction=0"
+
+
+def shade(label: int, rng: np.random.Generator) -> Any:
+    """Return an image whose grey level says its class."""
+    return np.clip(20 * label + 10 + rng.integers(-6, 7, (16, 16, 3)), 0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Return a data-dir of eleven classes: s1 has class folders, s2 npz files with integers."""
+    root, rng = tmp_path / "data", np.random.default_rng(0)
+    for label in range(11):
+        (folder := root / "s1" / str(label)).mkdir(parents=True)
+        for number in range(5):
+            Image.fromarray(shade(label, rng)).save(folder / f"{number}.png")
+    for split, number in (("train", 4), ("test", 2)):
+        y = np.repeat(np.arange(11), number)
+        np.savez(root / f"s2_{split}.npz", x=np.stack([shade(label, rng) for label in y]), y=y)
+    return root
+
+
+def config_of(root: Path, *texts: str) -> Any:
+    return resolve({"dataset": "folders", "data-dir": str(root), "set": " ".join((SMALL, *texts))})
+
+
+def classes_of(images: Any, names: tuple[str, ...]) -> None:
+    """Check that each image has the class whose grey level it shows."""
+    for pixels, label in zip(images.x, images.y, strict=True):
+        assert names[label] == str(round((pixels.mean() - 10) / 20))
+
+
+def test_nobody_reads_integers_through_an_order_that_nobody_stated(mixed: Path, tmp_path: Path) -> None:
+    for call, given in (
+        (proposing.init, (str(tmp_path / "new"), [f"data-dir={mixed}"])),
+        (lambda *told: preparing.prepare(*told, as_json=True), ("folders", [f"data-dir={mixed}"])),
+        (config_of, (mixed,)),
+        (config_of, (mixed, "dataset.domains=[s2]")),
+    ):
+        message = refusal_of(FedShiftError, call, *given)  # type: ignore[arg-type]
+        assert "s2_train.npz: y holds integers, and nobody stated which classes they are" in message
+        assert "dataset.classes=[" in message
+    assert not (tmp_path / "new").exists()
+
+
+def test_with_stated_classes_every_image_has_its_own(mixed: Path, tmp_path: Path) -> None:
+    path = proposing.init(str(tmp_path / "new"), [f"data-dir={mixed}", STATED])
+    config = resolve({"experiment": str(path), "set": "dataset.size=16 allocation.validation_fraction=0 keep=last"})
+    assert config.dataset.classes == NUMBERS and config.dataset.classes_stated
+    for domain, index in (("s1", 0), ("s2", 1)):
+        where = holdings.Place(domain, index, 2, config.dataset.source(), shared=True, threads=0)
+        classes_of(holdings.own_images(config, where).train, NUMBERS)
+    told = "s2_train.npz: y holds integers, and 2 is the place of class '10'"
+    alphabet = f"dataset.classes=[{','.join(sorted(NUMBERS))}]"
+    assert told in refusal_of(DataError, proposing.init, str(tmp_path / "other"), [f"data-dir={mixed}", alphabet])
+    assert told in refusal_of(DataError, checking.check_data, config_of(mixed, alphabet), 2)
+
+
+def test_exported_nodes_say_what_their_integers_are(mixed: Path, tmp_path: Path) -> None:
+    """The server read the classes from folders, by alphabet; each node has them in its files."""
+    for split in ("train", "test"):
+        (mixed / f"s2_{split}.npz").unlink()
+    shutil.copytree(mixed / "s1", mixed / "s2")
+    for path in (mixed / "s2").rglob("*.png"):
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    config = config_of(mixed)
+    assert config.dataset.classes == tuple(sorted(NUMBERS)) and not config.dataset.classes_stated
+    folder = exporting.export(config, 2, tmp_path / "nodes")[0]
+    node = make_context(1, {"domain": "S1", "data-dir": str(folder.path), "partition-id": 0}, {})
+    where = setup.place(config, node, setup.DEPLOYMENT)
+    assert where.domain == "s1"  # as the run spells it
+    classes_of(holdings.own_images(config, where).train, config.dataset.classes)
+    # Files of a node's own making, which do not say it.
+    with np.load(folder.path / "s1_train.npz") as archive:
+        x, y = archive["x"], archive["y"]
+    np.savez(folder.path / "s1_train.npz", x=x, y=y)
+    catalog.load_own.cache_clear()
+    assert "nobody stated which classes" in refusal_of(DataError, holdings.own_images, config, where)
+
+
+def test_a_run_folder_remembers_that_nobody_stated_the_classes(mixed: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (mixed / f"s2_{split}.npz").unlink()
+    config = config_of(mixed)
+    again = tmp_path / "config.yaml"
+    again.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
+    assert not resolve({"experiment": str(again)}).dataset.classes_stated
+    stated = resolve({"experiment": str(again), "set": STATED})
+    assert stated.dataset.classes_stated and stated.dataset.classes == NUMBERS
+
+
+# --- names ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [("classes", "[a,A]"), ("classes", "['Lä','La\u0308']"), ("domains", "[s1,S1]"), ("classes", "['1','01']")],
+)
+def test_stated_names_that_are_one_are_refused(mixed: Path, key: str, names: str) -> None:
+    text = f'"dataset.{key}={names}" ' + ("dataset.classes=[a,b]" if key == "domains" else "dataset.domains=[s1]")
+    message = refusal_of(ConfigError, config_of, mixed, text)
+    assert f"dataset.{key}: " in message and "\n" not in message
+
+
+def test_the_allocation_may_name_a_domain_in_another_spelling(mixed: Path) -> None:
+    config = config_of(mixed, STATED, "'allocation.counts={S1: 1, S2: 1}'")
+    assert config.allocation.counts == {"s1": 1, "s2": 1}
+    config = config_of(mixed, STATED, "allocation.counts=any allocation.held_out=[S2]")
+    assert config.allocation.held_out == ("s2",)
+    config = config_of(mixed, STATED, "allocation.counts=any dataset.public=S2")
+    assert config.dataset.domains == ("s1",)
+    message = refusal_of(ConfigError, config_of, mixed, STATED, "allocation.held_out=[s3]")
+    assert "allocation.held_out names 's3'; the domains are s1, s2" in message
+
+
+def test_a_node_may_write_its_domain_in_another_spelling(mixed: Path) -> None:
+    config = config_of(mixed, STATED)
+    for name in ("S2", "s2 ", "s2\u200b"):
+        where = setup.place(config, make_context(1, {"domain": name, "data-dir": str(mixed)}, {}), setup.DEPLOYMENT)
+        assert where.domain == "s2"
+    other = make_context(1, {"domain": "s3", "data-dir": str(mixed)}, {})
+    assert "unknown domain 's3'" in refusal_of(ConfigError, setup.place, config, other, setup.DEPLOYMENT)
+
+
+# --- copies -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(mixed: Path) -> Path:
+    """Return the data-dir with one test image of s2 that is in training at s1, in other bytes; s1 has a split."""
+    for label in NUMBERS:
+        for split, kept in (("train", "123"), ("test", "4")):
+            (mixed / "s1" / split / label).mkdir(parents=True)
+            for number in kept:
+                (mixed / "s1" / label / f"{number}.png").rename(mixed / "s1" / split / label / f"{number}.png")
+        shutil.rmtree(mixed / "s1" / label)
+    with np.load(mixed / "s2_test.npz") as archive:
+        Image.fromarray(archive["x"][0]).save(mixed / "s1" / "train" / "0" / "copy.bmp")
+    return mixed
+
+
+LINE = "exact copies: 1 of 33 test images is a training image too, pixel for pixel (s2 1); "
+
+
+def test_prepare_counts_exact_copies_in_its_first_lines(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [f"data-dir={copied}", STATED, "dataset.size=16"]
+    assert preparing.prepare("folders", given, as_json=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"{LINE}s2 test image 0 = s1 train s1/train/0/copy.bmp"
+    assert preparing.prepare("folders", given, as_json=True) == 0
+    out = capsys.readouterr().out
+    told = json.loads(out[out.index("{\n") :])["exact_copies"]
+    assert (told["tests_in_training"], told["two_labels"]) == (1, 0)
+    with np.load(copied / "s2_test.npz") as archive:
+        Image.fromarray(archive["x"][0]).save(copied / "s1" / "test" / "3" / "copy.bmp")
+    preparing.prepare("folders", given, as_json=False)
+    assert "1 pair of images with the same pixels and two labels" in capsys.readouterr().out.splitlines()[2]
+
+
+def test_the_log_of_a_run_counts_exact_copies(copied: Path, run_inline: InlineRun) -> None:
+    run = run_inline(dataset="folders", data_dir=str(copied), nodes=2, rounds=1, set=f"{SMALL} {STATED}")
+    (line,) = [line for line in (run.folder / "log.jsonl").read_text().splitlines() if '"copies"' in line]
+    assert LINE in line
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("", 1), ("allocation.held_out=[s2]", 1), ("allocation.held_out=[s1]", 0)],
+)
+def test_what_a_run_trains_on_decides(copied: Path, text: str, number: int) -> None:
+    """The training image of s1 is one of the test images of s2; held out, s1 is not trained on."""
+    assert len(copies.of_run(config_of(copied, STATED, "allocation.counts=any", text), 2)) == number
+
+
+def test_nodes_that_divide_all_images_have_copies_across_their_own_parts(copied: Path) -> None:
+    y = np.repeat(np.arange(11), 20)
+    x = np.stack([np.full((16, 16, 3), label, np.uint8) for label in y])  # twenty copies of each class
+    np.savez(copied / "s2_train.npz", x=x, y=y)
+    config = config_of(copied, STATED, "allocation.test_fraction=0.5 allocation.counts=any dataset.domains=[s2]")
+    (line,) = copies.of_run(config, 2)
+    assert "test images are training images too" in line
+
+
+def test_a_real_node_says_it_in_its_own_log(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Image.open(copied / "s1" / "test" / "3" / "4.png").save(copied / "s1" / "train" / "3" / "again.bmp")
+    config = config_of(copied, STATED)
+    node = make_context(1, {"domain": "s1", "data-dir": str(copied), "partition-id": 0}, {})
+    where = setup.place(config, node, setup.DEPLOYMENT)
+    with caplog.at_level(logging.WARNING, logger="fedshift"):
+        setup.make_client(config, where, 0)
+    assert any("1 of 11 test images is a training image too" in record.message for record in caplog.records)
+
+
+def test_a_file_of_two_sites_stops_a_run_before_it_starts(mixed: Path) -> None:
+    config = config_of(mixed, STATED)
+    shutil.copytree(mixed / "s1", mixed / "s3")
+    (mixed / "s3" / "0" / "0.png").unlink()
+    (mixed / "s3" / "0" / "0.png").symlink_to(mixed / "s1" / "0" / "0.png")
+    config = config_of(mixed, STATED)
+    calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
+        (checking.check_data, (config, 3)), (holdings.fingerprints, (config,)),
+    ]  # fmt: skip
+    for call, given in calls:
+        assert "are one file; keep one of them" in refusal_of(DataError, call, *given)
