@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 
-from fedshift_app.comparing import paying
+from fedshift_app.comparing import contents, paying
 from fedshift_app.comparing.rows import STD, Row, baseline, named
 from fedshift_app.comparing.runs import BASELINE, curve
 from fedshift_app.comparing.scores import LOWEST_IS_BEST, MEASURES
@@ -82,6 +82,8 @@ def draw(numbers: Numbers) -> Drawn:
         if not curves and numbers.score in BY_ROUND:
             notes.append("No curves over the rounds: the files of these runs tell of none.")
         notes += _lacking_costs(numbers)
+        if refused := [named(row) for row in numbers.rows if row.refused]:
+            notes.append(f"No difference to {BASELINE} of {_few(refused)}: {contents.OTHER_IMAGES}.")
         dots = [_dots(numbers, column, place) for place, column in enumerate(columns[:MOST_PANELS])]
         return Drawn([*_differences(numbers), *curves], dots, notes, _prices(numbers))
 
@@ -145,7 +147,7 @@ def _prices(numbers: Numbers) -> list[Drawing]:
         tagged: list[int] = []
         anonymous: list[int] = []
         for i, row in enumerate(rows):
-            named = i in on or row.is_baseline
+            named = i in on or row.is_baseline or not on
             axes.plot(xs[i], ys[i], "o" if i in on else "x", color=OURS if i in on else TEXT if named else GRID)
             (tagged if named else anonymous).append(i)
         if min(xs) > 0 and max(xs) / min(xs) > LOG_FROM:
@@ -159,7 +161,7 @@ def _prices(numbers: Numbers) -> list[Drawing]:
             [points[i][:2] for i in anonymous], steps,
         )  # fmt: skip
         told = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
-        title = f"{numbers.headline} against {what}; on the front: {_few(told)}."
+        title = f"{numbers.headline} against {what}; on the front: {_few(told) or 'none, as rows are of other images'}."
         caption = (
             f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row of its group is "
             "better for as little or less. Crosses: the others."

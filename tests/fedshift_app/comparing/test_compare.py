@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT
 
 from fedshift_app import cli
 from fedshift_app.comparing import compare, figures, keep
@@ -807,6 +809,21 @@ def test_the_command(
     assert code == 1 and "cannot write" in err
     code, out, _ = call("papers")
     assert code == 0 and "f2dc.table1b" in out
+
+
+def test_the_python_example_of_the_page_writes_what_it_says(
+    three_seeds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8").partition("## From Python\n")[2]
+    code = "\n".join(line.removeprefix("    ") for line in text.splitlines() if line.startswith("    "))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    exec(compile(code, "compare.md", "exec"), {})
+    found = compare(three_seeds)
+    assert (tmp_path / "page.html").read_text() == found.html(tmp_path / "page.html")
+    assert (tmp_path / "table.md").read_text() == found.markdown()
+    assert (tmp_path / "table.csv").read_text() == found.csv() and (tmp_path / "table.json").read_text() == found.json()
 
 
 def test_kept_files_make_the_same_table_and_tell_no_local_path(
