@@ -79,7 +79,7 @@ class _Look:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self.config.dataset.known().classes
+        return self.record.classes
 
     @property
     def who(self) -> str:

@@ -114,6 +114,8 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     Raises:
         DataError: If ``data_dir`` is given, and is no folder or holds none of the test images.
     """
+    if record.lacking:
+        return Sight(nothing=f"the model's code is not here: {record.lacking}")
     if data_dir is not None:
         _check_data_dir(record, data_dir)
     if record.checkpoint is None:
