@@ -63,9 +63,10 @@ def _draw(section: Section, name: str, draw: Callable[[], Drawing]) -> None:
     try:
         section.figures.append(draw())
     except FedShiftError as why:
-        section.notes.append(f"{name}: not drawn: {why}.")
+        reason = str(why).replace("\n", "; ")
+        section.notes.append(f"{name}: not drawn: {reason}{'' if why.remedy else '.'}")
         if not isinstance(why, NotOfThisRun):
-            section.lacks[name] = str(why)
+            section.lacks[name] = reason
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedshift_app import cli
 from fedshift_app.comparing import compare, keep
 from fedshift_app.config import extending, written
+from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import runner
 from fedshift_wire import extensions
 from fedshift_wire.errors import ConfigError
@@ -152,3 +153,18 @@ def test_claims_go_on_without_a_run_that_cannot_be_read(elsewhere: Path) -> None
     (elsewhere / "broken" / "results.json").write_text("{}")
     result = CliRunner().invoke(cli.app, ["claims", str(elsewhere)])
     assert result.exit_code == 1 and "left out, cannot be read: broken: " in " ".join(result.stdout.split())
+
+
+def test_commands_that_mend_something_are_never_cut(elsewhere: Path) -> None:
+    """Of a run in a place of a long name; and a list of domains that is long."""
+    runs = [Path(shutil.copytree(one, elsewhere / ("x" * 200) / one.name)) for one in elsewhere.glob("own-*")]
+    for one in runs:
+        change(one, model={"name": "resnet10", "bn": "average"})
+    with pytest.raises(ConfigError) as caught:
+        compare(runs, score="bn=batch")
+    assert "fedshift rescore" in str(caught.value) and str(runs[0].parent) in str(caught.value)
+    domains = [f"hospital-{i}-of-a-town" for i in range(40)]
+    given = f"dataset.domains=[{','.join(domains)}] dataset.public={domains[0]} dataset.name=x dataset.of=folders"
+    with pytest.raises(ConfigError) as caught:
+        resolve({"experiment": "handwritten", "set": f"{given} dataset.classes=[a,b]"})
+    assert str(caught.value).endswith(f"dataset.domains=[{','.join(domains[1:])}]")
