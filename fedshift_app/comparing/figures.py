@@ -22,6 +22,7 @@ from fedshift_app.report.drawing import (
     legend_above,
     shown_rounds,
     style,
+    titled,
 )
 from fedshift_app.report.naming import name_points
 from fedshift_wire.bounds import MOST_NAME, plain, shortened
@@ -33,6 +34,7 @@ LABEL = 28  # characters of a row's name beside a figure
 TOLD = 12  # rows whose numbers a figure tells those who do not see it
 BELOW = 0.28  # of a row: as far below the mean its seeds are drawn
 LOG_FROM = 20  # so many times the cheapest, and an axis of costs is logarithmic
+PANEL_TITLE = 22  # letters of a line of the title of one of them
 PANELS = 3  # in a line, of curves that would hide each other in one
 OURS, PAPERS = domain_colour(0), domain_colour(1)
 #: Scores that are the accuracies of rounds, whose curves they belong to.
@@ -232,7 +234,7 @@ def _curves(numbers: Numbers) -> list[Drawing]:
             if base is not None and one is not base:
                 axes.plot(base.rounds, base.means, color=GRID, linestyle="--", linewidth=1)
             _plot(axes, one, TEXT if one.baseline else OURS)
-            axes.set_title(shortened(one.label, 18), loc="left", fontsize=9)
+            axes.set_title(titled(one.label, PANEL_TITLE), loc="left", fontsize=9)
             _rounds_axis(axes, last)
             axes.set_xlabel("")
         for axes in places[len(found) :]:
