@@ -1,5 +1,7 @@
 """The one family of errors that a user's mistake or a broken federation may raise."""
 
+from typing import Self
+
 from fedshift_wire.bounds import MOST_REMEDY, message, plain
 
 
@@ -18,8 +20,16 @@ class FedShiftError(Exception):
             remedy: Commands and places that mend it, in lines of their own, which stay whole: half a command would do
                 something else.
         """
+        self.text, self.remedy = text, remedy
         told = [message(text or "(no reason given)"), *(plain(line, MOST_REMEDY) for line in remedy.splitlines())]
         super().__init__("\n".join(told))
+
+    def under(self, where: str) -> Self:
+        """Return the error with a place before it, such as a file's name; its remedy stays as it is."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        FedShiftError.__init__(other, f"{where}: {self.text or '(no reason given)'}", self.remedy)
+        return other
 
 
 class DataError(FedShiftError):

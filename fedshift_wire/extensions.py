@@ -110,7 +110,7 @@ class Registry(Mapping[str, T], Generic[T]):
         try:
             return self[name]
         except ConfigError as error:
-            raise ConfigError(f"{key}: {error}") from None
+            raise error.under(key) from None
 
     def origin(self, name: str) -> str:
         """Return where a thing comes from: ``fedshift``, a package with its version, or a file."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from datasets import catalog
-from fedshift_app.comparing import grouping, papers, rendering, scores
+from fedshift_app.comparing import contents, grouping, papers, rendering, scores
 from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.altered import HELD_OUT
-from fedshift_app.comparing.rows import OVERALL, PaperRow, Row, baseline, named
-from fedshift_app.comparing.runs import BASELINE
+from fedshift_app.comparing.rows import OVERALL, PaperRow, Row, baseline, named, of_seeds
+from fedshift_app.comparing.runs import BASELINE, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, paired
 from fedshift_app.comparing.table import numbers_of
 from fedshift_app.config import registry
@@ -88,6 +88,8 @@ class Claims:
         score: Which numbers of our runs they are.
         without: How many printed gains have no run here.
         lacking: The folders whose runs were not scored so.
+        unreadable: Which runs were left out as they cannot be read, and why.
+        warnings: Which runs are of other images, or contradict themselves.
         own: Whether only the rows of the papers' own methods are shown.
         comparable: Whether only rows that compare are shown.
     """
@@ -96,6 +98,8 @@ class Claims:
     score: str
     without: int
     lacking: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     own: bool = False
     comparable: bool = False
 
@@ -132,7 +136,7 @@ class Claims:
         told = [_record(claim) for claim in self.shown]
         return json.dumps({
             "score": self.score, "claims": told, "without_runs": self.without, "not_scored_so": self.lacking,
-            "rule": RULE,
+            "unreadable": self.unreadable, "warnings": self.warnings, "rule": RULE,
         }, indent=2)  # fmt: skip
 
     def _title(self) -> str:
@@ -151,6 +155,7 @@ class Claims:
         notes.append(f"printed gains without a run here: {self.without}")
         if self.lacking:
             notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
+        notes += [*self.unreadable, *self.warnings]
         notes += RULE
         notes.append(
             "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's, where "
@@ -190,23 +195,28 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     scores.score(score)
     found: list[Claim] = []
     lacking: list[str] = []
+    unreadable: list[str] = []
+    warnings: list[str] = []
     tables = papers.all_tables()
     given = _folders(folders)
     for folder in given:
         try:
-            found += list(_in_folder(folder, tables, score))
+            given_runs = reading.read([folder])
+            unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
+            warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
+            found += list(_in_folder(folder, given_runs, tables, score))
         except scores.NotScoredError as error:
             if len(lacking) == len(given) - 1:
-                raise ConfigError(f"{folder}: {error}") from None
+                raise error.under(str(folder)) from None
             lacking.append(folder.name)
         except ConfigError as error:
-            raise ConfigError(f"{folder}: {error}") from None
+            raise error.under(str(folder)) from None
     order = {table.id: i for i, table in enumerate(tables)}
     labels = {(table.id, row.method): i for table in tables for i, row in enumerate(table.printed.rows)}
     found.sort(key=lambda claim: (order[claim.table], claim.runs, labels[claim.table, claim.row]))
     here = {(claim.table, claim.row) for claim in found}
     printed = {(table.id, label) for table in tables for label in _gains(table)}
-    return Claims(tuple(found), score, len(printed - here), tuple(lacking))
+    return Claims(tuple(found), score, len(printed - here), tuple(lacking), tuple(unreadable), tuple(warnings))
 
 
 def _folders(given: Sequence[Path]) -> list[Path]:
@@ -239,8 +249,15 @@ def _domains(beside: papers.Beside) -> list[str]:
     return [column for column in beside.columns.values() if column in known]
 
 
-def _in_folder(folder: Path, tables: Sequence[papers.Table], score: str) -> Iterator[Claim]:
-    runs, unfinished = reading.read([folder])
+def _doubtful(runs: Sequence[Run]) -> list[str]:
+    """Return what is wrong with the runs of a folder: other images, results that contradict their rounds."""
+    return [*contents.unlike(runs), *(run.contradiction for run in runs if run.contradiction)]
+
+
+def _in_folder(
+    folder: Path, given: reading.Given, tables: Sequence[papers.Table], score: str
+) -> Iterator[Claim]:  # fmt: skip
+    runs, unfinished = given.runs, given.unfinished
     config = runs[0].config
     has = {domain for run in runs for domain in run.results.domains}
     parts = bool(config[HELD_OUT]) and all(key.startswith(FREE) for key in grouping.differing(runs))
@@ -289,6 +306,8 @@ def _claim(
     gain = statistics.fmean(there.values())
     row = pairs[0][0]
     verdict, why = _verdict(gain, here, row, printed, len(there))
+    if contents.unlike(of_seeds((one for pair in pairs for one in pair), here.seeds)):
+        here, verdict, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
     domains = tuple(domain for domain in _domains(beside) if domain in there)
     return Claim(
         table.id, printed.label, row.method == table.paper.key, gain, here, domains,

@@ -1,11 +1,13 @@
 """``fedshift compare`` and ``claims``."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedshift_app.run import exit_codes
 from fedshift_wire.bounds import WHOLE_PATH, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import typed_path
@@ -71,6 +73,7 @@ def compare(
     if keep is not None:
         files = comparing.keep(runs, keep)
         typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), WHOLE_PATH)}", err=markdown or as_json)
+    _end(found.numbers.unreadable)
 
 
 @app.command("claims")
@@ -94,3 +97,15 @@ def claims(
         raise ConfigError("give --markdown or --json, not both")
     found = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
     typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
+    _end(found.unreadable)
+
+
+def _end(unreadable: Sequence[str]) -> None:
+    """End with exit code 1 where runs were left out because they cannot be read; what is printed names them.
+
+    Raises:
+        SystemExit: If there are some.
+    """
+    if unreadable:
+        typer.echo(f"error: runs that cannot be read were left out: {len(unreadable)}", err=True)
+        raise SystemExit(exit_codes.FAILED)

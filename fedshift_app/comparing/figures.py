@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 
-from fedshift_app.comparing import paying
+from fedshift_app.comparing import contents, paying
 from fedshift_app.comparing.rows import STD, Row, baseline, named
 from fedshift_app.comparing.runs import BASELINE, curve
 from fedshift_app.comparing.scores import LOWEST_IS_BEST, MEASURES
@@ -22,6 +22,7 @@ from fedshift_app.report.drawing import (
     legend_above,
     shown_rounds,
     style,
+    titled,
 )
 from fedshift_app.report.naming import name_points
 from fedshift_wire.bounds import MOST_NAME, plain, shortened
@@ -33,6 +34,7 @@ LABEL = 28  # characters of a row's name beside a figure
 TOLD = 12  # rows whose numbers a figure tells those who do not see it
 BELOW = 0.28  # of a row: as far below the mean its seeds are drawn
 LOG_FROM = 20  # so many times the cheapest, and an axis of costs is logarithmic
+PANEL_TITLE = 22  # letters of a line of the title of one of them
 PANELS = 3  # in a line, of curves that would hide each other in one
 OURS, PAPERS = domain_colour(0), domain_colour(1)
 #: Scores that are the accuracies of rounds, whose curves they belong to.
@@ -82,6 +84,8 @@ def draw(numbers: Numbers) -> Drawn:
         if not curves and numbers.score in BY_ROUND:
             notes.append("No curves over the rounds: the files of these runs tell of none.")
         notes += _lacking_costs(numbers)
+        if refused := [named(row) for row in numbers.rows if row.refused]:
+            notes.append(f"No difference to {BASELINE} of {_few(refused)}: {contents.OTHER_IMAGES}.")
         dots = [_dots(numbers, column, place) for place, column in enumerate(columns[:MOST_PANELS])]
         return Drawn([*_differences(numbers), *curves], dots, notes, _prices(numbers))
 
@@ -145,7 +149,7 @@ def _prices(numbers: Numbers) -> list[Drawing]:
         tagged: list[int] = []
         anonymous: list[int] = []
         for i, row in enumerate(rows):
-            named = i in on or row.is_baseline
+            named = i in on or row.is_baseline or not on
             axes.plot(xs[i], ys[i], "o" if i in on else "x", color=OURS if i in on else TEXT if named else GRID)
             (tagged if named else anonymous).append(i)
         if min(xs) > 0 and max(xs) / min(xs) > LOG_FROM:
@@ -159,7 +163,7 @@ def _prices(numbers: Numbers) -> list[Drawing]:
             [points[i][:2] for i in anonymous], steps,
         )  # fmt: skip
         told = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
-        title = f"{numbers.headline} against {what}; on the front: {_few(told)}."
+        title = f"{numbers.headline} against {what}; on the front: {_few(told) or 'none, as rows are of other images'}."
         caption = (
             f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row of its group is "
             "better for as little or less. Crosses: the others."
@@ -230,7 +234,7 @@ def _curves(numbers: Numbers) -> list[Drawing]:
             if base is not None and one is not base:
                 axes.plot(base.rounds, base.means, color=GRID, linestyle="--", linewidth=1)
             _plot(axes, one, TEXT if one.baseline else OURS)
-            axes.set_title(shortened(one.label, 18), loc="left", fontsize=9)
+            axes.set_title(titled(one.label, PANEL_TITLE), loc="left", fontsize=9)
             _rounds_axis(axes, last)
             axes.set_xlabel("")
         for axes in places[len(found) :]:

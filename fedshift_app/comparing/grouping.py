@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedshift_app.comparing.runs import BASELINE, NODES, Run, usual_settings
+from fedshift_app.comparing import contents
+from fedshift_app.comparing.runs import BASELINE, Run, usual_settings
 from fedshift_app.config import registry
 
 #: What the row of a run is called whose values a search chose.
@@ -127,14 +128,8 @@ def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
         for key, values in _other_surroundings(runs).items()
         if not _witnesses(runs, values)
     ]  # fmt: skip
-    by_split: dict[tuple[int, Any, Any], list[Run]] = {}
-    for run in runs:
-        held_out = tuple(part.resolved.allocation.held_out for part in run.parts)
-        by_split.setdefault((run.results.seed, run.config[NODES], held_out), []).append(run)
-    for (seed, _, _), same in by_split.items():
-        splits = [[(node.get("domain"), node.get("class_counts")) for node in run.results.nodes] for run in same]
-        if len(_distinct(splits)) > 1 and not differing(same):
-            found.append(f"seed {seed}: the nodes hold other images in {_some([run.name for run in same])}")
+    found += contents.unlike(runs)
+    found += [run.contradiction for one in runs for run in (one.parts or (one,)) if run.contradiction]
     for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
         for other, its in zip(runs[:i], labels[:i], strict=True):
             if label != its and _suspicious(run, other):
@@ -266,7 +261,9 @@ def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, A
     known = unnamed.get(run.results.method, {})
     varied = any(run.row_settings.get(key) != value for key, value in known.items())
     values = [(0, value, "") if _is_number(value) else (1, 0.0, shown(value)) for value in run.row_settings.values()]
-    return (run.results.method != BASELINE, methods.index(run.results.method), bool(run.tuned), varied, values)
+    method = run.results.method
+    place = methods.index(method) if method in methods else len(methods)  # of a method that is not here: the last
+    return (method != BASELINE, place, method, bool(run.tuned), varied, values)
 
 
 def _is_number(value: Any) -> bool:

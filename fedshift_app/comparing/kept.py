@@ -14,7 +14,7 @@ from fedshift_wire.errors import ConfigError
 from fedshift_wire.yaml_files import read_yaml
 
 #: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
-_TOLD = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "started", "scored_again")
+_TOLD = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "images", "started", "scored_again")
 
 
 def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
@@ -28,9 +28,9 @@ def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
         The files, each named after its run's folder.
 
     Raises:
-        ConfigError: As ``runs.read``, if two runs have one name, or a file cannot be written.
+        ConfigError: As ``runs.read``; if two runs have one name, or a file cannot be written.
     """
-    finished, _ = runs.read(paths)  # all are whole before the first one is written
+    finished = runs.read(paths).runs  # all were read before the first one is written
     files = [folder / f"{run.name}.json" for run in finished]
     if twice := sorted({file.stem for file in files if files.count(file) > 1}):
         raise ConfigError(f"--keep: two runs are named {', '.join(twice)}; keep them in folders of their own")
@@ -57,7 +57,10 @@ def _content(run: Run) -> dict[str, Any]:
         short = {name: one and {key: one[key] for key in ("n", *SHORT)} for name, one in figures["domains"].items()}
         results["figures"] = {"round": figures["round"], "domains": short}
     by_round = {str(number): round(avg, 2) for number, avg in runs.curve(run).items()}
-    return results | ({"curve": by_round} if by_round else {}) | {"config": told}
+    more: dict[str, Any] = {"curve": by_round} if by_round else {}
+    if run.contradiction:
+        more[runs.CONTRADICTION] = run.contradiction
+    return results | more | {"config": told}
 
 
 def _as_lines(content: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedshift_app.comparing import grouping, papers
+from fedshift_app.comparing import contents, grouping, papers
 from fedshift_app.comparing.altered import TEST_BATCH, Altered, listed
 from fedshift_app.comparing.rows import OVERALL, WORST, PaperRow, Row, baseline, named, same_worst
 from fedshift_app.comparing.runs import BASELINE, NODES, WAYS
@@ -55,12 +55,13 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
             f"difference: {headline} less that of {BASELINE}, seed by seed; p: two-sided paired t-test over "
             f"{LEAST_FOR_TEST} or more common seeds, not corrected for several methods; few seeds have little power"
         )
-    else:
+    elif not any(row.refused for row in rows):
         found.append(f"no difference to {BASELINE}: there is no other method beside it, or no run of it")
     if any(row.tuned and row.difference is not None and (b := baseline(row, rows)) and b.tuned for row in rows):
         found.append(
             f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
         )
+    found += _other_images(rows)
     found += _baselines(rows)
     found += [
         f"{named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
@@ -92,6 +93,28 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
                 f"standard deviation over nodes {each}"
             )
     return found
+
+
+def _other_images(rows: Sequence[Row]) -> list[str]:
+    """Return what is not given, or is a mean over unlike runs, because runs are of other images."""
+    lines = [
+        f"{contents.MARK} {named(row)}: mean and spread are over runs of other images: {row.mixed}"
+        for row in rows if row.mixed
+    ]  # fmt: skip
+    refused: dict[str, list[str]] = {}
+    for row in rows:
+        if row.refused:
+            refused.setdefault(row.refused, []).append(named(row))
+    lines += [
+        f"no difference to {BASELINE} and no p, {contents.OTHER_IMAGES}: {', '.join(labels)}: {reason}"
+        for reason, labels in refused.items()
+    ]
+    for group in dict.fromkeys(row.group for row in rows):
+        members = [row for row in rows if row.group == group]
+        if len(members) > 1 and contents.unlike(run for row in members for run in row.runs):
+            where = f" [{group}]" if group else ""
+            lines.append(f"no best mean is marked{where}: its rows are of {contents.OTHER_IMAGES}")
+    return lines
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:

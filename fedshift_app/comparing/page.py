@@ -1,7 +1,9 @@
 """The page of a comparison: one file that needs nothing else; figures, table, notes, and a way to each run's report."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +20,7 @@ from fedshift_wire.bounds import MOST_NAME, plain
 
 OPEN = 30  # up to so many runs their list is open
 MOST_VALUES = 3  # of a fact in which runs differ
+LONG = 16  # letters of a part of a name that is not broken
 
 _STYLE = (
     STYLE
@@ -25,6 +28,12 @@ _STYLE = (
 table { font-size: .88rem }
 th, td { padding: .25rem .42rem }
 td:first-child { white-space: pre }
+/* A cell breaks before its spread, and names in their middle, rather than that the last columns are out of sight. */
+@media (min-width: 46rem) {
+  #numbers td { white-space: normal }
+  #numbers td:first-child { white-space: pre-wrap; min-width: 5rem }
+  #numbers th, #numbers td { padding: .25rem .35rem }
+}
 tr.aside td { color: var(--muted) }
 .hint { display: none; color: var(--muted); font-size: .85rem; margin: .3rem 0 0 }
 .scroll:focus-visible { outline: 2px solid var(--link) }
@@ -32,6 +41,7 @@ tr.aside td { color: var(--muted) }
   .hint { display: block }
   th:first-child, td:first-child { white-space: pre-wrap; min-width: 7.5rem; max-width: 9rem; overflow-wrap: anywhere }
 }
+.kept { display: inline-block; white-space: nowrap }
 #each th:last-child, #each td:last-child { text-align: left }
 ul { padding-left: 1.2rem; color: var(--muted); font-size: .9rem; overflow-wrap: anywhere }
 """
@@ -62,12 +72,13 @@ _TEMPLATE = """
 </dl>
 {% call scrolled('the table') %}
 <table id="numbers">
-<thead><tr>{% for name in head %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<thead><tr>{% for name in head %}<th scope="col">{{ name | breakable | safe }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for line in lines %}
 <tr{% if line.aside %} class="aside"{% endif %}>
 {%- for cell in line.cells -%}
-<td>{% if loop.index0 in line.best %}<strong>{{ cell }}</strong>{% else %}{{ cell }}{% endif %}</td>
+<td>{% if loop.index0 in line.best %}<strong>{{ cell | breakable | safe }}</strong>
+{%- else %}{{ cell | breakable | safe }}{% endif %}</td>
 {%- endfor -%}
 </tr>
 {% endfor %}
@@ -143,7 +154,25 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
         "notes": numbers.notes, "runs": runs, "headline": numbers.headline, "most": OPEN, "reports": reports,
     }  # fmt: skip
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = breakable
     return environment.from_string(_TEMPLATE).render(content, style=_STYLE) + "\n"
+
+
+def breakable(text: str) -> str:
+    """Return a cell as HTML that breaks before its spread, and within words that are long."""
+    words = re.split(r"(?<!±) ", text)  # the sign stays with its number
+    return " ".join(_kept(word) if "±" in word else "".join(_broken(word)) for word in words)
+
+
+def _broken(word: str) -> list[str]:
+    if len(word) <= LONG:
+        return [escape(word)]
+    parts = re.split(r"(?<=[-_/=,])", word)
+    return [_kept(part[i : i + LONG]) for part in parts for i in range(0, len(part), LONG)]
+
+
+def _kept(part: str) -> str:
+    return f'<span class="kept">{escape(part)}</span>'
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedshift_app.comparing import contents
 from fedshift_app.comparing.rows import Row, named
 from fedshift_app.comparing.runs import ASIDE
 from fedshift_app.config.keys import COST_SECTIONS
@@ -122,10 +123,15 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
     Args:
         points: Cost, score and row.
         lowest: Whether the lowest score is the best.
+
+    Returns:
+        None of a group whose rows are of other images than one another.
     """
     fronts = []
     for group in dict.fromkeys(row.group for _, _, row in points):
         among = [i for i, point in enumerate(points) if point[2].group == group]
+        if contents.unlike(run for i in among for run in points[i][2].runs):
+            continue
         on = front([(points[i][0], -points[i][1] if lowest else points[i][1]) for i in among])
         fronts.append([among[i] for i in on])
     return fronts
@@ -153,6 +159,11 @@ def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> lis
     lacking = [row.label for row in rows if costs.row(row) is None]
     if lacking:
         told.append(f"no costs of {', '.join(lacking)}")
+    for group in dict.fromkeys(row.group for row in rows):
+        members = [row for row in rows if row.group == group and costs.row(row) is not None]
+        if contents.unlike(run for row in members for run in row.runs):
+            where = f" [{group}]" if group else ""
+            told.append(f"no row is named as the best for its costs{where}: rows are of {contents.OTHER_IMAGES}")
     return [
         *told,
         f"costs: {costs.told}; MB a round: of all messages, both ways; of several kinds of rounds the dearest",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedshift_app.comparing import contents
 from fedshift_app.comparing.rows import WORST, Row, same_worst
 from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import Spread
@@ -98,6 +99,12 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
             "difference seeds": " ".join(map(str, told.seeds)), "p": told.p,
             "difference low": told.interval and told.interval[0], "difference high": told.interval and told.interval[1],
         }  # fmt: skip
+    if row.refused:
+        found["no difference"] = row.refused
+    if row.mixed:
+        found["mean over other images"] = row.mixed
+    if contradictions := [run.contradiction for run in row.runs if run.contradiction]:
+        found["contradictions"] = "; ".join(contradictions)
     if row.paper is not None:
         found |= {
             "paper row": row.paper.label,
@@ -123,7 +130,7 @@ def _altered(row: Row) -> dict[str, Any]:
 
 def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
     """Return the head and the lines that all formats show."""
-    compared = any(row.difference is not None for row in numbers.rows)
+    compared = any(row.difference is not None or row.refused for row in numbers.rows)
     extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
     head = ("method", "scored", "n", *numbers.columns, *extra)
     lines = []
@@ -133,12 +140,13 @@ def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
         if row.group != group:
             group = row.group
             lines.append(Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
-        cells = [row.label, row.scored, str(len(row.seeds))]
+        cells = [row.label, row.scored, f"{len(row.seeds)}{contents.MARK if row.mixed else ''}"]
         cells += [_cell(row, column, named) for column in numbers.columns]
         if compared:
             told = row.difference
             p = "" if told is None or told.p is None else p_value(told.p)
-            cells += [_spread(told.difference, sign="+") if told else "", p]
+            refused = contents.OTHER_IMAGES if row.refused else ""
+            cells += [_spread(told.difference, sign="+") if told else refused, p]
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
         lines.append(Line(tuple(cells), best))
         lines += _paper_lines(row, numbers, len(extra))

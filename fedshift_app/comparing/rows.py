@@ -1,11 +1,11 @@
 """The rows of a comparison: a method over its seeds, its difference to the baseline, and the printed row beside it."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedshift_app.comparing import papers
+from fedshift_app.comparing import contents, papers
 from fedshift_app.comparing.altered import Altered, altered
 from fedshift_app.comparing.papers import PLAIN
 from fedshift_app.comparing.runs import BASELINE, Run
@@ -57,6 +57,8 @@ class Row:
         best: The columns in which it is the best of its group.
         paper: The printed row.
         worst: The domain that is the worst in all its runs; empty where it is not the same.
+        refused: Why there is no difference to the baseline that it has: other images; empty where there is none such.
+        mixed: Which images are not the same in all its runs; empty where all are.
     """
 
     label: str
@@ -69,6 +71,8 @@ class Row:
     best: frozenset[str] = frozenset()
     paper: PaperRow | None = None
     worst: str = ""
+    refused: str = ""
+    mixed: str = ""
 
     @property
     def method(self) -> str:
@@ -117,6 +121,8 @@ def once_per_seed(label: str, runs: Sequence[Run], take: Score, notes: list[str]
             raise ConfigError(
                 f"{label}: seed {run.results.seed} comes twice, with different numbers: {first.name} and {run.name}"
             )
+        if other := contents.unlike([first, run]):
+            raise ConfigError(f"{label}: seed {run.results.seed} comes twice: {'; '.join(other)}")
         notes.append(f"{run.name} repeats {first.name} with the same numbers and counts once")
     return list(kept.values())
 
@@ -139,7 +145,8 @@ def made(label: str, group: str, runs: list[Run], take: Score, accuracy: bool, l
     models = "/".join(dict.fromkeys(scored(run) for run in runs))
     worsts = {_worst(one, lowest) for one in taken.values()} if accuracy else set()
     same = (worsts.pop() or "") if len(worsts) == 1 else ""
-    return Row(label, group, models, tuple(runs), by_seed, values, worst=same)
+    mixed = "; ".join(contents.unlike(runs))
+    return Row(label, group, models, tuple(runs), by_seed, values, worst=same, mixed=mixed)
 
 
 def scored(run: Run) -> str:
@@ -189,19 +196,32 @@ def _beside_method(row: Row) -> dict[str, Any]:
 
 
 def with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
-    """Return the row with its difference to the baseline of its group, seed by seed; as it is where there is none."""
+    """Return the row with its difference to the baseline of its group, seed by seed; as it is where there is none.
+
+    Where the runs of both, of the seeds that count, are of other images, it has the reason in place of the difference.
+    """
     base = baseline(row, rows)
     if base is None or base is row:
         return row
-    return replace(row, difference=paired(row.headline(headline), base.headline(headline)))
+    difference = paired(row.headline(headline), base.headline(headline))
+    if other := contents.unlike(of_seeds((row, base), difference.seeds)):
+        return replace(row, refused="; ".join(other))
+    return replace(row, difference=difference)
+
+
+def of_seeds(rows: Iterable[Row], seeds: Collection[int]) -> list[Run]:
+    """Return the runs of rows that have one of these seeds."""
+    return [run for row in rows for run in row.runs if run.results.seed in seeds]
 
 
 def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: bool) -> Row:
     """Mark the columns in which the row has the best mean of its group: the lowest STD, the highest of all else.
 
-    Where ``lowest`` is the best, that of all.
+    Where ``lowest`` is the best, that of all. Rows of other images have no best.
     """
     group = [other for other in rows if other.group == row.group]
+    if contents.unlike(run for other in group for run in other.runs):
+        return row
     best = set()
     for column in columns:
         means = [m for other in group if (found := other.values.get(column)) and (m := found.mean) is not None]

@@ -5,20 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
 from datasets import catalog
+from fedshift_app.config import registry, written
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.run import agreement
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE, full_lines
-from fedshift_wire.bounds import MOST_ROUNDS, as_found, shortened
+from fedshift_wire.bounds import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED
 from fedshift_wire.paths import user_path
@@ -40,6 +42,8 @@ WAYS = "evaluate.bn"
 BASELINE = "fedavg"
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 KEPT_SUFFIX = ".json"  # of a run in one file
+CONTRADICTION = "contradiction"  # key of such a file: what the run's results said otherwise than its rounds
+MOST_SAID = 500  # characters of that
 
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -115,6 +119,8 @@ class Run:
         tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
         scored_again: The name of the run whose models it scored (``fedshift rescore``); empty for all other runs.
         told_asked: What its method asks of other sections, where only the run itself can tell (``asked``).
+        images: The SHA-256 of its images by domain and split, as they were when it began; empty where nobody knows.
+        contradiction: What its ``results.json`` says otherwise than its rounds; empty where they agree.
         parts: The leave-one-out runs that it stands for (``comparing.unseen``); empty for a run.
     """
 
@@ -126,6 +132,8 @@ class Run:
     tuned: Mapping[str, Any] = field(default_factory=dict)
     scored_again: str = ""
     told_asked: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    contradiction: str = ""
     parts: tuple["Run", ...] = ()
 
     @property
@@ -162,7 +170,26 @@ class Run:
         }  # fmt: skip
 
 
-def read(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+class Given(NamedTuple):
+    """What paths stand for.
+
+    Attributes:
+        runs: The finished runs.
+        unfinished: The names of those that are not finished.
+        unreadable: Why the others cannot be read, by name: of folders and files that a given folder holds.
+    """
+
+    runs: list[Run]
+    unfinished: list[str]
+    unreadable: dict[str, ConfigError]
+
+    def left_out(self) -> list[str]:
+        """Return a line for each run that cannot be read, with the reason and what mends it."""
+        reasons = {name: " ".join(str(error).split()) for name, error in self.unreadable.items()}
+        return [f"left out, cannot be read: {shown(name)}: {reason}" for name, reason in reasons.items()]
+
+
+def read(paths: Sequence[Path]) -> Given:
     """Read all finished runs.
 
     Args:
@@ -170,17 +197,31 @@ def read(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             under ``config``.
 
     Returns:
-        The runs, and the names of those that are not finished.
+        The runs, and what was left out. A run that is named itself is never left out because it cannot be read.
 
     Raises:
-        ConfigError: If there is no finished run, or a file is not what it should be.
+        ConfigError: If there is no finished run, or a file that was named, or all of them, is not what it should be.
     """
-    places = dict.fromkeys(place for path in paths for place in _places(user_path(path)))
+    places: dict[Path, bool] = {}  # with whether it was named itself
+    for path in map(user_path, paths):
+        for place in _places(path):
+            places[place] = places.get(place, False) or place in (path, path.parent)
     finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
     unfinished = [place.name for place in places if place not in finished]
     if not finished:
         raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
-    return [_read(place) for place in finished], unfinished
+    runs: list[Run] = []
+    unreadable: dict[str, ConfigError] = {}
+    for place in finished:
+        try:
+            runs.append(_read(place))
+        except ConfigError as error:
+            if places[place]:
+                raise
+            unreadable[place.name] = error
+    if not runs:
+        raise next(iter(unreadable.values()))
+    return Given(runs, unfinished, unreadable)
 
 
 @cache
@@ -194,7 +235,7 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
     Returns:
         By dotted key the value that the method asks for, and that of the experiment.
     """
-    if not _known(experiment, dataset):
+    if not _known(experiment, dataset, method):
         return {}
     asked = usual_settings(experiment, dataset, method)
     plain = _settings({"experiment": experiment, "dataset": dataset})
@@ -211,7 +252,7 @@ def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, A
 
     Of an experiment that is not in conf/experiments, and of a user's own images, nothing is known.
     """
-    if not _known(experiment, dataset):
+    if not _known(experiment, dataset, method):
         return {}
     return _settings({"experiment": experiment, "dataset": dataset, "method": method})
 
@@ -229,8 +270,10 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
     return as_asked(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
 
 
-def _known(experiment: str, dataset: str) -> bool:
-    """Return whether an experiment of ours can be resolved with a data set by its name alone."""
+def _known(experiment: str, dataset: str, method: str) -> bool:
+    """Return whether an experiment of ours can be resolved with a data set and a method by their names alone."""
+    if registry.known(method) is None:
+        return False
     named = experiment in names("experiments") and dataset in catalog.DATASETS
     return named and catalog.get(dataset).own is None
 
@@ -290,9 +333,9 @@ def _read(place: Path) -> Run:
         problem, found = told_of_run.first_problem(error)
         raise ConfigError(f"{file}: {problem}, found {as_found(found)}") from None
     try:
-        resolved = configuration.validate(told["resolved"])
+        resolved = written.read_back(told["resolved"])
     except ConfigError as error:
-        raise ConfigError(f"{place}: its configuration is not one of this version: {error}") from None
+        raise error.under(f"{place}: its configuration is not one of this version") from None
     config = as_asked(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[WAYS] = config[WAYS][0]  # the further ways change no number of the first
@@ -306,7 +349,27 @@ def _read(place: Path) -> Run:
     again = told.get("scored_again")
     scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
     asked = {key: (value, plain) for key, (value, plain) in (told.get("asked") or {}).items()}
-    return Run(place, results, config, resolved, surroundings, tuned, scored_again, asked)
+    images, said = told.get("images") or {}, _contradiction(place, content)
+    return Run(place, results, config, resolved, surroundings, tuned, scored_again, asked, images, said)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return ``config.yaml`` of a run folder, whose values are of the kinds that a run writes.
+
+    Raises:
+        ConfigError: If it is missing or not of a run.
+    """
+    told: dict[str, Any] = read_yaml(folder / CONFIG_FILE)
+    told_of_run.check(told, str(folder / CONFIG_FILE), ("resolved",))
+    return told
+
+
+def _contradiction(place: Path, content: Mapping[str, Any]) -> str:
+    """Return in a line what a run's results say otherwise than its rounds; of a kept file what it keeps of that."""
+    if place.is_file():
+        return shortened(plain(str(content.get(CONTRADICTION) or " ")).strip(), MOST_SAID)
+    lines = agreement.contradictions(content, full_lines(place / METRICS_FILE))
+    return f"{place.name}: {lines}" if lines else ""
 
 
 def _json(file: Path) -> Any:

@@ -1,9 +1,10 @@
 """Which numbers of finished runs are compared: the scores of ``--score``."""
 
+import shlex
 from collections.abc import Callable
 
 from fedshift_app.comparing.runs import Run
-from fedshift_wire.bounds import as_found
+from fedshift_wire.bounds import MOST_NAME, as_found, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from fedshift_wire.spelling import meant
@@ -61,10 +62,12 @@ def _by_statistics(way: str) -> Score:
     def take(run: Run) -> dict[str, float | None]:
         found = with_statistics(run, way)
         if found is None:
-            asked = f"'evaluate.bn=[{run.results.scored_with},{way}]'"
+            place = str(run.place) if run.place.is_dir() else run.name
+            setting = f"'evaluate.bn=[{run.results.scored_with},{way}]'"
             raise NotScoredError(
-                f"--score {BN_SCORE}{way}: {run.name} was not scored so, but can be: {asked} in a new run, `fedshift "
-                f"rescore {run.name} {asked}` where its folder has a checkpoint; --score bn shows the ways there are"
+                f"--score {BN_SCORE}{way}: {shown(run.name, MOST_NAME)} was not scored so, but can be, by a new run "
+                "or, where its folder has a checkpoint, by `fedshift rescore`; --score bn shows the ways there are",
+                remedy=f"in a new run: {setting}\nor: fedshift rescore {shlex.quote(place)} {setting}",
             )
         return found
 

@@ -35,6 +35,7 @@ class Numbers:
         paper: The id of the paper's table, empty without one.
         score: Which numbers they are, see ``comparing.scores.SCORES``.
         costs: What the methods cost, where that was given.
+        unreadable: Which runs of the given folders were left out as they cannot be read, and why; also warnings.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Numbers:
     paper: str = ""
     score: str = "last5"
     costs: paying.Costs | None = None
+    unreadable: tuple[str, ...] = ()
 
 
 def numbers(
@@ -62,11 +64,13 @@ def numbers(
         )
     if scored and scored not in SCORED:
         raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
-    runs, unfinished = reading.read(paths)
-    return numbers_of(
-        runs, unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored,
-        held_out=held_out,
+    given = reading.read(paths)
+    found = numbers_of(
+        given.runs, given.unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs,
+        scored=scored, held_out=held_out,
     )  # fmt: skip
+    unreadable = tuple(given.left_out())
+    return replace(found, warnings=(*found.warnings, *unreadable), unreadable=unreadable)
 
 
 def numbers_of(

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedshift_app.comparing import grouping
+from fedshift_app.comparing import contents, grouping
 from fedshift_app.comparing.altered import HELD_OUT
 from fedshift_app.comparing.runs import NODES, Chosen, Run
 from fedshift_wire.errors import ConfigError
@@ -92,6 +92,8 @@ def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
             one, other = first.results, run.results
             if (one.weights_sha256, one.domains) != (other.weights_sha256, other.domains):
                 raise ConfigError(f"{both}, with different numbers: {first.name} and {run.name}")
+            if contents.unlike([first, run]):
+                raise ConfigError(f"{both}, with other images: {first.name} and {run.name}")
             told = f"{run.name} repeats {first.name} with the same numbers and counts once"
             if told not in notes:
                 notes.append(told)

@@ -17,7 +17,7 @@ def why_not(run: Run, way: str) -> str:
     if config.model.bn in ("freeze", "group"):
         return f"model.bn={config.model.bn} has no statistics to take"
     for name in (config.model.name, *config.model.per_node):
-        if not NETWORKS.named(name, "model.name").batchnorm:
+        if _without_batchnorm(name):
             return f"the network {name} has no BatchNorm"
     if way == OWN and run.results.domains.keys() <= {*config.allocation.held_out}:
         return "nobody has training images of a held-out domain"
@@ -27,6 +27,14 @@ def why_not(run: Run, way: str) -> str:
     if way == RETAKEN and not _statistics_travel(alike.model_dump_json()):
         return f"with {run.results.method} and model.bn={config.model.bn} BatchNorm stays on the nodes"
     return ""
+
+
+def _without_batchnorm(name: str) -> bool:
+    """Tell whether a network has no BatchNorm; false where it is not here, and nobody can tell."""
+    try:
+        return not NETWORKS.named(name, "model.name").batchnorm
+    except ConfigError:
+        return False
 
 
 @cache

@@ -62,8 +62,9 @@ def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
     if same_names.place(domain, config.domains) is not None:
         others = ",".join(other for other in config.domains if other != domain)
         raise ConfigError(
-            f"dataset.public={shortened(domain)}: nodes hold this domain, or are tested on it; take it out with "
-            f"dataset.domains=[{shortened(others)}], or make a share public, such as dataset.public=0.1"
+            f"dataset.public={shortened(domain)}: nodes hold this domain, or are tested on it; make a share public, "
+            "such as dataset.public=0.1, or take the domain out",
+            remedy=f"without it: dataset.domains=[{others}]",
         )
     if dataset.own is not None:
         try:

@@ -5,6 +5,7 @@ They run in simulation and in engine=inline alone, and only where the process's 
 """
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_wire import extensions
-from fedshift_wire.bounds import as_found
+from fedshift_wire.bounds import MOST_NAME, as_found, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.extensions import OURS
 from fedshift_wire.paths import user_path
@@ -57,9 +58,10 @@ def allow(given: Any) -> None:
     for file in _listed(given):
         if file not in _allowed():
             raise ConfigError(
-                f"plugins: {file} is not run here. A file serves in simulation only, started by `fedshift run` or "
-                f"`sweep`; for another command set {ALLOWED}={file}; SuperNodes and servers need it as an installed "
-                "package (docs/adding-a-method.md)"
+                f"plugins: {shown(file, MOST_NAME)} is not run here. A file serves in simulation only, started by "
+                "`fedshift run` or `sweep`; SuperNodes and servers need it as an installed package "
+                "(docs/adding-a-method.md)",
+                remedy=f"for another command set {ALLOWED}={shlex.quote(os.pathsep.join(_listed(given)))}",
             )
         extensions.load_file(Path(file))
 

@@ -38,7 +38,9 @@ def as_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: All settings of a run (:func:`flat`).
     """
-    method = registry.get(str(settings["method.name"]))
+    method = registry.known(str(settings["method.name"]))
+    if method is None:  # its own file or package is not here: nobody knows what its parameters stand for
+        return dict(settings)
     found = dict(settings)
     for key in method.parameters:
         _tell(found, settings, method, key)
@@ -53,7 +55,9 @@ def as_of(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
         settings: All settings of a run as asked for (:func:`as_asked`).
         name: The method in whose parameters they are told; ``method.name`` stays that of the run.
     """
-    method = registry.get(str(settings["method.name"]))
+    method = registry.known(str(settings["method.name"]))
+    if method is None:
+        return dict(settings)
     found = dict(settings)
     for key in method.parameters:
         if f"method.{key}" not in found:

@@ -73,14 +73,24 @@ def get(name: str) -> Method:
     return method.made_of(base)
 
 
+def known(name: str) -> Method | None:
+    """Return a method by name; None if it is not here, as of a finished run whose plugin or package is elsewhere."""
+    try:
+        return get(name)
+    except ConfigError:
+        return None
+
+
 def label(name: str) -> str:
     """Return a method's name as tables, pages and logs show it; one that is not here (an old file's) as it is."""
-    return get(name).label if name in METHODS else name
+    method = known(name)
+    return name if method is None else method.label
 
 
 def approximation_told(name: str) -> str:
     """Return in one line why a method is an approximation; empty where it is its paper's."""
-    why = get(name).approximation
+    method = known(name)
+    why = "" if method is None else method.approximation
     return f"{name} is an approximation of its paper's method: {why}" if why else ""
 
 

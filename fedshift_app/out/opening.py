@@ -27,7 +27,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
     try:
         config = resolving.validate(dict(model.configuration))
     except ConfigError as error:
-        raise ConfigError(f"{shown(folder)}: configuration: {error}") from None
+        raise error.under(f"{shown(folder)}: configuration") from None
     built = {
         "classes": scorer.classes_of(config), "size": scorer.size_of(config), "resize": config.dataset.resize,
         "window": config.dataset.window, "exif": config.dataset.exif,

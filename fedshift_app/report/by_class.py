@@ -11,6 +11,7 @@ from fedshift_app.report.drawing import (
     domain_colour,
     finish,
     short,
+    titled,
 )  # fmt: skip
 from fedshift_app.report.page import Section, Table
 from fedshift_app.run.console import percent
@@ -82,7 +83,7 @@ def _bars(told: Figures, shown: Mapping[str, Of], domains: list[str]) -> Drawing
         axes.set_yticks([0, 50, 100])
         axes.grid(axis="y")
         axes.set_axisbelow(True)
-        axes.set_title(short(name), loc="left", fontsize=10)
+        axes.set_title(titled(name), loc="left", fontsize=10)
         if known:
             value, k = min(known)
             least.append(f"{name} {plain(told.classes[k], MOST_NAME)} {percent(value)}")

@@ -4,6 +4,7 @@ One node's model after its local round, and the model at earlier rounds; of simu
 other machines.
 """
 
+import shlex
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,7 +86,8 @@ def after_local_training(record: Record, config: RunConfig, node: Node, *, named
     _check_simulated(record)
     if not named and (seconds := _local_seconds(record)) > LONGEST:
         raise NotOfThisRun(
-            f"a local round takes up to {seconds:.0f} s; fedshift report {record.folder} node={node.index} takes them"
+            f"a local round takes up to {seconds:.0f} s, which a report takes only for a node that is named",
+            remedy=f"with it: fedshift report {shlex.quote(str(record.folder))} node={node.index}",
         )
     client = views.client_of(record, config, node.domain, node, trains=True)
     _load(client, record)

@@ -6,6 +6,7 @@ and dark. Text stays text, in the reader's font. A figure is as wide as a phone.
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ DOMAINS = 8  # colours and markers that there are for domains
 CLASSES = 10  # colours that there are for classes
 KEYED = 10  # classes of more than that which the key names
 SHORT = 10  # letters of a name beside a heat map
+BESIDE, BELOW = 24, 16  # letters of the name of a row, left of a heat map, and of a column
+TITLE, TITLE_LINES = 60, 4  # letters of a line of a title above a figure; lines of it
 LABELLED = 40  # up to so many rows, columns and bars have labels
 MARKERS = "os^DvPX*"
 LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # width of an entry of a legend: what is not text, and a letter
@@ -213,9 +216,14 @@ def _key(figure: Figure, axes: Axes | Sequence[Axes], colours: ScalarMappable, w
     return key
 
 
-def short(name: str) -> str:
-    """Return a name as figures have room for it."""
-    return name if len(name) <= SHORT else name[: SHORT - 1] + "…"
+def short(name: str, most: int = SHORT) -> str:
+    """Return a name of at most ``most`` letters, as figures have room for it."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def titled(name: str, width: int = TITLE) -> str:
+    """Return a name as the title of a figure: in as many lines of ``width`` letters as it takes, four at most."""
+    return "\n".join(textwrap.wrap(name, width, max_lines=TITLE_LINES, placeholder=" …")) or name
 
 
 def shown_rounds(axes: Axes, last: int) -> None:

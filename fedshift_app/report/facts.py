@@ -15,6 +15,7 @@ from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import lost_told
 from fedshift_wire.bounds import MOST_SHOWN, few, plain
+from fedshift_wire.methods import Method
 from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD
 
@@ -63,6 +64,8 @@ def _told(record: Record) -> dict[str, Any]:
     columns: list[dict[str, Any]] = []
     if results is not None:
         columns, accuracy.notes = _columns(results, record.config.images.eval_batch)
+        if record.contradiction:
+            accuracy.notes.insert(0, f"Warning: {record.contradiction}.")
         accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
     if lines:
         accuracy.figures += [figure for figure in [curves.accuracy(lines, domains)] if figure]
@@ -159,7 +162,7 @@ def _nodes(record: Record) -> list[dict[str, Any]]:
 
 def _federation(record: Record) -> Section:
     """Return the figure of the classes that each node holds; those of a node are told by nobody else."""
-    known = record.config.dataset.known().classes
+    known = record.classes
     nodes = [node for node in record.nodes if len(node.class_counts) == len(known)]
     figures = [maps.class_counts(nodes, record.config.dataset.domains, known)] if nodes else []
     return Section("federation", "Federation", figures=figures)
@@ -167,15 +170,14 @@ def _federation(record: Record) -> Section:
 
 def _settings(record: Record) -> dict[str, Any]:
     config, told = record.config, record.told
-    method = registry.get(config.method["name"])
+    method = registry.known(config.method["name"])
     asked = as_asked(flat(config.model_dump(mode="json")))
     own = {key.removeprefix("method."): value for key, value in asked.items() if key.startswith("method.")}
     params = ", ".join(f"{key}={_word(value)}" for key, value in own.items() if key != "name")
     beside = {key: asked[key] for key in ("modules", "adapt.name") if asked.get(key, NONE) != NONE}
     networks = ", ".join(config.model.per_node) or config.model.name
     rows = [
-        ("method", f"{method.label}: {method.title} ({method.venue})"),
-        *([("approximation", method.approximation)] if method.approximation else []),
+        *_method(method, config.method["name"]),
         ("parameters", params or "none"),
         *beside.items(),
         ("data", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
@@ -185,14 +187,21 @@ def _settings(record: Record) -> dict[str, Any]:
             f"{config.rounds} rounds of {config.train.epochs} local epochs, batches of {config.train.batch_size}, "
             f"lr {config.train.lr}",
         ),
-        ("travels", registry.travels(method)),
-        ("stays on the node", method.private),
+        *([] if method is None else [("travels", registry.travels(method)), ("stays on the node", method.private)]),
         ("command", str(told.get("command", "unknown"))),
         ("started", str(told.get("started", "unknown"))),
         ("versions", ", ".join(f"{name} {number}" for name, number in told.get("versions", {}).items())),
         ("folder", record.folder.name),
     ]
     return {"settings": rows, "config": yaml.safe_dump(told, sort_keys=False, allow_unicode=True)}
+
+
+def _method(method: Method | None, name: str) -> list[tuple[str, str]]:
+    """Return what the method is; of one whose file or package is not here its name."""
+    if method is None:
+        return [("method", f"{name} (its code is not here)")]
+    approximation = [("approximation", method.approximation)] if method.approximation else []
+    return [("method", f"{method.label}: {method.title} ({method.venue})"), *approximation]
 
 
 def _word(value: Any) -> str:

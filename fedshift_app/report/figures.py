@@ -24,7 +24,7 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
         sight: What could be seen.
         numbers: Takes the numbers behind the figures, for ``report.json``.
     """
-    classes = record.config.dataset.known().classes
+    classes = record.classes
     numbers["classes"] = list(classes)
     numbers["missing"] = sight.missing or sight.nothing
     numbers["domains"] = {}

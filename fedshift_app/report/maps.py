@@ -9,6 +9,8 @@ from matplotlib.patches import Rectangle
 from fedshift_app.report import analysis
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.drawing import (
+    BELOW,
+    BESIDE,
     CLASSES,
     GRID,
     LABELLED,
@@ -196,7 +198,7 @@ def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str,
     if len(columns) <= 2 * NAMED:
         texts = [[str(value) if value else "" for value in row] for row in table]
     heat_map(axes, analysis.row_shares(table).tolist(), texts)
-    axes.set_yticks(range(len(rows)), [short(name) for name in rows])
+    axes.set_yticks(range(len(rows)), [short(name, BESIDE) for name in rows])
     if len(columns) <= LABELLED:
         turned = 90 if len(columns) > 8 else 0
         axes.set_xticks(range(len(columns)), columns, rotation=turned)
@@ -218,7 +220,7 @@ def _label(axes: Axes, columns: Sequence[str], rows: Sequence[str] | None = None
             continue
         ends = [*starts[1:], len(names)]
         middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
-        told = [short(names[start]) for start in starts]
+        told = [short(names[start], BELOW if across else BESIDE) for start in starts]
         size = 10 if len(told) <= 20 else 6
         if across:
             axes.set_xticks(middles, told, rotation=90 if max(map(len, told)) > 2 else 0, fontsize=size)

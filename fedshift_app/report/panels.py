@@ -11,6 +11,7 @@ from fedshift_app.report.closer import Seen
 from fedshift_app.report.drawing import (
     CLASSES,
     GRID,
+    SHORT,
     TEXT,
     Drawing,
     canvas,
@@ -21,6 +22,7 @@ from fedshift_app.report.drawing import (
     legend_above,
     short,
     shown_rounds,
+    titled,
 )  # fmt: skip
 from fedshift_app.report.same_images import Attended
 
@@ -164,7 +166,7 @@ def same_images(found: Sequence[Attended], classes: Sequence[str], who: str) -> 
         for axes, peak in zip(cells[1:], example.peaks, strict=False):
             axes.set_xlabel("none" if np.isnan(peak) else f"{peak:.2f}", fontsize=8)
         if first == 0:
-            cells[0].set_ylabel(short(example.domain), fontsize=9)
+            cells[0].set_ylabel(titled(example.domain, SHORT), fontsize=9)
         if example.domain == domains[0]:
             for axes, head in zip(cells, (short(classes[example.true]), *heads[1:]), strict=True):
                 axes.set_title(head, loc="center", fontsize=9)

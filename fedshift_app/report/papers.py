@@ -63,9 +63,10 @@ def _draw(section: Section, name: str, draw: Callable[[], Drawing]) -> None:
     try:
         section.figures.append(draw())
     except FedShiftError as why:
-        section.notes.append(f"{name}: not drawn: {why}.")
+        reason = str(why).replace("\n", "; ")
+        section.notes.append(f"{name}: not drawn: {reason}{'' if why.remedy else '.'}")
         if not isinstance(why, NotOfThisRun):
-            section.lacks[name] = str(why)
+            section.lacks[name] = reason
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class _Look:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self.config.dataset.known().classes
+        return self.record.classes
 
     @property
     def who(self) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedshift_app.config import resolving as configuration
+from fedshift_app.config import written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import checkpoints, choosing, figures, resuming, summary
+from fedshift_app.run import agreement, checkpoints, choosing, figures, resuming, summary
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.figures import Figures
@@ -42,6 +43,8 @@ class Record:
         checkpoint: The state after the round whose model the run keeps (``keep``), or, where that cannot be read, after
             the last that can; None where there is none.
         kept_round: The round that the run has chosen by ``keep``; 0 where it keeps the last.
+        lacking: What code of the run is not here, without which there is no model, and what mends it; empty for none.
+        contradiction: What ``results.json`` says otherwise than the rounds; empty where they agree.
     """
 
     folder: Path
@@ -53,11 +56,22 @@ class Record:
     checkpoint: Checkpoint | None
     figures: Figures | None = None
     kept_round: int = 0
+    lacking: str = ""
+    contradiction: str = ""
 
     @property
     def engine(self) -> str:
         """Where the run took place."""
         return str(self.told["engine"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Its classes; by number where the data set that has their names is not here."""
+        try:
+            return self.config.dataset.known().classes
+        except ConfigError:
+            count = max((len(node.class_counts) for node in self.nodes), default=0)
+            return self.config.dataset.classes or tuple(map(str, range(count)))
 
     @property
     def deployed(self) -> bool:
@@ -86,7 +100,8 @@ def read(folder: Path, command: str = "report") -> Record:
         raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     told = read_yaml(path / CONFIG_FILE)
     told_of_run.check(told, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
-    config = configuration.validate(configuration.as_it_ran(told))
+    sections = configuration.as_it_ran(told)
+    config = written.read_back(sections)
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     try:
@@ -105,6 +120,8 @@ def read(folder: Path, command: str = "report") -> Record:
         checkpoint=_checkpoint(path / checkpoints.FOLDER, kept_round, command),
         kept_round=kept_round,
         figures=counted,
+        lacking="" if (error := written.lacking(sections)) is None else str(error).replace("\n", "; "),
+        contradiction=agreement.contradictions(results or {}, lines),
     )
 
 

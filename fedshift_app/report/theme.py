@@ -43,6 +43,7 @@ th { white-space: normal }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--bg) }
 table.words th { text-align: left }
 table.words td { text-align: left; white-space: normal; overflow-wrap: anywhere }
+@media (min-width: 46rem) { .scroll > #classes th, .scroll > #classes td { padding: .25rem .3rem; font-size: .82rem } }
 .figures { display: grid; grid-template-columns: repeat(6, 1fr); gap: 1.4rem }
 .figures > * { grid-column: span 6; min-width: 0 }
 .figures + .figures { margin-top: 1.4rem }

@@ -4,6 +4,7 @@ A method may adapt before it scores (FedICON, FedAvg-FT), predict by prototypes 
 so predictions and features are taken from the client's own scoring, as it happens.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -114,13 +115,15 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     Raises:
         DataError: If ``data_dir`` is given, and is no folder or holds none of the test images.
     """
+    if record.lacking:
+        return Sight(nothing=f"the model's code is not here: {record.lacking}")
     if data_dir is not None:
         _check_data_dir(record, data_dir)
     if record.checkpoint is None:
         return Sight(nothing="there is no checkpoint that can be read")
     config = with_data(record.config, data_dir)
     personal = setup.is_personal(record.config, setup.initial_model(record.config))
-    command = f"fedshift report {record.folder} data-dir=DIR"
+    command = f"fedshift report {shlex.quote(str(record.folder))} data-dir=DIR"
     if record.deployed and personal:
         return Sight(nothing="the test images and the private parts of the models are on the nodes", personal=True)
     if record.deployed and data_dir is None:
@@ -134,7 +137,7 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
             try:
                 views[domain], layer = _view(record, config, domain, limit)
             except FedShiftError as error:
-                missing[domain] = str(error)
+                missing[domain] = str(error).replace("\n", "; ")
     finally:
         torch.set_num_threads(threads)
     alone = setup.scores_images_alone(config)

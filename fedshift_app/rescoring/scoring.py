@@ -239,7 +239,10 @@ def done(checked: Checked, among: Sequence[Path]) -> Path | None:
     for path in among:
         if not (path / RESULTS_FILE).is_file():
             continue
-        told = resuming.read_config(path)
+        try:
+            told = resuming.read_config(path)
+        except ConfigError:  # another run's folder, which is no matter of this one
+            continue
         marks = told.get("scored_again") or {}
         same = marks.get("run_id") == checked.told["run_id"] and marks.get("round") == checked.server_round
         if same and configuration.validate(told["resolved"]).model_dump(mode="json") == wanted:

@@ -19,7 +19,7 @@ from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFol
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite
-from fedshift_wire.bounds import plain
+from fedshift_wire.bounds import MOST_REMEDY, plain, shortened
 from fedshift_wire.errors import ConfigError
 from strategies.federation.roster import Listener, Node
 from strategies.federation.rounds import RoundResult
@@ -31,7 +31,7 @@ GATHERING = "gathering"  # never written: a run that ended is being resumed, and
 GOING_ON = (WAITING, TRAINING, EVALUATING, GATHERING)
 SAVE_SECONDS = 1.0  # answers, and rounds that follow each other fast, are written no more often
 MOST_ERROR = 1000  # characters
-MOST_LINE = 2000  # characters of a line for a person
+MOST_LINE = 2 * MOST_REMEDY  # characters of a line for a person
 MOST_LEFT_OUT = 50  # nodes that were left out that a person is shown
 
 
@@ -94,7 +94,7 @@ class StatusFile(Listener):
 
     def end(self, state: str, error: str | None) -> None:
         """Write the last word: completed, degraded, failed or interrupted."""
-        self._told["error"] = None if error is None else plain(error, MOST_ERROR)
+        self._told["error"] = None if error is None else plain(shortened(error, MOST_ERROR), MOST_ERROR)
         server_round = self._told["round"]
         if state in (COMPLETED, DEGRADED):
             self._left, server_round = 0.0, len(self._folder.history)  # a run may end early

@@ -28,6 +28,7 @@ class _Told(BaseModel, extra="allow"):
     arithmetic: Literal[Arithmetic, "hardware", None] = None
     asked: dict[str, tuple[Any, Any]] = {}
     command: str = ""
+    images: dict[str, dict[str, str]] | None = None
     resumed: tuple[_Resumed, ...] = ()
 
 

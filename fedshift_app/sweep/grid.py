@@ -185,7 +185,7 @@ def points(asked: Asked, check_data: CheckData) -> tuple[list[Point], list[str]]
             if same_data not in checked:
                 check_data(one.config, one.nodes)
         except FedShiftError as error:
-            raise type(error)(f"{shortened(label)}: {error}") from None
+            raise error.under(shortened(label)) from None
         checked.add(same_data)
         found.setdefault(one.key, one)
     if len(found) < len(combinations):

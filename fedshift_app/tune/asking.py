@@ -213,7 +213,7 @@ def _plan(
         check_data(base.config, base.nodes)
         space = _space(asked.experiment, method, given, where)
     except FedShiftError as error:
-        raise type(error)(f"{shortened(method)}: {error}") from None
+        raise error.under(shortened(method)) from None
     known = as_asked(flat(base.config.model_dump(mode="json")))
     default = {key: known.get(key) for key in space}
     outside = [f"{key}={default[key]}" for key, place in space.items() if not place.holds(default[key])]

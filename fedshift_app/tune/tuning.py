@@ -22,6 +22,7 @@ from fedshift_app.flower import inline
 from fedshift_app.launch import processes, side_by_side
 from fedshift_app.run import console, exit_codes
 from fedshift_app.run.durable import write_atomically
+from fedshift_app.run.folder import CONFIG_FILE
 from fedshift_app.run.variables import COMMAND
 from fedshift_app.sweep import children, sweeping
 from fedshift_app.sweep.children import MARK, POLL_SECONDS
@@ -261,7 +262,16 @@ class Tuning:
                     f"{method.plan.label}: none of its {self._ended(method)} trials was better on validation images "
                     f"than its own values ({console.percent(best.validation)}); its one row is both"
                 )
-        return chosen, notes
+        return chosen, [*notes, *self._other_images()]
+
+    def _other_images(self) -> list[str]:
+        """Return which trials were made on other images than others, line by line: their accuracies do not compare."""
+        from fedshift_app.comparing import contents
+
+        trials = [one for method in self.methods for one in method.search.trials() if one.notes.get(study.RUN)]
+        folders = [self.folder / str(one.notes[study.RUN]) for one in trials]
+        lines = contents.unlike_folders(folder for folder in folders if (folder / CONFIG_FILE).is_file())
+        return [f"values were chosen by trials that do not compare: {line}" for line in lines]
 
     def _save(self) -> None:
         """Write what people and tables read; the searches themselves are in the store."""

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -17,13 +18,16 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT
 
 from fedshift_app import cli
 from fedshift_app.comparing import compare, figures, keep
 from fedshift_app.comparing.altered import MOST_NAMED, MOST_VALUE, Altered, listed
 from fedshift_app.comparing.notes import OPEN
+from fedshift_app.comparing.page import breakable
 from fedshift_app.comparing.seeds import paired, spread
 from fedshift_app.config.resolving import resolve
+from fedshift_app.report.drawing import titled
 from fedshift_wire.bounds import shortened
 from fedshift_wire.errors import ConfigError
 
@@ -809,6 +813,21 @@ def test_the_command(
     assert code == 0 and "f2dc.table1b" in out
 
 
+def test_the_python_example_of_the_page_writes_what_it_says(
+    three_seeds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8").partition("## From Python\n")[2]
+    code = "\n".join(line.removeprefix("    ") for line in text.splitlines() if line.startswith("    "))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    exec(compile(code, "compare.md", "exec"), {})
+    found = compare(three_seeds)
+    assert (tmp_path / "page.html").read_text() == found.html(tmp_path / "page.html")
+    assert (tmp_path / "table.md").read_text() == found.markdown()
+    assert (tmp_path / "table.csv").read_text() == found.csv() and (tmp_path / "table.json").read_text() == found.json()
+
+
 def test_kept_files_make_the_same_table_and_tell_no_local_path(
     three_seeds: list[Path], make_run: MakeRun, tmp_path: Path
 ) -> None:
@@ -970,3 +989,19 @@ def test_files_beside_the_runs_that_are_no_json_are_passed_over(make_run: MakeRu
     make_run("fedavg", 0, two(1, 2))
     (tmp_path / "runs" / "sweep.json").write_text('{"points": [')
     assert len(compare([tmp_path / "runs"]).numbers.rows) == 1
+
+
+def test_the_pages_cells_break_so_that_the_last_columns_are_in_sight(make_run: MakeRun) -> None:
+    runs = [make_run(m, s, two(50 + s, 40)) for m in ("fedavg", "i2pfl") for s in range(2)]
+    page = compare(runs).html()
+    assert "50.50 ± 0.71" in _Page.read(page).cells and "#numbers td { white-space: normal }" in page
+    assert breakable("25.34 ± 1.66 art_painting") == '25.34 <span class="kept">± 1.66</span> art_painting'
+    kept = '<span class="kept">{}</span>'
+    assert breakable("north-county-hospital<") == "".join(map(kept.format, ("north-", "county-", "hospital&lt;")))
+    assert breakable("x" * 40) == "".join(kept.format("x" * n) for n in (16, 16, 8))
+
+
+def test_titles_of_figures_are_not_cut() -> None:
+    name = "north-county-hospital of the university, outpatients"
+    assert titled(name) == name and titled(name, 22).replace("\n", " ") == name
+    assert "\n" in titled(name, 22) and titled("word " * 90, 10).endswith("…")

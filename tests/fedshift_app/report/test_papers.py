@@ -149,7 +149,10 @@ def test_a_long_local_round_is_left_to_who_asks_for_it(copied: Run) -> None:
     record = reading.read(copied.folder)
     node = closer.chosen_node(record, None)
     told = refusal_of(FedShiftError, closer.after_local_training, record, record.config, node, named=False)
-    assert told == f"a local round takes up to 61 s; fedshift report {copied.folder} node=0 takes them"
+    assert told == (
+        "a local round takes up to 61 s, which a report takes only for a node that is named\n"
+        f"with it: fedshift report {copied.folder} node=0"
+    )
     page = page_of(copied, "images=20", "node=2")
     assert "Features of node 2 by t-SNE" in page and "Node 2, which has images of street alone" in page
 

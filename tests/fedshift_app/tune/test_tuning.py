@@ -325,3 +325,14 @@ def test_a_method_that_is_best_as_it_is_has_one_row(searches: Searches, capsys: 
     searches.tune("method=fedavg", "budget=1")
     assert searches.compared == [["fedavg"]]
     assert "fedavg: none of its 1 trials was better on validation images than its own values" in capsys.readouterr().out
+
+
+def test_trials_on_other_images_than_others_are_named_beside_the_table(
+    searches: Searches, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads((searches.home / "told.json").read_text())
+    for version, budget in (("old", 1), ("new", 2)):
+        (searches.home / "told.json").write_text(json.dumps(told | {"images": {"scan": {"train": version}}}))
+        searches.tune("method=fedavg", f"budget={budget}")
+        line = "values were chosen by trials that do not compare: the images of scan train are not the same in run-"
+        assert (line in capsys.readouterr().out) is (version == "new")

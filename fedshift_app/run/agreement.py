@@ -1,0 +1,72 @@
+"""Whether ``results.json`` of a run says what its ``metrics.jsonl`` does: a file may be replaced, edited, cut off."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedshift_app.run.scores import mean
+from fedshift_wire.bounds import MOST_NAME, plain
+from strategies.federation.schedule import LAST_ROUNDS
+
+#: Percentage points by which a sum in another order may differ.
+_CLOSE = 1e-6
+#: So many contradictions are named; of others their number.
+_MOST = 3
+
+
+def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return in a line what results say otherwise than the rounds; empty where they agree, or there are no rounds.
+
+    Args:
+        results: The content of ``results.json``.
+        lines: The full lines of ``metrics.jsonl``.
+    """
+    if not lines:
+        return ""
+    differ = list(_differing(results, lines))
+    more = f", and {len(differ) - _MOST} more" if len(differ) > _MOST else ""
+    which = f"{', '.join(differ[:_MOST])}{more}"
+    return f"results.json contradicts metrics.jsonl: {which}" if differ else ""
+
+
+def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rounds = results.get("rounds")
+    if isinstance(rounds, int) and rounds != len(lines):
+        yield f"{rounds} rounds and {len(lines)}"
+    accuracies = [
+        line["accuracy"] for line in lines
+        if isinstance(line.get("accuracy"), Mapping) and line["accuracy"] and "evaluated_share" not in line
+    ]  # fmt: skip
+    if not accuracies:
+        return
+    last = accuracies[-LAST_ROUNDS:]
+    means = {name: mean(_number(one.get(name)) for one in last) for name in accuracies[-1]}
+    yield from _unequal("domains", results.get("domains"), means)
+    yield from _unequal("final", results.get("final"), accuracies[-1])
+    for key in ("best_test", "best_validation"):
+        best = results.get(key)
+        number = best.get("round") if isinstance(best, Mapping) else None
+        if not isinstance(best, Mapping) or not isinstance(number, int):
+            continue
+        if 0 < number <= len(lines):
+            yield from _unequal(key, best.get("domains"), lines[number - 1].get("accuracy"))
+        else:
+            yield f"{key} is in round {number} of {len(lines)}"
+
+
+def _unequal(key: str, said: Any, there: Any) -> Iterator[str]:
+    """Yield the domains whose number is another one."""
+    if not isinstance(said, Mapping) or not isinstance(there, Mapping):
+        return
+    for name in dict.fromkeys([*said, *there]):
+        ours, theirs = _number(said.get(name)), _number(there.get(name))
+        same = ours == theirs or (ours is not None and theirs is not None and abs(ours - theirs) < _CLOSE)
+        if not same:
+            yield f"{key} {plain(str(name), MOST_NAME)} is {_shown(ours)} and {_shown(theirs)}"
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _shown(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.2f}"

@@ -1,0 +1,170 @@
+"""Finished runs whose plugin, package or network is not here: results need no code; what is unreadable is named."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedshift_app import cli
+from fedshift_app.comparing import compare, keep
+from fedshift_app.config import extending, written
+from fedshift_app.config.resolving import resolve
+from fedshift_app.launch import runner
+from fedshift_wire import extensions
+from fedshift_wire.errors import ConfigError
+
+FILE = """
+from clients.base import DomainClient
+from fedshift_wire.methods import Method
+from strategies.base import DomainStrategy
+
+METHOD = Method(name="mine", title="Mine", strategy=DomainStrategy, client=DomainClient)
+"""
+EXPERIMENT = """
+plugins: [my_method.py]
+dataset: {name: handwritten, domains: [scan, street]}
+model: {name: cnn}
+train: {epochs: 1, batch_size: 12, lr: 0.02}
+allocation: {counts: any, share: 0.06}
+method: {name: mine}
+rounds: 2
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a run of a method of one's own and one of FedAvg, in a place with a long name."""
+    home = tmp_path_factory.mktemp("home") / ("a folder with a name that is long, " * 6).strip()
+    home.mkdir()
+    (home / "my_method.py").write_text(FILE)
+    (home / "own.yaml").write_text(EXPERIMENT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(extending.ALLOWED, "")
+        extensions.forget()
+        for method in ("mine", "fedavg"):
+            given = {"experiment": str(home / "own.yaml"), "method": method, "output-dir": str(home / "runs")}
+            runner.run_inline(given, 2)
+        patch.setenv(extending.ALLOWED, "")
+        extensions.forget()
+        yield home / "runs"
+    extensions.forget()
+
+
+@pytest.fixture
+def elsewhere(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The runs, to be changed, where nothing allows their file."""
+    monkeypatch.delenv(extending.ALLOWED, raising=False)
+    return Path(shutil.copytree(runs, tmp_path / "runs"))
+
+
+def change(folder: Path, **sections: Any) -> None:
+    path = folder / "config.yaml"
+    told = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(told | {"resolved": told["resolved"] | sections}, sort_keys=False))
+
+
+def test_a_run_of_a_file_of_ones_own_is_compared_without_it(elsewhere: Path, tmp_path: Path) -> None:
+    found = compare([elsewhere]).numbers
+    assert [row.label for row in found.rows] == ["fedavg", "mine"] and found.rows[1].difference is not None
+    assert found.unreadable == () and not any("cannot be read" in one for one in found.warnings)
+    kept = compare(keep([elsewhere], tmp_path / "kept"))
+    assert [row.values for row in kept.numbers.rows] == [row.values for row in found.rows]
+    page = tmp_path / "page.html"
+    for score in ("final", "balanced_accuracy"):
+        assert "mine" in compare([elsewhere], score=score).html(page)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"plugins": [], "method": {"name": "of-a-package", "mu": 0.3}},
+        {"plugins": [], "modules": [{"name": "nowhere", "tau": 1}]},
+        {"plugins": [], "adapt": {"name": "nowhere"}},
+        {"plugins": ["/nowhere/gone.py"], "model": {"name": "nowhere"}},
+        {"plugins": [], "dataset": {"name": "nowhere", "domains": ["scan", "street"]}},
+    ],
+)
+def test_what_a_package_brought_need_not_be_here(sections: dict[str, Any], elsewhere: Path) -> None:
+    for folder in elsewhere.iterdir():
+        ours = {key: value for key, value in sections.items() if key != "method" or "mine" in folder.name}
+        change(folder, **ours)
+        if (method := ours.get("method")) or "dataset" in ours:
+            file = folder / "results.json"
+            told = json.loads(file.read_text())
+            told["method"] = method["name"] if method else told["method"]
+            told["dataset"] = "nowhere" if "dataset" in ours else told["dataset"]
+            file.write_text(json.dumps(told))
+    found = compare([elsewhere], allow_different=True)
+    assert len(found.numbers.rows) == 2 and found.html() and found.csv()
+    result = CliRunner().invoke(cli.app, ["report", str(next(elsewhere.glob("*mine*"))), "images=5"])
+    assert result.exit_code in (0, 5) and "report.html" in result.stdout, result.output
+
+
+def test_a_report_says_what_it_cannot_draw_and_the_remedy_in_full(elsewhere: Path) -> None:
+    (folder,) = elsewhere.glob("*mine*")
+    result = CliRunner().invoke(cli.app, ["report", str(folder), "images=5"])
+    assert result.exit_code == 5, result.output
+    (plugin,) = yaml.safe_load((folder / "config.yaml").read_text())["resolved"]["plugins"]
+    assert len(plugin) > 200 and f"set {extending.ALLOWED}='{plugin}'" in result.stderr
+    page = (folder / "report.html").read_text()
+    assert "mine (its code is not here)" in page and "Accuracy" in page and page.count("<figure") > 4
+    # Confusion needs no model: the nodes counted.
+    assert 'id="confusion"' in page
+
+
+def test_the_remedy_is_never_cut(elsewhere: Path) -> None:
+    told = yaml.safe_load((next(elsewhere.glob("*mine*")) / "config.yaml").read_text())
+    (plugin,) = told["resolved"]["plugins"]
+    error = written.lacking(told["resolved"])
+    assert error is not None
+    for one in (error, error.under("x" * 900), error.under("a").under("b")):
+        assert isinstance(one, ConfigError)
+        assert str(one).endswith(f"for another command set {extending.ALLOWED}='{plugin}'")
+        assert all(len(line) <= 300 for line in str(one).splitlines()[:-1])
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_skipped(elsewhere: Path) -> None:
+    shutil.copytree(next(elsewhere.glob("*mine*")), elsewhere / "broken")
+    (elsewhere / "broken" / "results.json").write_text("{")
+    change(Path(shutil.copytree(next(elsewhere.glob("*mine*")), elsewhere / "odd")), rounds=-4)
+    found = compare([elsewhere]).numbers
+    assert len(found.rows) == 2 and len(found.unreadable) == 2
+    assert found.unreadable[0].startswith("left out, cannot be read: broken: ")
+    assert "rounds" in found.unreadable[1] and {*found.unreadable} <= {*found.warnings}
+    result = CliRunner().invoke(cli.app, ["compare", str(elsewhere)])
+    assert result.exit_code == 1 and "broken" in result.stdout and "fedavg" in result.stdout
+    assert result.stderr == "error: runs that cannot be read were left out: 2\n"
+    with pytest.raises(ConfigError, match="broken"):  # it was named itself
+        compare([elsewhere / "broken"])
+    for folder in elsewhere.glob("own-*"):
+        shutil.rmtree(folder)
+    with pytest.raises(ConfigError, match="broken"):  # there is nothing else
+        compare([elsewhere])
+
+
+def test_claims_go_on_without_a_run_that_cannot_be_read(elsewhere: Path) -> None:
+    (elsewhere / "broken").mkdir()
+    (elsewhere / "broken" / "config.yaml").write_text("resolved: 3\n")
+    (elsewhere / "broken" / "results.json").write_text("{}")
+    result = CliRunner().invoke(cli.app, ["claims", str(elsewhere)])
+    assert result.exit_code == 1 and "left out, cannot be read: broken: " in " ".join(result.stdout.split())
+
+
+def test_commands_that_mend_something_are_never_cut(elsewhere: Path) -> None:
+    """Of a run in a place of a long name; and a list of domains that is long."""
+    runs = [Path(shutil.copytree(one, elsewhere / ("x" * 200) / one.name)) for one in elsewhere.glob("own-*")]
+    for one in runs:
+        change(one, model={"name": "resnet10", "bn": "average"})
+    with pytest.raises(ConfigError) as caught:
+        compare(runs, score="bn=batch")
+    assert "fedshift rescore" in str(caught.value) and str(runs[0].parent) in str(caught.value)
+    domains = [f"hospital-{i}-of-a-town" for i in range(40)]
+    given = f"dataset.domains=[{','.join(domains)}] dataset.public={domains[0]} dataset.name=x dataset.of=folders"
+    with pytest.raises(ConfigError) as caught:
+        resolve({"experiment": "handwritten", "set": f"{given} dataset.classes=[a,b]"})
+    assert str(caught.value).endswith(f"dataset.domains=[{','.join(domains[1:])}]")
