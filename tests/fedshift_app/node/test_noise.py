@@ -1,5 +1,7 @@
 """The noise of local differential privacy: each node draws its own, in every engine and every process."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +12,6 @@ import pytest
 from flwr.app import Message, MessageType
 from flwr.supercore.differential_privacy import compute_clip_model_update
 from safetensors.numpy import load_file
-from support import Run
 
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.config.resolving import resolve
@@ -83,13 +84,13 @@ def test_noise_does_not_come_from_the_global_generator(
 
 @pytest.mark.slow
 def test_no_two_nodes_of_flowers_simulation_share_noise(tmp_path: Path) -> None:
-    from test_engines import fedshift, finished
-
-    arguments = [f"nodes={NODES}", "rounds=1", "report=false", *NOISY.split()]
-    run: Run = finished(fedshift("run", "handwritten", *arguments, cwd=tmp_path))
+    command = [str(Path(sys.executable).parent / "fedshift"), "run", "handwritten", f"nodes={NODES}", "rounds=1"]
+    ended = subprocess.run([*command, "report=false", *NOISY.split()], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
     config = resolve({"set": NOISY})
     before = decode(starting.prepare(config, "simulation")[0])
-    after = load_file(run.folder / "checkpoint" / "weights-00001.safetensors")
+    after = load_file(folder / "checkpoint" / "weights-00001.safetensors")
     mean = np.concatenate([(after[name] - before[name]).ravel() for name in before])
     assert mean.std() == pytest.approx(config.privacy.noise / np.sqrt(NODES), rel=0.05)
 

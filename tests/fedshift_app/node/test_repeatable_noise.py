@@ -1,5 +1,7 @@
 """Noise that a server could take off again is for simulations alone."""
 
+from pathlib import Path
+
 import pytest
 from support import InlineRun, refusal_of
 
@@ -39,7 +41,8 @@ def test_only_with_the_switch_a_run_repeats(method: str, noise: str, run_inline:
 
     def knowledge(more: str) -> bytes:
         run = run_inline(**flat, set=f"{SHORT} {noise} {more}")
-        return (run.folder / "checkpoint" / "knowledge-00002.safetensors").read_bytes()
+        kept: Path = run.folder / "checkpoint" / "knowledge-00002.safetensors"
+        return kept.read_bytes()
 
     assert knowledge(SWITCH) == knowledge(SWITCH)
     assert knowledge("") != knowledge("")

@@ -54,7 +54,7 @@ class RealNode:
         return decode(starting.prepare(self.config, "deployment")[0])
 
     def ask(self, kind: str, server_round: Any = 1, records: dict[str, Any] | None = None, **more: Any) -> Message:
-        given = EVERY | {names.RUN: self.run, names.SERVER_ROUND: server_round}
+        given: dict[str, Any] = EVERY | {names.RUN: self.run, names.SERVER_ROUND: server_round}
         given |= {key.replace("_", "-"): value for key, value in more.items()}
         kept = {key: value for key, value in given.items() if value is not None}
         content = RecordDict({"arrays": encode(self.weights), "knowledge": ArrayRecord(), "config": ConfigRecord(kept)})
