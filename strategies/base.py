@@ -43,7 +43,7 @@ from fedshift_wire.names import (
 from fedshift_wire.params import Params
 from strategies import ga
 from strategies.contributions import Declaration, check_contribution
-from strategies.federation import checks, clock, own_models, robust, statistics, stepping
+from strategies.federation import checks, clock, own_models, robust, statistics, stepping, untrained
 from strategies.federation.averaging import shares
 from strategies.federation.changes import SentWeights
 from strategies.federation.clock import Clock
@@ -315,7 +315,8 @@ class DomainStrategy(FedAvg):
         nodes = self.roster.online(grid, fed.node_timeout)
         if fed.retakes:
             self._result.statistics = self._retake([node for node in nodes if node.index in self._result.nodes])
-        self._evaluation = fed.evaluation(server_round, nodes)
+        self._result.untrained, silent = untrained.at_score(fed, nodes, self.memory.rounds, server_round)
+        self._evaluation = fed.evaluation(server_round, nodes, silent)
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
