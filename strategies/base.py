@@ -174,6 +174,10 @@ class DomainStrategy(FedAvg):
             return average(updates, weights)
         return robust.merge(rule, updates, weights, decode(self.sent), len(self._asked))
 
+    def scored_weights(self) -> ArrayRecord:
+        """Return the shared weights that nodes score; by default those that the next round begins with."""
+        return self._global
+
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return the arrays that this node is sent besides weights; by default ``knowledge``, the same for all.
 
@@ -381,9 +385,10 @@ class DomainStrategy(FedAvg):
     def _evaluating(
         self, work: Mapping[Node, int], asked: Callable[[Node], Mapping[str, Any]], server_round: int
     ) -> Iterable[Message]:
-        """Return a question to each node about the global weights, the longest work first."""
+        """Return a question to each node about the weights that are scored, the longest work first."""
+        weights = self.scored_weights()
         messages = [
-            self._message(MessageType.EVALUATE, node, self._global, server_round, asked(node))
+            self._message(MessageType.EVALUATE, node, weights, server_round, asked(node))
             for node in longest_first(work)
         ]
         self._sent = Sent(messages)
@@ -398,7 +403,8 @@ class DomainStrategy(FedAvg):
             messages = self._evaluating(work, lambda node: asked, server_round)
             return self._answers(self._grid.send_and_receive(messages, timeout=self.federation.node_timeout))
 
-        return statistics.retaken(nodes, self._global, self.federation, server_round, ask, self._hear, self._leave_out)
+        weights = self.scored_weights()
+        return statistics.retaken(nodes, weights, self.federation, server_round, ask, self._hear, self._leave_out)
 
     def _score(self, evaluation: Evaluation, replies: Iterable[Message], server_round: int) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
