@@ -186,7 +186,7 @@ class DomainClient(NodeTools):
         correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
         counts: Counts | None = None
         dropout = self.own_draws("dropout-adapt", self.server_round)
-        with self.kept_weights(), dropout, self._predicting_by(adaptation):
+        with self.kept_weights(), dropout, self._predicting_by(adaptation), self._labels_withheld():
             for places in adaptation.adapt(self, test.x):
                 if not times.any():
                     self.start_pass()  # with the model as it is adapted
@@ -199,6 +199,22 @@ class DomainClient(NodeTools):
         if not (times == 1).all():
             raise RuntimeError(f"{type(adaptation).__name__} must have each test image scored once")
         return Scores(correct, loss_sum, {adaptation.before: before}, counts)
+
+    @contextmanager
+    def _labels_withheld(self) -> Iterator[None]:
+        """Take from the client all that has labels of images that are scored, while code of an adaptation runs."""
+        held = self.test_set, self.validation_set, self.own_test
+        self.test_set, self.validation_set, self.own_test = _no_labels, None, None
+        try:
+            yield
+        finally:
+            self.test_set, self.validation_set, self.own_test = held
+
+    def _other_weights(self) -> None:
+        """Tell the adaptation, if there is one, that the model is another one."""
+        if self._adaptation is not None:
+            with self._labels_withheld():
+                self._adaptation.received(self)
 
     @contextmanager
     def _predicting_by(self, adaptation: Adaptation) -> Iterator[None]:
@@ -329,8 +345,7 @@ class DomainClient(NodeTools):
     @contextmanager
     def _scored_with(self, way: str, config: Mapping[str, Any]) -> Iterator[None]:
         """Let the model be scored with BatchNorm's statistics of a way of ``evaluate.bn``."""
-        if self._adaptation is not None:
-            self._adaptation.received(self)  # the model is another one
+        self._other_weights()
         self.other_statistics()
         if way == AVERAGED:
             yield
@@ -352,8 +367,7 @@ class DomainClient(NodeTools):
         """Put what the server sent into the model and let the method act on it."""
         self._trained_here = False
         self._load(parameters)
-        if self._adaptation is not None:
-            self._adaptation.received(self)
+        self._other_weights()
         self.watch.lap(stopwatch.MESSAGES)
         self.received()
 
@@ -462,3 +476,8 @@ class DomainClient(NodeTools):
         sums = {name: float(total) for name, total in totals.items()}
         loss = sum(total / samples for total in sums.values())
         return {LOSS: loss} | {LOSS_TERM + name: total / seen[name] for name, total in sums.items()}
+
+
+def _no_labels(domain: str) -> ImageSet:
+    """Stand in for the test sets of a client while code of an adaptation runs."""
+    raise RuntimeError(f"an adaptation asks for the labelled test set of {domain!r}; it is given test images alone")

@@ -19,6 +19,8 @@ Deviations: (1) every node trains ``train.epochs`` epochs, the paper's nodes sol
 (``model.bn = local``) and buffers have no state and no regulariser.
 """
 
+from typing import Literal
+
 from pydantic import Field
 from torch import Tensor
 
@@ -36,6 +38,7 @@ class FedDynParams(Params):
     """The node's side of FedDyn."""
 
     alpha: float = Field(0.01, ge=0)  # 0.1, 0.01 or 0.001 in the paper; 0, with train.clip=null, is FedAvg
+    scores: Literal["cloud", "mean"] = "cloud"  # the server's too: it sends what is to be scored
 
 
 class FedDynClient(DomainClient):
@@ -44,6 +47,12 @@ class FedDynClient(DomainClient):
     params_model = FedDynParams
     remembers_shared = True
     params: FedDynParams
+
+    @classmethod
+    def scores_as_sent(cls, params: Params) -> bool:
+        """Not where the mean of a round's models is scored: the run's weights are those that the next round needs."""
+        assert isinstance(params, FedDynParams)
+        return params.scores == "cloud"
 
     @property
     def _alpha(self) -> float:

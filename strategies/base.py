@@ -43,7 +43,7 @@ from fedshift_wire.names import (
 from fedshift_wire.params import Params
 from strategies import ga
 from strategies.contributions import Declaration, check_contribution
-from strategies.federation import checks, clock, own_models, robust, statistics, stepping
+from strategies.federation import checks, clock, own_models, robust, statistics, stepping, untrained
 from strategies.federation.averaging import shares
 from strategies.federation.changes import SentWeights
 from strategies.federation.clock import Clock
@@ -177,6 +177,10 @@ class DomainStrategy(FedAvg):
         if rule.robust == "none":
             return average(updates, weights)
         return robust.merge(rule, updates, weights, decode(self.sent), len(self._asked))
+
+    def scored_weights(self) -> ArrayRecord:
+        """Return the shared weights that nodes score; by default those that the next round begins with."""
+        return self._global
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return the arrays that this node is sent besides weights; by default ``knowledge``, the same for all.
@@ -319,7 +323,8 @@ class DomainStrategy(FedAvg):
         nodes = self.roster.online(grid, fed.node_timeout)
         if fed.retakes:
             self._result.statistics = self._retake([node for node in nodes if node.index in self._result.nodes])
-        self._evaluation = fed.evaluation(server_round, nodes)
+        self._result.untrained, silent = untrained.at_score(fed, nodes, self.memory.rounds, server_round)
+        self._evaluation = fed.evaluation(server_round, nodes, silent)
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -386,9 +391,10 @@ class DomainStrategy(FedAvg):
     def _evaluating(
         self, work: Mapping[Node, int], asked: Callable[[Node], Mapping[str, Any]], server_round: int
     ) -> Iterable[Message]:
-        """Return a question to each node about the global weights, the longest work first."""
+        """Return a question to each node about the weights that are scored, the longest work first."""
+        weights = self.scored_weights()
         messages = [
-            self._message(MessageType.EVALUATE, node, self._global, server_round, asked(node))
+            self._message(MessageType.EVALUATE, node, weights, server_round, asked(node))
             for node in longest_first(work)
         ]
         self._sent = Sent(messages)
@@ -403,7 +409,8 @@ class DomainStrategy(FedAvg):
             messages = self._evaluating(work, lambda node: asked, server_round)
             return self._answers(self._grid.send_and_receive(messages, timeout=self.federation.node_timeout))
 
-        return statistics.retaken(nodes, self._global, self.federation, server_round, ask, self._hear, self._leave_out)
+        weights = self.scored_weights()
+        return statistics.retaken(nodes, weights, self.federation, server_round, ask, self._hear, self._leave_out)
 
     def _score(self, evaluation: Evaluation, replies: Iterable[Message], server_round: int) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""

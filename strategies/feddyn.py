@@ -9,6 +9,7 @@ number of all nodes, h the server's state.
 
     h <- h - alpha/m sum_{n in S} (w_n - w^t),  w^{t+1} = 1/|S| sum_{n in S} w_n - h / alpha
 
+What is scored is w^{t+1}, the code's cloud model, or with ``scores=mean`` the mean of the w_n, which the code reports.
 What is kept is d = -h / alpha, so alpha cancels: d <- d + 1/m sum (w_n - w^t), w^{t+1} = mean + d.
 
 Deviations: (1) buffers and arrays of integers are averaged and have no h (the paper's networks have none);
@@ -16,7 +17,7 @@ Deviations: (1) buffers and arrays of integers are averaged and have no h (the p
 moved its own state all the same: d lacks that change.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -31,6 +32,7 @@ from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update, average, decode
 
 DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weight
+MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored
 
 
 class FedDynServerParams(Params):
@@ -39,6 +41,9 @@ class FedDynServerParams(Params):
     alpha: float = Field(0.01, ge=0)
     #: Each node's alpha is divided by its number of images over the mean one, as in the reference code.
     alpha_by_images: bool = False
+    #: Which model is scored: cloud: the one that the next round begins with, as of every method; mean: the plain mean
+    #: of the round's models, without h, which the authors report. Training is the same.
+    scores: Literal["cloud", "mean"] = "cloud"
 
 
 class FedDynStrategy(DomainStrategy):
@@ -50,8 +55,9 @@ class FedDynStrategy(DomainStrategy):
     params: FedDynServerParams
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
-        """Return the size of d: as large as the weights."""
-        return sum(len(array.data) for array in weights.values()) if self.params.alpha else 0
+        """Return the size of d, and of the mean where it is scored: each as large as the weights."""
+        each = sum(len(array.data) for array in weights.values()) if self.params.alpha else 0
+        return each * (2 if self.params.scores == "mean" else 1)
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Weigh each node of the round the same."""
@@ -63,6 +69,12 @@ class FedDynStrategy(DomainStrategy):
             return {}
         sizes = [other.num_examples for other in self.roster.nodes]
         return {"alpha": self.params.alpha * sum(sizes) / len(sizes) / node.num_examples}
+
+    def scored_weights(self) -> ArrayRecord:
+        """Return the next round's weights, or with ``scores=mean`` the mean of this round's."""
+        known = decode(self.sent)
+        means = {name: self.state[MEAN + name] for name in known if MEAN + name in self.state}
+        return encode({name: means.get(name, array) for name, array in known.items()}) if means else self.sent
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the mean moved on by d, of which this round's changes are a part already."""
@@ -76,6 +88,8 @@ class FedDynStrategy(DomainStrategy):
             for name, change in changes.items()
         }
         merged = decode(average(updates, weights))
+        if self.params.scores == "mean":
+            self.state |= {MEAN + name: merged[name] for name in changes}
         return encode({name: a + self.state[DRIFT + name] if name in changes else a for name, a in merged.items()})
 
 

@@ -13,6 +13,7 @@ nodes had. Both matter with partial participation only.
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -120,7 +121,7 @@ class FedHEALStrategy(DomainStrategy):
         rounds = self._rounds(update)
         if not self.params.use_mask or not rounds or not self._is_masked(name):
             return np.ones(step.shape, np.bool_)
-        return consistent(step, self.state[_key(update, RISES, name)] / rounds, self.params.tau)
+        return consistent(step, self.state[_key(update, RISES, name)], rounds, self.params.tau)
 
     def _is_masked(self, name: str) -> bool:
         return self.params.mask_buffers or name not in self.federation.buffers
@@ -136,17 +137,21 @@ class FedHEALStrategy(DomainStrategy):
         return int(self.state.get(_key(update, ROUNDS), 0))
 
 
-def consistent(step: FloatArray, rising: FloatArray, tau: float) -> BoolArray:
+def consistent(step: FloatArray, rises: NDArray[Any], rounds: int, tau: float) -> BoolArray:
     r"""Tell which numbers of an update go where they mostly went before.
 
-    .. math:: M=\mathbf 1[\,c>\tau\ \text{where}\ u\ge0,\ 1-c>\tau\ \text{where}\ u<0\,]
+    .. math:: M=\mathbf 1[\,c>\tau\ \text{where}\ u\ge0,\ 1-c>\tau\ \text{where}\ u<0\,],\quad c=\frac{\text{rises}}{t}
+
+    Whole numbers are compared: rounded shares would let ties (3 of 10 rounds at 0.3) go by the sign of the update.
 
     Args:
         step: u, of any shape.
-        rising: c, the share of earlier rounds in which u was 0 or above, of the same shape.
-        tau: The threshold.
+        rises: In how many earlier rounds u was 0 or above, of the same shape, an unsigned integer.
+        rounds: t, how many earlier rounds there were, above 0.
+        tau: The threshold, taken as the decimal number that it is written as.
     """
-    return np.where(step >= 0, rising, 1 - rising) > tau
+    most = math.floor(Fraction(repr(float(tau))) * rounds)  # a count is above tau if it is above this
+    return np.where(step >= 0, rises > most, rises < rounds - most)
 
 
 def fair_weights(

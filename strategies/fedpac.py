@@ -114,7 +114,7 @@ def combinations(features: NDArray[np.float32], variances: NDArray[np.float32]) 
     found = []
     for own in h:
         apart = own - h  # N x CD
-        found.append(_on_simplex(spread + np.einsum("nd,md->nm", apart, apart)))
+        found.append(_on_simplex(spread + apart @ apart.T))
     # A node for which all combinations are equally good keeps its own head.
     return np.stack([np.eye(len(h))[n] if alpha is None else alpha for n, alpha in enumerate(found)])
 

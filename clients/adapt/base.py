@@ -1,7 +1,8 @@
 """Adaptation: something done on the node between the arrival of the weights and the score, over any training method.
 
 The section ``adapt`` of a configuration names one. It sees images of the test set, never their labels: it is given
-the images alone, and the base client scores what it yields.
+the images alone, and the base client scores what it yields. While its code runs the client has neither test sets nor
+validation images: ``test_set`` raises, ``own_test`` and ``validation_set`` are None.
 """
 
 from collections.abc import Iterator
@@ -60,7 +61,8 @@ class Adaptation:
         """Change the client's model by what test images (N, H, W, 3) look like.
 
         Args:
-            client: Its model, its tools (``augmented_batches``, ``forward``, ``torch_rng``, ...), its own images.
+            client: Its model, its tools (``augmented_batches``, ``forward``, ``torch_rng``, ...), its training images.
+                It holds no labels of what is scored.
             images: The test images; there are no labels.
 
         Yields:

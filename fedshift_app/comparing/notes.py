@@ -7,10 +7,10 @@ from typing import Any
 from fedshift_app.comparing import contents, grouping, papers
 from fedshift_app.comparing.altered import TEST_BATCH, Altered, listed
 from fedshift_app.comparing.rows import OVERALL, WORST, PaperRow, Row, baseline, named, same_worst
-from fedshift_app.comparing.runs import BASELINE, NODES, WAYS
+from fedshift_app.comparing.runs import BASELINE, NODES, WAYS, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST
 from fedshift_app.run.choosing import stop_told
-from fedshift_app.run.summary import lost_told
+from fedshift_app.run.summary import lost_told, untrained_line
 from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
@@ -73,6 +73,10 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         for row in rows for run in row.runs if run.results.lost
     ]  # fmt: skip
     found += [
+        f"{named(row)}, seed {run.results.seed}: {_untrained(run)}"
+        for row in rows for run in row.runs if run.results.untrained
+    ]  # fmt: skip
+    found += [
         f"{named(row)}, seed {run.results.seed} {stop_told(run.results.stopped_early.model_dump())}"
         for row in rows for run in row.runs if run.results.stopped_early is not None
     ]  # fmt: skip
@@ -115,6 +119,11 @@ def _other_images(rows: Sequence[Row]) -> list[str]:
             where = f" [{group}]" if group else ""
             lines.append(f"no best mean is marked{where}: its rows are of {contents.OTHER_IMAGES}")
     return lines
+
+
+def _untrained(run: Run) -> str:
+    counts = run.config.get("evaluate.untrained") == "count"
+    return untrained_line(run.results.untrained, run.results.averaged_rounds, counts=counts)
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:

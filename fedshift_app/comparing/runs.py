@@ -28,7 +28,7 @@ from fedshift_wire.yaml_files import read_yaml
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
 #: and so is one whose personal models are scored elsewhere.
-ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on")
+ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number, how
 #: nodes compute with precision=auto should decide none (``surroundings``).
 ASIDE = (*FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic")
@@ -101,6 +101,7 @@ class Results(_Results):
     scored_with: str = AVERAGED  # the way of evaluate.bn behind domains, final, best_test and best_validation
     figures: Figures | None = None  # of the last or chosen round; none of a run that asked for none, or is old
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
+    untrained: dict[str, list[int]] = Field(default_factory=dict)  # by averaged round: nodes that had not trained yet
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
     curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote

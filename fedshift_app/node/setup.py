@@ -184,6 +184,14 @@ def is_personal(config: RunConfig, model: networks.SplitModel) -> bool:
     return bool(own or modules(config).personal or adaptation(config) is not None)
 
 
+def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
+    """Tell whether what a node scores has parts that only its own local training changes."""
+    client_class = registry.get(config.method["name"]).client_class()
+    params, inside = config.node_params(), modules(config)
+    scores_own = client_class.personal(model, config.model, params) or inside.personal
+    return bool(scores_own and client_class.kept_names(model, config.model, params, inside))
+
+
 def uses_public(config: RunConfig) -> bool:
     """Tell whether the method's nodes need the public set."""
     return bool(registry.get(config.method["name"]).client_class().uses_public)

@@ -166,6 +166,7 @@ def with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
 def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str]:
     assert record.checkpoint is not None
     chosen = _who(record, domain)
+    _check_trained(record, chosen, domain)
     client = client_of(record, config, domain, chosen)
     total = len(client.test_set(domain))
     if total == 0:
@@ -188,6 +189,15 @@ def _who(record: Record, domain: str) -> Node:
     nodes = record.checkpoint.nodes
     held = [n for n in nodes if n.domain == domain] or nodes
     return next((n for n in held if n.index in record.checkpoint.memory), held[0])
+
+
+def _check_trained(record: Record, chosen: Node, domain: str) -> None:
+    """Refuse to show a model whose own parts no node of a domain has trained, unless such models count."""
+    assert record.checkpoint is not None
+    if chosen.index in record.checkpoint.memory or record.config.evaluate.untrained == "count":
+        return
+    if setup.has_own_parts(record.config, setup.initial_model(record.config)):
+        raise DataError(f"no node of {domain} has trained yet, and parts of its model are its own")
 
 
 def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, trains: bool = False) -> DomainClient:

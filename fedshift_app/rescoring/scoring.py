@@ -28,7 +28,8 @@ from strategies.federation.rounds import RoundResult
 #: What a run may be scored again with: it decides no number of the training.
 MAY_DIFFER = (
     "shift.name", "shift.corruption", "shift.severity", "evaluate.bn", "evaluate.bn_images", "evaluate.figures",
-    "evaluate.personal_on", "images.eval_batch", "dataset.data_dir", "dataset.classes_stated", "tracking",
+    "evaluate.personal_on", "evaluate.untrained", "images.eval_batch", "dataset.data_dir", "dataset.classes_stated",
+    "tracking",
 )  # fmt: skip
 ADAPT = "adapt."  # and all of this section
 OF_IMAGES = ("none", "corruption")  # values of shift.name that leave the same images to be scored

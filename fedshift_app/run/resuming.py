@@ -338,6 +338,7 @@ def round_result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConf
         evaluated_share=1.0 if share is None else min(share, _BELOW_ALL),
         started_anew=line.get("started_anew", []),
         lost=line.get("lost", []),
+        untrained=line.get("untrained", []),
         spread=line.get("spread_over_nodes", {}),
     )
 

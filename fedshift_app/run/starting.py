@@ -95,6 +95,7 @@ def prepare(
         scores=_scores(config),
         bn_ways=_ways(config, batchnorms),
         batchnorms=batchnorms,
+        own_parts=setup.has_own_parts(config, model),
         everywhere=personal and not deployed and config.evaluate.personal_on == "all_domains",
         server=config.server,
         buffers=tuple(name for name, _ in model.named_buffers() if name in shared),

@@ -40,6 +40,8 @@ def line_of(result: RoundResult) -> dict[str, Any]:
         line["started_anew"] = result.started_anew
     if result.lost:
         line["lost"] = result.lost
+    if result.untrained:
+        line["untrained"] = result.untrained
     if result.clients is not None:
         line["client_models"] = client_models(result.clients)
         if result.clients.own:
@@ -76,6 +78,7 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         **_where_asked(history),
         "missing": [name for name in names if domains[name] is None],
         **({"lost": lost} if (lost := lost_nodes(history)) else {}),
+        **({"untrained": late} if (late := untrained_nodes(scored[-LAST_ROUNDS:])) else {}),
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
     }
@@ -110,6 +113,25 @@ def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
 def lost_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
     """Return by round which nodes were left out for no fault of their own; no round where none was."""
     return {str(result.server_round): result.lost for result in history if result.lost}
+
+
+def untrained_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
+    """Return by round which nodes had not trained their own parts of the model yet; no round where all had."""
+    return {str(result.server_round): result.untrained for result in history if result.untrained}
+
+
+def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, counts: bool) -> str:
+    """Return in words in how many rounds of a mean some nodes had not trained yet, and what was done with them.
+
+    Args:
+        untrained: Their indices by round (``results.json``, key ``untrained``).
+        averaged: How many rounds the mean is over.
+        counts: They were scored all the same (``evaluate.untrained``).
+    """
+    most = max(len(nodes) for nodes in untrained.values())
+    who = "1 node" if most == 1 else f"up to {most} nodes" if len(untrained) > 1 else f"{most} nodes"
+    what = "scored all the same" if counts else "not scored"
+    return f"in {len(untrained)} of {averaged} averaged rounds {who} had not trained yet, {what}"
 
 
 def lost_told(lost: Mapping[str, Sequence[int]]) -> str:

@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,15 +19,12 @@ from fedshift_wire.names import (
     COUNTS,
     DOMAINS,
     DRAWN,
-    LOCAL_CORRECT,
-    LOCAL_COUNT,
-    LOCAL_OWN_CORRECT,
-    LOCAL_OWN_COUNT,
     LOSS_SUM,
     METRICS,
     NUM_EXAMPLES,
     OTHER_CORRECT,
     OWN,
+    STARTED_ANEW,
     STARTS,
     STOPS,
     VALIDATION_CORRECT,
@@ -169,6 +166,8 @@ class Evaluation:
         share: float = 1.0,
         scores: tuple[str, ...] = (),
         classes: int = 0,
+        silent: Collection[int] = (),
+        trained_only: bool = False,
     ) -> None:
         """Plan the questions.
 
@@ -185,12 +184,15 @@ class Evaluation:
             share: Share of each test set to score, rounded up to whole batches.
             scores: Names of other ways to score that the run declares.
             classes: C where the run wants figures (``evaluate.figures``), else 0.
+            silent: Indices of nodes that score nothing, though their domain counts as held.
+            trained_only: What a node scored counts only if it still had the parts of its model that it has trained.
         """
         self.validating = validation
         self.validation = Tally(domains)
         self._domains, self._scores = domains, scores
         self._everyone, self._everywhere = personal or own_tests, everywhere
         self._nodes, self._held = nodes, {node.domain for node in nodes}
+        self._silent, self._trained_only = frozenset(silent), trained_only
         self._batch, self._divisible = batch, divisible
         self._failed: set[Node] = set()
         self._asked: dict[Node, list[_Task]] = {}
@@ -202,8 +204,8 @@ class Evaluation:
 
     def first(self) -> Questions:
         """Return which node is asked for which parts; for none where only its validation part is asked for."""
-        asked: dict[Node, list[_Task]] = {node: [] for node in self._nodes} if self.validating else {}
-        return self._ask(asked)
+        validating = [node for node in self._nodes if node.index not in self._silent] if self.validating else []
+        return self._ask({node: [] for node in validating})
 
     def replacements(self) -> Questions:
         """Return whom to ask instead for the parts that still have no answer; empty if nobody is left."""
@@ -282,6 +284,8 @@ class Evaluation:
             asked = {d: (int(a.count), int(a.correct)) for d, a in zip(domains, answers, strict=True)}
             counts = counting.read(content, asked, self._classes)
             answers = [replace(a, counts=counts.get(d)) for d, a in zip(domains, answers, strict=True)]
+        if self._trained_only and STARTED_ANEW in metrics:  # with parts as they were before round 1
+            return metrics
         validated = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
@@ -303,7 +307,7 @@ class Evaluation:
 
     def _plan(self, place: int, domain: str, share: float) -> list[_Task]:
         """Return the parts of a domain; each own test set is one, and only its node can score it."""
-        nodes = self._candidates(place, domain)
+        nodes = [node for node in self._candidates(place, domain) if node.index not in self._silent]
         if not nodes:
             return []
         if self._everyone or not all(node.shared_test for node in nodes):
@@ -394,27 +398,6 @@ def tests_of(node: Node, domains: Iterable[str], seen: Mapping[str, int]) -> dic
         seen: Test images of domains as their own nodes see them; none where each node is drawn its own.
     """
     return {domain: node.tests_of(domain) or seen.get(domain) for domain in domains}
-
-
-def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str, float]:
-    """Return the accuracy in percent of a node's own model on the domains that it was asked for.
-
-    Raises:
-        Refused: If the node says nothing of one.
-    """
-    found = {}
-    for domain in domains:
-        correct, count = right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
-        if not count:
-            raise Refused(f"no numbers for domain {domain!r}")
-        found[domain] = 100 * correct / count
-    return found
-
-
-def own_accuracy(metrics: Mapping[str, float]) -> float | None:
-    """Return the accuracy in percent of a node's own model on its own part of the test images; None without one."""
-    correct, count = right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
-    return 100 * correct / count if count else None
 
 
 def _answer(metrics: Mapping[str, Any], task: _Task, scores: tuple[str, ...]) -> _Answer:

@@ -1,11 +1,12 @@
 """The nodes' own models right after local training: on what each scores its own, and what comes of the answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from fedshift_wire.bounds import Refused
-from fedshift_wire.names import LOCAL_DOMAINS
-from strategies.federation.evaluation import ClientScores, local_accuracy, own_accuracy
+from fedshift_wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
+from strategies.federation.checks import right_of
+from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
@@ -43,3 +44,24 @@ def read(
     return ClientScores(
         tuple(replace(node, shared_test=node.shared_test and not drawn) for node in nodes), accuracy, own
     )
+
+
+def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str, float]:
+    """Return the accuracy in percent of a node's own model on the domains that it was asked for.
+
+    Raises:
+        Refused: If the node says nothing of one.
+    """
+    found = {}
+    for domain in domains:
+        correct, count = right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
+        if not count:
+            raise Refused(f"no numbers for domain {domain!r}")
+        found[domain] = 100 * correct / count
+    return found
+
+
+def own_accuracy(metrics: Mapping[str, float]) -> float | None:
+    """Return the accuracy in percent of a node's own model on its own part of the test images; None without one."""
+    correct, count = right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
+    return 100 * correct / count if count else None

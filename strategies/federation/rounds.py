@@ -1,5 +1,6 @@
 """What a strategy is told of the run, and what it tells of a round."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ class Federation:
         seed: The run's seed.
         participation: Share of the nodes that train in a round, above 0, at most 1.
         personal: Nodes keep parts of the model to themselves, so each scores its own.
+        own_parts: What a node scores has parts that only its own local training changes.
         min_nodes: Nodes that must be there before each round.
         node_timeout: Seconds to wait for nodes and for their answer to the first question.
         engine: ``simulation`` or ``deployment``.
@@ -94,6 +96,7 @@ class Federation:
     bn_ways: tuple[str, ...] = (AVERAGED,)
     batchnorms: tuple[str, ...] = ()
     everywhere: bool = False
+    own_parts: bool = False
     start: Arrays = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -118,14 +121,15 @@ class Federation:
         chosen = rng.permutation(len(nodes))[: self.number(len(nodes))]
         return [nodes[i] for i in sorted(chosen)]
 
-    def evaluation(self, server_round: int, nodes: list[Node]) -> Evaluation:
-        """Return who of the nodes that are connected scores what after a round."""
+    def evaluation(self, server_round: int, nodes: list[Node], silent: Collection[int] = ()) -> Evaluation:
+        """Return who of the nodes that are connected scores what after a round; nodes of indices ``silent`` nothing."""
         return Evaluation(
             self.domains, nodes, personal=self.personal, own_tests=self.own_tests, validation=self.validation,
             test=self.evaluate.test, everywhere=self.everywhere, batch=self.eval_batch,
             divisible=self.scores_images_alone, share=self.evaluate.share(server_round, self.rounds),
             scores=(*self.scores, *(BN_SCORE + way for way in self.bn_ways[1:])),
-            classes=self.num_classes if self.evaluate.figures else 0,
+            classes=self.num_classes if self.evaluate.figures else 0, silent=silent,
+            trained_only=self.own_parts and self.evaluate.untrained == "leave_out",
         )  # fmt: skip
 
 
@@ -153,6 +157,8 @@ class RoundResult:
             each is scored on all domains.
         counts: By domain what the figures are made of, None where a node told none; empty where nobody was asked.
         statistics: BatchNorm's statistics that were taken anew, by state-dict name; empty where none were.
+        untrained: Indices of the connected nodes whose own parts of the model had not been trained yet when the round
+            was scored, in their order; whether they were scored says ``evaluate.untrained``.
     """
 
     server_round: int
@@ -174,3 +180,4 @@ class RoundResult:
     spread: dict[str, float | None] = field(default_factory=dict)
     counts: dict[str, Counts | None] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
+    untrained: list[int] = field(default_factory=list)

@@ -48,6 +48,10 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: all of them, in simulation, where each sees every test set. Accuracy is then the mean over nodes, and how far
     #: they are apart is told. n nodes make n passes over each test set.
     personal_on: Literal["own_domain", "all_domains"] = "own_domain"
+    #: Nodes whose own parts of the model have not been in any local training yet (``federation.participation`` below 1,
+    #: nodes that come late): leave_out: they score nothing, and a domain without a trained node has no accuracy; count:
+    #: they score what their parts were before round 1, as other codes do.
+    untrained: Literal["leave_out", "count"] = "leave_out"
     #: averaged: as the weights are, with the averages of the nodes' running statistics; retaken: with statistics of
     #: training images of all nodes, which take them with the averaged weights; own: each node with those of its own;
     #: batch: with those of each batch of ``images.eval_batch`` test images. The first is the run's accuracy, the

@@ -79,3 +79,37 @@ def test_alpha_by_images_is_told_to_nodes_that_train() -> None:
     assert [made.tell(n, ask())["alpha"] for n in NODES] == pytest.approx([ALPHA * 3.5 / size for size in (2, 3, 4, 5)])
     assert made.tell(NODES[0], ask(trains=False)) == {}
     assert server().tell(NODES[0], ask()) == {}
+
+
+@pytest.mark.parametrize("scores", ["cloud", "mean"])
+def test_what_is_scored_and_that_training_does_not_depend_on_it(scores: str) -> None:
+    made, plain = server(scores=scores), server()
+    sent = weights(0)
+    for server_round in (1, 2):
+        came = [weights(10 * server_round + n.index) for n in NODES[:3]]
+        found = []
+        for of in (made, plain):
+            of._global = encode(sent)
+            updates = [update(n, arrays) for n, arrays in zip(NODES, came, strict=False)]
+            found.append(decode(of.merge(updates, [1 / 3] * 3)))
+            of._global = encode(found[-1])
+        assert all(np.array_equal(found[0][name], found[1][name]) for name in sent)  # what the next round begins with
+        scored, means = decode(made.scored_weights()), {n: np.mean([c[n] for c in came], axis=0) for n in ("w", "b")}
+        assert list(scored) == list(sent)
+        for name, mean in means.items():
+            wanted = mean if scores == "mean" else found[0][name]
+            np.testing.assert_allclose(scored[name], wanted, rtol=1e-5, atol=1e-6)
+            assert scored[name].dtype == np.float32
+            assert not np.allclose(mean, found[0][name], atol=1e-3)
+        assert np.array_equal(scored[BUFFER], found[0][BUFFER])
+        sent = dict(found[0])
+    assert {key.split("/")[0] for key in made.state} == ({"drift", "mean"} if scores == "mean" else {"drift"})
+    size = sum(len(array.data) for array in encode(sent).values())
+    assert made.state_bytes(encode(sent), M) == size * (2 if scores == "mean" else 1)
+
+
+def test_without_alpha_the_mean_is_what_is_merged() -> None:
+    made = server(alpha=0, scores="mean")
+    made._global = encode(weights(0))
+    made._global = made.merge([update(n, weights(1 + n.index)) for n in NODES], [0.25] * 4)
+    assert made.scored_weights() is made.sent

@@ -1,5 +1,6 @@
 """FedHEAL on the server: masks, weights and merge against loops; what it keeps; what both switches leave."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fedshift_wire.arrays import Arrays
 from fedshift_wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation.updates import Update, decode
-from strategies.fedheal import FedHEALParams, FedHEALStrategy, fair_weights
+from strategies.fedheal import FedHEALParams, FedHEALStrategy, consistent, fair_weights
 
 NAMES = {"a.weight": (3, 2), "a.bias": (3,), "b.running_mean": (2,), "b.num_batches_tracked": ()}
 BUFFERS = ("b.running_mean", "b.num_batches_tracked")
@@ -56,7 +57,7 @@ class Slow:
                     u[key] = float(sent[name][place]) - float(told[name][place])
                     before = self.signs.setdefault(key, [])
                     alike = [sign for sign in before if sign == (u[key] >= 0)]
-                    m[key] = 1 if not before else int(len(alike) / len(before) > self.tau)
+                    m[key] = 1 if not before else int(Fraction(len(alike), len(before)) > Fraction(str(self.tau)))
                     before.append(u[key] >= 0)
         d = dict.fromkeys(replies, 0.0)
         for n in replies:
@@ -76,12 +77,15 @@ class Slow:
         return list(p.values()), merged
 
 
-@pytest.mark.parametrize("tau", [0.3, 0.6])
-def test_rounds_against_loops_with_nodes_that_come_and_go(tau: float) -> None:
-    server, slow = strategy(tau=tau), Slow(tau)
+PRESENT = [(0, 1, 2), (0, 1, 2), (1, 2), (0, 1, 2), (0, 2, 3), (0, 1, 2, 3)]
+
+
+@pytest.mark.parametrize(("tau", "present_in"), [(0.3, PRESENT), (0.6, PRESENT), (0.3, 3 * PRESENT + [(0, 1, 2)] * 4)])
+def test_rounds_against_loops_with_nodes_that_come_and_go(tau: float, present_in: list[tuple[int, ...]]) -> None:
+    server, slow = strategy(tau=tau, rounds=30), Slow(tau)
     sent = arrays(0)
     left_out = 0
-    for server_round, present in enumerate([(0, 1, 2), (0, 1, 2), (1, 2), (0, 1, 2), (0, 2, 3), (0, 1, 2, 3)], 1):
+    for server_round, present in enumerate(present_in, 1):
         replies = {n: arrays(100 * server_round + n, batches=5 * server_round) for n in present}
         weights, merged = played(server, sent, replies)
         wanted, slowly = slow.merge(sent, replies)
@@ -92,6 +96,25 @@ def test_rounds_against_loops_with_nodes_that_come_and_go(tau: float) -> None:
             left_out += int((merged[name] == sent[name]).sum()) if server_round > 1 else 0
         sent = merged
     assert left_out > 0  # somewhere no update was consistent, and the weight stayed
+
+
+@pytest.mark.parametrize(
+    ("tau", "rounds", "tie"),
+    [
+        (0.3, 10, 3), (0.3, 20, 6), (0.3, 100, 30), (0.29, 100, 29), (0.7, 10, 7), (0.1, 30, 3), (0.55, 20, 11),
+        (0.4, 5, 2), (0.0, 7, 0), (0.5, 2, 1), (0.3, 1000, 300),
+    ],
+)  # fmt: skip
+def test_a_tie_is_dropped_whichever_way_a_number_goes(tau: float, rounds: int, tie: int) -> None:
+    """Of the earlier rounds as many went the same way as tau asks for: not more, so it does not count."""
+    step = np.array([1.0, 1.0, 0.0, -1.0, -1.0])
+    rises = np.array([tie, tie + 1, tie, rounds - tie, rounds - tie - 1], np.min_scalar_type(rounds))
+    assert consistent(step, rises, rounds, tau).tolist() == [False, True, False, False, True]
+
+
+def test_a_share_between_two_counts_is_no_tie() -> None:
+    step, rises = np.array([1.0, 1.0, -1.0, -1.0]), np.array([3, 4, 8, 7], np.uint8)  # of 11: 3.3 would be the tie
+    assert consistent(step, rises, 11, 0.3).tolist() == [False, True, False, True]
 
 
 def test_weights_by_hand() -> None:

@@ -1,7 +1,7 @@
 """Adaptation over any method: it sees test images and never labels, and leaves no trace."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -60,6 +60,83 @@ def test_the_outcome_is_the_same_whatever_the_labels_are(adaptation: Adaptation,
         predictions.append(np.concatenate(seen))
     assert np.array_equal(predictions[0], predictions[1])
     assert np.array_equal(predictions[0], predictions[2])
+
+
+def reachable(start: object) -> list[NDArray[Any]]:
+    """Return all arrays that attributes, containers and closures lead to from an object."""
+    seen: dict[int, object] = {}
+    waiting, arrays = [start], []
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | torch.Tensor | str):
+            continue
+        seen[id(one)] = one
+        if isinstance(one, np.ndarray):
+            arrays.append(one)
+        elif isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting += one
+        else:
+            waiting += vars(one).values() if hasattr(one, "__dict__") else ()
+            waiting += [cell.cell_contents for cell in getattr(one, "__closure__", None) or ()]
+            waiting += [getattr(one, "__self__", None), *(getattr(one, "__defaults__", None) or ())]
+    return arrays
+
+
+class Greedy(Adaptation):
+    """Looks for labels of what is scored wherever its code runs."""
+
+    labels: ClassVar[tuple[NDArray[np.int64], ...]] = ()
+
+    def _look(self, client: DomainClient) -> None:
+        for label in self.labels:
+            assert not any(np.shares_memory(label, array) for array in reachable(client))
+        assert client.own_test is None and client.validation_set is None
+        with pytest.raises(RuntimeError, match="it is given test images alone"):
+            client.test_set("a")
+        self.looked = getattr(self, "looked", 0) + 1
+
+    def received(self, client: DomainClient) -> None:
+        self._look(client)
+
+    def adapt(self, client: DomainClient, images: NDArray[np.uint8]) -> Iterator[Places]:
+        self._look(client)
+        yield np.arange(len(images) // 2)
+        self._look(client)
+        yield np.arange(len(images) // 2, len(images))
+        self._look(client)
+
+    def predict(self, client: DomainClient, x: torch.Tensor) -> torch.Tensor:
+        self._look(client)
+        return client.forward(x)[1]
+
+
+def test_no_code_of_an_adaptation_can_reach_a_label_of_what_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    test, own, held = image_set(23, seed=5), image_set(7, seed=6), image_set(5, seed=7)
+    greedy = Greedy(Params())
+    monkeypatch.setattr(Greedy, "labels", (test.y, own.y, held.y))  # of the class: the search looks at objects
+    made = new_client(DomainClient, test_set=lambda domain: test, adaptation=greedy, validation_set=held)
+    made.own_test = own
+    assert any(np.shares_memory(own.y, array) for array in reachable(made))  # the search finds what is there
+    assert any(np.shares_memory(test.y, array) for array in reachable(made))
+    _, images, metrics = made.evaluate(shared(made), {**ASKED, "validation": True})
+    assert (images, metrics["count/a"], metrics["validation-count"]) == (23, 23, 5)
+    assert greedy.looked >= 9
+    assert made.test_set("a") is test and made.own_test is own and made.validation_set is held
+    made.local_scores(["a"])
+
+
+def test_labels_are_there_again_after_an_adaptation_that_fails() -> None:
+    class Broken(Adaptation):
+        def adapt(self, client: DomainClient, images: NDArray[np.uint8]) -> Iterator[Places]:
+            raise ValueError("broken")
+            yield
+
+    made = client(Broken(Params()))
+    with pytest.raises(ValueError, match="broken"):
+        made.score_test(TEST)
+    assert made.test_set("a") is TEST
 
 
 class Spy(Adaptation):

@@ -50,7 +50,7 @@ def keep(tmp_path: Path) -> Keep:
 
 
 AVERAGED = "method.local_modules=aggregate method.eval_modules=aggregated"
-EATA = "adapt.margin=2.7631021115928547 adapt.redundancy=0.05"  # as its paper has them
+EATA = "adapt.margin=2.7631021115928547 adapt.redundancy=0.05 adapt.fisher_alpha=2000"  # as its paper has them
 CLASSES = "proto_reduction=sample_mean (paper class_mean)"
 
 

@@ -53,6 +53,33 @@ def test_personal_models_are_all_asked() -> None:
     assert found == {0: ["scan"], 1: ["texture"], 2: ["scan"]}
 
 
+def test_silent_nodes_are_asked_nothing_and_their_domain_is_nobody_elses() -> None:
+    """The domain of a node that has not trained yet is held: no other node's model is scored on it."""
+    three = nodes("scan", "texture", "scan")
+    evaluation = Evaluation(DOMAINS, three, personal=True, validation=True, silent={0, 1})
+    assert asked(evaluation) == {2: ["scan"]}
+    evaluation.read([reply(three[2], correct_scan=4, count_scan=9, **{"loss-sum_scan": 1.0})])
+    assert evaluation.tally().accuracy() == {"scan": pytest.approx(400 / 9), "texture": None}
+    held_out = Evaluation((*DOMAINS, "street"), nodes("scan", "scan"), personal=True, silent={1})
+    assert asked(held_out) == {0: ["scan", "texture"]}
+    everywhere = Evaluation(DOMAINS, three, personal=True, everywhere=True, silent={1})
+    assert asked(everywhere) == {0: ["scan", "texture"], 2: ["scan", "texture"]}
+
+
+@pytest.mark.parametrize("trained_only", [True, False])
+def test_a_node_that_lost_its_own_parts_is_scored_only_if_that_counts(trained_only: bool) -> None:
+    two = nodes("scan", "scan")
+    evaluation = Evaluation(("scan",), two, personal=True, trained_only=trained_only)
+    evaluation.first()
+    heard: list[int] = []
+    lost, kept = ({"correct_scan": right, "count_scan": 9, "loss-sum_scan": 1.0} for right in (0, 9))
+    answers = [reply(two[0], **lost, **{"started-anew": 1}), reply(two[1], **kept)]
+    assert evaluation.read(answers, lambda node, metrics: heard.append(node.index)) == []
+    assert heard == [0, 1]
+    assert evaluation.replacements() == {}
+    assert evaluation.tally().accuracy() == {"scan": 100.0 if trained_only else 50.0}
+
+
 def test_nodes_with_test_sets_of_their_own_are_all_asked() -> None:
     found = asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=False, own_tests=True))
     assert found == {0: ["scan", "texture"], 1: ["scan", "texture"]}

@@ -1,0 +1,123 @@
+"""Nodes that have not trained yet: ``evaluate.untrained`` says whether models that nobody has trained are scored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killing import SHORT, resume, start
+from support import InlineRun, Run, node, refusal_of
+
+from fedshift_app.comparing import compare
+from fedshift_app.config.resolving import resolve
+from fedshift_app.node import setup
+from fedshift_app.report import reading, views
+from fedshift_app.rescoring import command
+from fedshift_wire.errors import ConfigError
+from strategies.federation import untrained
+
+HALF = f"{SHORT} federation.participation=0.5"
+COUNT = "evaluate.untrained=count"
+
+
+def late(run: Run) -> list[list[int]]:
+    """Return by round the nodes that had trained in no round until then, of four."""
+    had: set[int] = set()
+    found = []
+    for line in run.rounds:
+        had |= set(line["nodes"])
+        found.append(sorted(set(range(4)) - had))
+    return found
+
+
+def lines_of(run: Run) -> list[str]:
+    told = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    return [line["message"] for line in told if line.get("event") == "untrained"]
+
+
+@pytest.mark.parametrize(("method", "more"), [("local", ""), ("fedbn", "model.name=cnn_bn"), ("fedproto", "")])
+def test_they_are_left_out_unless_they_count(run_inline: InlineRun, method: str, more: str) -> None:
+    given: dict[str, Any] = {"method": method, "rounds": 2, "seed": 3}
+    out = run_inline(**given, set=f"{HALF} {more}")
+    counted = run_inline(**given, set=f"{HALF} {more} {COUNT}")
+    assert out.results["weights_sha256"] == counted.results["weights_sha256"]
+    missing = late(out)
+    assert missing[0] and late(counted) == missing
+    domains = list(out.results["domains"])  # one node of each, in their order
+    for run in (out, counted):
+        assert [line.get("untrained", []) for line in run.rounds] == missing
+        assert run.results["untrained"] == {str(i): nodes for i, nodes in enumerate(missing, 1) if nodes}
+    for line, other, nodes in zip(out.rounds, counted.rounds, missing, strict=True):
+        assert [domain for domain in domains if line["accuracy"][domain] is None] == [domains[i] for i in nodes]
+        assert None not in other["accuracy"].values()
+        trained = [domain for domain in domains if line["accuracy"][domain] is not None]
+        assert {d: line["accuracy"][d] for d in trained} == {d: other["accuracy"][d] for d in trained}
+        assert line["avg"] == pytest.approx(sum(line["accuracy"][d] for d in trained) / len(trained))
+    assert lines_of(out)[0].startswith(f"round 1: {len(missing[0])} nodes have not trained yet, left out of the scores")
+    assert "scored all the same (evaluate.untrained=count)" in lines_of(counted)[0]
+    assert "had not trained yet, scored all the same" in compare([counted.folder]).text(1000)
+
+
+def test_who_has_trained_is_known_after_a_resume_and_to_rescore(tmp_path: Path) -> None:
+    run = start(tmp_path / "runs", method="local", rounds=1, seed=3, set=HALF)
+    command.rescore(
+        [str(run.folder), f"output-dir={tmp_path / 'again'}", "evaluate.untrained=leave_out,count", "jobs=1"]
+    )
+    again = sorted((Run(path) for path in (tmp_path / "again").iterdir()), key=lambda one: one.folder.name)
+    assert {one.rounds[-1]["untrained"] == run.rounds[-1]["untrained"] for one in again} == {True}
+    unknown = sorted(sum(value is None for value in one.rounds[-1]["accuracy"].values()) for one in again)
+    assert unknown == [0, 2]
+    longer = resume(tmp_path / "runs", rounds=3)
+    assert [line.get("untrained", []) for line in longer.rounds] == late(longer)
+
+
+def test_a_report_shows_no_model_that_nobody_has_trained(run_inline: InlineRun) -> None:
+    run = run_inline(method="local", rounds=1, seed=3, set=HALF)
+    sight = views.look(reading.read(run.folder), None, 20)
+    unknown = [domain for domain, value in run.rounds[-1]["accuracy"].items() if value is None]
+    assert list(sight.missing) == unknown != []
+    assert all("has trained yet" in why for why in sight.missing.values())
+    counted = run_inline(method="local", rounds=1, seed=3, set=f"{HALF} {COUNT}")
+    assert views.look(reading.read(counted.folder), None, 20).missing == {}
+
+
+def test_where_all_train_nothing_is_said(run_inline: InlineRun) -> None:
+    run = run_inline(method="local", rounds=1, set=SHORT)
+    assert "untrained" not in run.results
+    assert lines_of(run) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "own"),
+    [
+        *((method, "", True) for method in ("local", "fdse", "fedproto", "fedtgp", "fedsa", "fedpall", "fedgh")),
+        *((method, "", True) for method in ("fedrep", "fedcode", "fedthe")),
+        ("fedmd", "dataset.public=0.05", True),
+        ("fedbn", "model.name=cnn_bn", True),
+        ("fedprox", "model.name=cnn_bn model.bn=local", True),
+        ("fedavg", "modules=[f2dc] modules.f2dc.local_modules=local modules.f2dc.eval_modules=client_mean", True),
+        *((method, "", False) for method in ("fedavg", "scaffold", "feddyn", "moon", "fedsr", "fedala", "fedpac")),
+        *((method, "", False) for method in ("fedavg-ft", "fedseproto")),
+        ("fedproto", "method.share_weights=true", False),
+        ("tent", "model.name=cnn_bn", False),
+    ],
+)
+def test_which_methods_have_parts_that_only_a_node_trains(method: str, more: str, own: bool) -> None:
+    config = resolve({"experiment": "handwritten", "method": method, "set": more})
+    assert setup.has_own_parts(config, setup.initial_model(config)) is own
+
+
+def test_the_line_names_a_few() -> None:
+    nodes = [node(i, domain="ab"[i % 2]) for i in range(8)]
+    told = untrained.line(nodes, counts=False)
+    assert told == (
+        "8 nodes have not trained yet, left out of the scores (evaluate.untrained=count scores them): "
+        "node 0 (a), 1 (b), 2 (a), 3 (b), 4 (a) and 3 more"
+    )
+    assert untrained.line(nodes[:1], counts=True).startswith("1 node has not trained yet, scored all the same")
+
+
+def test_another_value_is_refused() -> None:
+    given = {"experiment": "handwritten", "set": "evaluate.untrained=drop"}
+    told = refusal_of(ConfigError, resolve, given)
+    assert "evaluate.untrained" in told and "drop" in told and "leave_out" in told
