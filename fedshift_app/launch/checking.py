@@ -30,3 +30,17 @@ def check_data(config: RunConfig, nodes: int) -> float:
         held += sum(len(part.train) for part in parts.values())
     catalog.load.cache_clear()  # the nodes read for themselves
     return held / len(dealt)
+
+
+def check_model(config: RunConfig) -> None:
+    """Build the networks of a run, so that what does not go together is said before anything starts.
+
+    Raises:
+        ConfigError: If the method, the network, the modules and the rest of the configuration do not go together.
+    """
+    from fedshift_app.node import setup  # torch: only where a run starts
+    from fedshift_app.run import starting
+
+    starting.prepare(config, setup.SIMULATION)
+    for name in dict.fromkeys(config.model.per_node):
+        setup.initial_model(config, config.model.model_copy(update={"name": name}))
