@@ -54,7 +54,7 @@ class Row:
         by_seed: The numbers of each seed by column.
         values: Mean and spread by column.
         difference: The headline less that of the baseline; None where there is none.
-        best: The columns in which it is the best of its group.
+        best: The columns in which it is the best of those of its group that are scored as it is.
         paper: The printed row.
         worst: The domain that is the worst in all its runs; empty where it is not the same.
     """
@@ -197,11 +197,12 @@ def with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
 
 
 def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: bool) -> Row:
-    """Mark the columns in which the row has the best mean of its group: the lowest STD, the highest of all else.
+    """Mark the columns in which the row has the best mean of its group and task.
 
-    Where ``lowest`` is the best, that of all.
+    That is the lowest STD, the highest of all else. Where ``lowest`` is the best, that of all. Personal models are
+    scored on another task than the global one.
     """
-    group = [other for other in rows if other.group == row.group]
+    group = [other for other in rows if (other.group, other.scored) == (row.group, row.scored)]
     best = set()
     for column in columns:
         means = [m for other in group if (found := other.values.get(column)) and (m := found.mean) is not None]

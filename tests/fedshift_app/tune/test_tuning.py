@@ -336,8 +336,8 @@ def test_a_method_that_cannot_run_on_the_network_is_refused_before_anything_star
     from fedshift_app.tune import tuning
 
     pytest.importorskip("timm")
+    given = ["handwritten", "method=fedavg,f2dc", "budget=1", "model.name=timm:vit_tiny_patch16_224"]
     with pytest.raises(ConfigError, match=r"^f2dc: modules f2dc: the network 'timm:vit_tiny_patch16_224' has no feat"):
-        given = ["handwritten", "method=fedavg,f2dc", "budget=1", "model.name=timm:vit_tiny_patch16_224"]
         tuning.tune([*given, f"output-dir={searches.home / 'runs'}"], "", lambda *_: None, check_model)
     assert not (searches.home / "runs").exists()
 
