@@ -13,6 +13,7 @@ from datasets import checkup, folders, sites
 from datasets.base import SPLITS
 from datasets.listing import Item
 from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
 from fedshift_wire.bounds import as_found, shown
 from fedshift_wire.errors import ConfigError, DataError
@@ -110,7 +111,7 @@ def _dataset(arguments: Sequence[str]) -> DatasetConfig:
     for argument in arguments:
         key, sep, value = argument.partition("=")
         if key == "data-dir" and sep:
-            data_dir = value
+            data_dir = not_empty(key, value)
         elif key in TAKEN and sep:
             dotted.append(argument)
         else:
