@@ -32,7 +32,7 @@ def test_an_empty_experiment() -> None:
     [
         (lambda: grid.points(grid.read(["handwritten", "data-dir="]), lambda *_: None), "data-dir: "),
         (lambda: grid.points(grid.read(["handwritten", "method="]), lambda *_: None), "method: a value is missing"),
-        (lambda: preparing.prepare("pacs", ["data-dir="]), "data-dir: expected a value"),
+        (lambda: preparing.prepare("pacs", ["data-dir="], as_json=False), "data-dir: expected a value"),
         (lambda: proposing.init("mine", ["data-dir="]), "data-dir: expected a value"),
         (lambda: rescoring.rescore(["output-dir=", "runs"]), "output-dir: expected a value"),
         (lambda: watching.show(["output-dir="], as_json=False, watch=False, site=""), "output-dir: expected a value"),
