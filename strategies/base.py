@@ -91,6 +91,8 @@ class DomainStrategy(FedAvg):
     params_model: ClassVar[type[Params]] = Params
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
+    #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
+    optional: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)

@@ -16,6 +16,7 @@ from fedshift_app.out import adapting, images, opening, saved
 from fedshift_app.out.images import Batch, Picture
 from fedshift_app.out.saved import SavedModel
 from fedshift_wire.bounds import WHOLE_PATH, shown
+from fedshift_wire.cells import harmless_row
 from fedshift_wire.errors import ConfigError, DataError
 
 BATCH = 64  # images, unless a person says otherwise
@@ -204,12 +205,12 @@ def as_csv(found: Predicted) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     classes = found.model.classes
-    writer.writerow(["file", "label", "class", "probability", *(f"p({name})" for name in classes)])
+    head = ["file", "label", "class", "probability", *(f"p({name})" for name in classes)]
+    writer.writerow(harmless_row(head))
     for (picture, k, p), row in zip(_rows(found), found.probabilities, strict=True):
         label = "" if picture.label is None else classes[picture.label]
-        writer.writerow(
-            [shown(picture.path, WHOLE_PATH), label, classes[k], f"{p:.6f}", *(f"{one:.6f}" for one in row)]
-        )
+        named = harmless_row([shown(picture.path, WHOLE_PATH), label, classes[k]])
+        writer.writerow([*named, f"{p:.6f}", *(f"{one:.6f}" for one in row)])
     return out.getvalue()
 
 

@@ -31,6 +31,7 @@ from fedshift_app.tune.asking import Plan, Request
 from fedshift_app.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift_app.tune.trials import Going, score
 from fedshift_wire.bounds import shortened
+from fedshift_wire.cells import harmless_row
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials"
@@ -290,6 +291,6 @@ class Tuning:
                 rows.append([plan.label, one.number, one.state, value, *told, *(values.get(key, "") for key in keys)])
         text = io.StringIO()
         head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
-        csv.writer(text, lineterminator="\n").writerows([head, *rows])
+        csv.writer(text, lineterminator="\n").writerows(map(harmless_row, [head, *rows]))
         write_atomically(self.folder / TABLE, text.getvalue())
         write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
