@@ -6,6 +6,13 @@ from datasets import catalog
 from datasets.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings
+from fedshift_wire.errors import DataError
+
+UNREADABLE = ": cannot be read ("  # of an image file (``datasets.pictures``)
+REMEDY = (
+    "to see all such files: fedshift prepare, with the same experiment and data-dir; to go on without them: "
+    "dataset.skip_broken=true"
+)
 
 
 def check_data(config: RunConfig, nodes: int) -> float:
@@ -20,7 +27,12 @@ def check_data(config: RunConfig, nodes: int) -> float:
     labels = {}
     cfg = config.dataset
     for domain, split in holdings.read_parts(config):
-        labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
+        try:
+            labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
+        except DataError as error:
+            if UNREADABLE not in str(error) or cfg.skip_broken:
+                raise
+            raise DataError(str(error), REMEDY) from None
     dealt = config.allocation.deal(cfg.domains, nodes, config.seed)
     classes = len(cfg.known().classes)
     held = 0

@@ -8,7 +8,13 @@ from fedshift_app.config.files import names
 from fedshift_app.config.resolving import resolve
 from fedshift_wire.errors import ConfigError
 
-HEAD = "dataset: {name: handwritten}\nmodel: {name: cnn}\nmethod: {name: fedavg}\ntrain: {epochs: 1, batch_size: 8, lr: 0.1}\nrounds: 2\n"
+HEAD = """\
+dataset: {name: handwritten}
+model: {name: cnn}
+method: {name: fedavg}
+train: {epochs: 1, batch_size: 8, lr: 0.1}
+rounds: 2
+"""
 
 
 @pytest.mark.parametrize(
