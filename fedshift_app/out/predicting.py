@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_app.out import adapting, images, opening, saved
+from fedshift_app.out import adapting, images, opening, own_split, saved
 from fedshift_app.out.images import Batch, Picture
 from fedshift_app.out.saved import SavedModel
 from fedshift_wire.bounds import MOST_NAME, WHOLE_PATH, shown
@@ -98,7 +98,13 @@ class Predicted:
 
 
 def predict(
-    folder: Path, given: Sequence[Path], *, batch: int | None = None, adapt: str = "", clean: Sequence[Path] = ()
+    folder: Path,
+    given: Sequence[Path],
+    *,
+    batch: int | None = None,
+    adapt: str = "",
+    clean: Sequence[Path] = (),
+    split: str = "",
 ) -> Predicted:
     """Predict images with a saved model.
 
@@ -108,13 +114,17 @@ def predict(
         batch: Images at a time; None for 64, or with ``adapt`` that method's own.
         adapt: ``tent``, ``eata``, ``t3a``, or empty.
         clean: Files and folders of images like those of training, for EATA.
+        split: ``train`` or ``test``: only these images of the run's own folders; empty for all images.
 
     Raises:
         FedShiftError: If the model cannot be used, nothing is there, or no image can be read.
     """
     adapting.check(adapt, clean=bool(clean))
     model, file = saved.read(folder)
-    taken, told = images.found(given, model.classes)
+    if split:
+        taken, told = own_split.pictures(model, folder, given, split), [f"the {split} images of the run's own split"]
+    else:
+        taken, told = images.found(given, model.classes)
     found = Predicted(model, told=told)
     number = batch or adapting.BATCHES.get(adapt, BATCH)
     if adapt:
@@ -127,7 +137,7 @@ def predict(
     for one in images.batches(taken, model.size, model.images(), number, adapting.least(adapt), found.broken):
         parts.append(_probabilities(one, run, model))
         found.pictures += one.pictures
-    if note := trained_on(model, given, found):
+    if not split and (note := trained_on(model, given, found)):
         told.append(note)
     if not parts:
         raise DataError(f"none of {len(taken)} images can be read; the first: {found.broken[0]}")
@@ -160,7 +170,7 @@ def trained_on(model: SavedModel, given: Sequence[Path], found: Predicted) -> st
     which = ", ".join(shown(site, MOST_NAME) for site in dict.fromkeys(named))
     return (
         f"{which}: a site of the run, so the model was trained on many of these images, and this is no accuracy on "
-        f"images that it has not seen{told}"
+        f"images that it has not seen{told}; its test images alone: --split test, where they lie as in the run"
     )
 
 
