@@ -25,9 +25,9 @@ from fedshift_app.launch import commands as launch_commands
 from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
-from fedshift_app.run.variables import COMMAND, COMMIT, THREADS
+from fedshift_app.run.variables import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
 from fedshift_wire.bounds import WHOLE_PATH, as_found, plain, shown
-from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_wire.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 from fedshift_wire.paths import typed_path
 
 #: Signals that end the command in order, and its exit code then.
@@ -155,17 +155,17 @@ def sweep(
     order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (so many side by
     side; engine=simulation: one after another).
     """
-    from fedshift_app.launch.checking import check_data
+    from fedshift_app.launch.checking import check_data, check_model
     from fedshift_app.sweep import listing, sweeping
 
     if (listed and into) or (slurm is not None and not listed) or (paper and (listed or into)):
         raise ConfigError("sweep: --list goes alone or with --slurm FILE, --in FOLDER and --paper TABLE go alone")
     if listed:
-        listing.show(arguments or [], slurm, check_data)
+        listing.show(arguments or [], slurm, check_data, check_model)
     elif into:
         listing.one(arguments or [], into, check_data)
     else:
-        sweeping.sweep(arguments or [], paper, check_data)
+        sweeping.sweep(arguments or [], paper, check_data, check_model)
 
 
 @app.command()
@@ -202,10 +202,10 @@ def tune(
     no trial ends early; jobs=N methods side by side. The same command again goes on where it was interrupted. Needs
     the extra `tune`: Optuna.
     """
-    from fedshift_app.launch.checking import check_data
+    from fedshift_app.launch.checking import check_data, check_model
     from fedshift_app.tune import tuning
 
-    tuning.tune(arguments or [], paper, check_data)
+    tuning.tune(arguments or [], paper, check_data, check_model)
 
 
 @app.command()
@@ -379,9 +379,10 @@ def preview(
 
 
 def fail(error: FedShiftError) -> NoReturn:
-    """Show a user's mistake in a line or two and exit with 1."""
+    """Show a user's mistake in a line or two and exit with 1; with 78 where a sweep must know not to try again."""
     typer.echo(f"error: {error}", err=True)
-    raise SystemExit(exit_codes.FAILED)
+    refused = isinstance(error, REFUSALS) and SWEEP_PROCESS in os.environ
+    raise SystemExit(exit_codes.REFUSED if refused else exit_codes.FAILED)
 
 
 def stop(signum: int, _frame: FrameType | None) -> NoReturn:

@@ -45,7 +45,7 @@ from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import PROFILE_FILE, SKIPPED_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_app.run.variables import COMMAND, STATUS_FILE
-from fedshift_wire.errors import FederationError, FedShiftError
+from fedshift_wire.errors import REFUSALS, FederationError, FedShiftError
 from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from strategies.base import DomainStrategy
 from strategies.federation import robust, stepping
@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
         lost = _run(grid, context.run_config, status)
         status |= {"state": DEGRADED if lost else COMPLETED, "error": lost or None}
     except FedShiftError as error:
-        status["error"] = str(error)
+        status |= {"error": str(error), "refused": isinstance(error, REFUSALS)}
         raise
     except Exception as error:
         status["error"] = f"{type(error).__name__}: {error}"

@@ -50,3 +50,7 @@ class ConfigError(FedShiftError):
 
 class FederationError(FedShiftError):
     """The federation cannot start or cannot go on."""
+
+
+#: What the same command meets again: nothing to try a second time.
+REFUSALS = (ConfigError, DataError)

@@ -95,6 +95,8 @@ class DomainStrategy(FedAvg):
     #: None: it does not say (:func:`strategies.contributions.declared`).
     sends: ClassVar[tuple[str, ...] | None] = None
     tells: ClassVar[tuple[str, ...] | None] = None
+    #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
+    optional: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)

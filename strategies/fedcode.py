@@ -11,6 +11,7 @@ Deviations: (1) the semantic encoder is averaged by share of images, without alg
 (2) G^k is the mean over the nodes that hold class k, and stays where nobody does (A5).
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -64,6 +65,7 @@ class FedCodeStrategy(DomainStrategy):
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
     tells: ClassVar[tuple[str, ...]] = ("pseudo-label",)
     contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
+    optional: ClassVar[Mapping[str, str]] = dict.fromkeys(HEADS, "method.global_model=average_heads")
     params: FedCodeServerParams
 
     def expected(self) -> Declaration:

@@ -25,11 +25,11 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> "KillAt":
 
     @contextlib.contextmanager
     def kill_at(end: str, stage: str) -> Iterator[None]:
-        def killing_write(path: Path, data: bytes, *, named: bool = True) -> None:
+        def killing_write(path: Path, data: bytes, *, named: bool = True, private: bool = False) -> None:
             if end not in str(path):
-                return write(path, data, named=named)
+                return write(path, data, named=named, private=private)
             if stage == "after":
-                write(path, data, named=named)
+                write(path, data, named=named, private=private)
             elif stage != "before":
                 part = path.with_name(path.name + durable.PART)
                 part.write_bytes(data if stage == "unnamed" else data[: len(data) // 2])

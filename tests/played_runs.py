@@ -29,6 +29,9 @@ folder.mkdir(exist_ok=True)
 print("round 1/2")
 if act == "fail":
     sys.exit("Traceback ...\\nerror: no node is left\\nand more")
+if act == "wrong":
+    print("error: modules f2dc: the network has no feature map", file=sys.stderr)
+    sys.exit(78)
 if act == "sleep":
     time.sleep(60)
 if act == "die":

@@ -54,7 +54,10 @@ def _content(run: Run) -> dict[str, Any]:
     resolved["dataset"] = {key: value for key, value in resolved["dataset"].items() if key != "data_dir"}
     results: dict[str, Any] = json.loads((place / RESULTS_FILE).read_text(encoding="utf-8"))
     if figures := results.get("figures"):  # without what grows with the classes
-        short = {name: one and {key: one[key] for key in ("n", *SHORT)} for name, one in figures["domains"].items()}
+        short = {
+            name: one and {key: one.get(key) for key in ("n", "images", *SHORT)}
+            for name, one in figures["domains"].items()
+        }
         results["figures"] = {"round": figures["round"], "domains": short}
     by_round = {str(number): round(avg, 2) for number, avg in runs.curve(run).items()}
     more: dict[str, Any] = {"curve": by_round} if by_round else {}

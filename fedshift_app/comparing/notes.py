@@ -49,7 +49,9 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
             found.append(f"WORST: the {least} domain of each run{where}")
     found += _images(rows)
     if any(row.best for row in rows):
-        found.append("marked: the best mean of a column, which says nothing of significance")
+        tasks = dict.fromkeys(row.scored for row in rows)
+        each = f", among the rows of each task ({', '.join(tasks)}) by itself" if len(tasks) > 1 else ""
+        found.append(f"marked: the best mean of a column{each}, which says nothing of significance")
     if any(row.difference is not None for row in rows):
         found.append(
             f"difference: {headline} less that of {BASELINE}, seed by seed; p: two-sided paired t-test over "
@@ -153,8 +155,8 @@ def _images(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         for run in row.runs:
             if run.results.figures is not None:
-                known = {name: one.n for name, one in run.results.figures.domains.items() if one is not None}
-                who = told.setdefault(", ".join(f"{name} {number}" for name, number in known.items()), [])
+                known = [f"{name} {one.told_images}" for name, one in run.results.figures.domains.items() if one]
+                who = told.setdefault(", ".join(known), [])
                 if named(row) not in who:
                     who.append(named(row))
     if len(told) == 1:

@@ -16,6 +16,7 @@ from fedshift_app.comparing.runs import NODES, Run
 from fedshift_app.comparing.table import Numbers
 from fedshift_app.report.command import REPORT_FILE
 from fedshift_app.report.theme import STYLE
+from fedshift_app.run.figures import total_told
 from fedshift_wire.bounds import MOST_NAME, plain
 
 OPEN = 30  # up to so many runs their list is open
@@ -178,7 +179,7 @@ def _kept(part: str) -> str:
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Return what all numbers stand on, or the values in which runs differ: rounds, epochs, network, nodes, images."""
     images = [
-        f"{sum(one.n for one in told.domains.values() if one is not None):,}" if told is not None else "not told"
+        total_told([one for one in told.domains.values() if one is not None]) if told is not None else "not told"
         for told in (run.results.figures for run in runs)
     ]
     return [

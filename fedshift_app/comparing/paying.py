@@ -118,7 +118,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[list[int]]:
-    """Return the Pareto front of each group of rows, the cheapest first.
+    """Return the Pareto front of each group of rows that are scored alike, the cheapest first.
 
     Args:
         points: Cost, score and row.
@@ -128,8 +128,8 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
         None of a group whose rows are of other images than one another.
     """
     fronts = []
-    for group in dict.fromkeys(row.group for _, _, row in points):
-        among = [i for i, point in enumerate(points) if point[2].group == group]
+    for task in dict.fromkeys((row.group, row.scored) for _, _, row in points):
+        among = [i for i, (_, _, row) in enumerate(points) if (row.group, row.scored) == task]
         if contents.unlike(run for i in among for run in points[i][2].runs):
             continue
         on = front([(points[i][0], -points[i][1] if lowest else points[i][1]) for i in among])
@@ -151,11 +151,14 @@ def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tup
 def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> list[str]:
     """Return who is on the front of each cost, and what is not known."""
     told = []
+    alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
     for what, points in paid(rows, costs, headline).items():
         better = "a lower" if lowest else "more"
         for on in on_fronts(points, lowest):
             names = [f"{named(points[i][2])} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in on]
-            told.append(f"no other row has {better} {headline} for as little or less, {what}: {', '.join(names)}")
+            told.append(
+                f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
+            )
     lacking = [row.label for row in rows if costs.row(row) is None]
     if lacking:
         told.append(f"no costs of {', '.join(lacking)}")

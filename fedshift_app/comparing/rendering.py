@@ -14,6 +14,7 @@ from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import Spread
 from fedshift_app.comparing.table import Numbers
 from fedshift_app.run.logs import cleaned
+from fedshift_wire.cells import harmless_row
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ def table_csv(numbers: Numbers) -> str:
     flat = [record(row, numbers) for row in numbers.rows]
     keys = dict.fromkeys(key for one in flat for key in one)
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(keys), lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(flat)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(harmless_row(keys))
+    writer.writerows(harmless_row(one.get(key, "") for key in keys) for one in flat)
     return out.getvalue()
 
 

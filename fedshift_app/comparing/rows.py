@@ -54,7 +54,7 @@ class Row:
         by_seed: The numbers of each seed by column.
         values: Mean and spread by column.
         difference: The headline less that of the baseline; None where there is none.
-        best: The columns in which it is the best of its group.
+        best: The columns in which it is the best of those of its group that are scored as it is.
         paper: The printed row.
         worst: The domain that is the worst in all its runs; empty where it is not the same.
         refused: Why there is no difference to the baseline that it has: other images; empty where there is none such.
@@ -215,11 +215,12 @@ def of_seeds(rows: Iterable[Row], seeds: Collection[int]) -> list[Run]:
 
 
 def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: bool) -> Row:
-    """Mark the columns in which the row has the best mean of its group: the lowest STD, the highest of all else.
+    """Mark the columns in which the row has the best mean of its group and task.
 
-    Where ``lowest`` is the best, that of all. Rows of other images have no best.
+    That is the lowest STD, the highest of all else. Where ``lowest`` is the best, that of all. Personal models are
+    scored on another task than the global one. Rows of other images have no best.
     """
-    group = [other for other in rows if other.group == row.group]
+    group = [other for other in rows if (other.group, other.scored) == (row.group, row.scored)]
     if contents.unlike(run for other in group for run in other.runs):
         return row
     best = set()

@@ -10,11 +10,13 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field, ValidationError
 
 from datasets import catalog
+from fedshift_app.comparing import distinct
 from fedshift_app.config import registry, written
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import agreement
 from fedshift_app.run import told as told_of_run
 from fedshift_app.run.figures import Figures
@@ -25,6 +27,7 @@ from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED
 from fedshift_wire.paths import user_path
 from fedshift_wire.yaml_files import read_yaml
+from strategies.federation.schedule import LAST_ROUNDS
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
 #: and so is one whose personal models are scored elsewhere.
@@ -79,6 +82,7 @@ class Clients(_Results):
     gata: float | None
     gasa: float | None
     cprr: float | None
+    averaged_rounds: int = LAST_ROUNDS
     by_domain: dict[str, float | None]
 
 
@@ -149,6 +153,11 @@ class Run:
         if self.parts:
             return " + ".join(run.name for run in self.parts)
         return self.place.stem if self.place.is_file() else self.place.name
+
+    def averaged(self, score: str) -> int:
+        """Return over how many rounds the numbers of a score are averaged, where they are."""
+        clients = self.results.client_models if score == "clients" else None
+        return self.results.averaged_rounds if clients is None else clients.averaged_rounds
 
     @property
     def row_settings(self) -> dict[str, Any]:
@@ -337,6 +346,11 @@ def _read(place: Path) -> Run:
         resolved = written.read_back(told["resolved"])
     except ConfigError as error:
         raise error.under(f"{place}: its configuration is not one of this version") from None
+    if results.figures is not None:
+        apart = told.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
+        holders = [str(node.get("domain")) for node in results.nodes]
+        known = distinct.filled(results.figures, results.evaluated, holders, apart)
+        results = results.model_copy(update={"figures": known})
     config = as_asked(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[WAYS] = config[WAYS][0]  # the further ways change no number of the first

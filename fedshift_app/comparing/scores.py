@@ -1,14 +1,14 @@
 """Which numbers of finished runs are compared: the scores of ``--score``."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from fedshift_app.comparing.runs import Run
 from fedshift_wire.bounds import MOST_NAME, as_found, shown
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from fedshift_wire.spelling import meant
-from strategies.federation.schedule import BN_WAYS_TOLD
+from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS, last_rounds
 
 #: Of a column of ``--score bn``: the worst domain with that way, beside the average over the domains.
 WORST_OF = " WORST"
@@ -110,17 +110,35 @@ FIGURES = {
     "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC", "ece": "expected calibration error",
 }  # fmt: skip
 LOWEST_IS_BEST = ("ece",)
+#: How the scores that are means over rounds are called where five rounds are averaged.
+LAST_FIVE = "mean of the last five rounds"
+
+
+def called_of(called: str, rounds: Collection[int]) -> str:
+    """Return what a score is called, with the number of rounds that are averaged.
+
+    Args:
+        called: As :data:`SCORES` has it.
+        rounds: Over how many rounds the runs of a table average.
+    """
+    if not rounds or set(rounds) == {LAST_ROUNDS}:
+        return called
+    least, most = min(rounds), max(rounds)
+    told = last_rounds(most) if least == most else f"last {least} to {most} rounds"
+    return called.replace(LAST_FIVE, told if most == 1 else f"mean of the {told}")
+
+
 #: The scores of ``--score``.
 SCORES: dict[str, tuple[Score, str]] = {
-    "last5": (lambda run: run.results.domains, "mean of the last five rounds"),
+    "last5": (lambda run: run.results.domains, LAST_FIVE),
     "final": (lambda run: run.results.final, "last round"),
     "best": (lambda run: run.results.best_test.domains, "best round, chosen on test images"),
     "validation": (_validation, "round chosen on validation images"),
-    "bn": (_all_statistics, "AVG and WORST by BatchNorm's statistics (evaluate.bn), mean of the last five rounds"),
+    "bn": (_all_statistics, f"AVG and WORST by BatchNorm's statistics (evaluate.bn), {LAST_FIVE}"),
     **{
-        f"{BN_SCORE}{way}": (_by_statistics(way), f"BatchNorm's statistics {told}, mean of the last five rounds")
+        f"{BN_SCORE}{way}": (_by_statistics(way), f"BatchNorm's statistics {told}, {LAST_FIVE}")
         for way, told in BN_WAYS_TOLD.items()
     },
     **{name: (_by_figure(name), "last round") for name in FIGURES},
-    "clients": (_clients, "client models after local training, mean of the last five rounds"),
+    "clients": (_clients, f"client models after local training, {LAST_FIVE}"),
 }

@@ -126,6 +126,7 @@ def numbers_of(
     rows = [rowing.with_best(rowing.with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
     if table is not None:
         rows = [rowing.beside(row, table, columns) for row in rows]
+    called = scores.called_of(called, {run.averaged(score) for run in runs})
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *notes, *repeated]
     if held_out:

@@ -36,7 +36,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
     for i, argument in enumerate(arguments):
         key, sep, value = argument.partition("=")
         if not sep and i == 0:
-            flat["experiment"] = argument
+            flat["experiment"] = not_empty("experiment", argument)
         elif not sep:
             raise ConfigError(f"{as_found(argument)} is not of the form key=value")
         elif key in LAUNCH_KEYS:
@@ -64,6 +64,17 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
     return flat, launch
 
 
+def not_empty(key: str, value: str) -> str:
+    """Return the value of a typed key.
+
+    Raises:
+        ConfigError: If it is empty, as a shell's variable may be: the default would take its place without a word.
+    """
+    if not value.strip():
+        raise ConfigError(f"{key}: expected a value, found {as_found(value)}; leave the key out for its default")
+    return value
+
+
 def _flat_value(key: str, value: str) -> str | int | float:
     default = configuration.FLAT_KEYS[key]
     if isinstance(default, bool):
@@ -71,7 +82,7 @@ def _flat_value(key: str, value: str) -> str | int | float:
     if isinstance(default, float):
         return _share(key, value)
     if not isinstance(default, int):
-        return value
+        return not_empty(key, value)
     return _whole_number(key, value, least=0 if key == "seed" else 1)
 
 

@@ -130,9 +130,19 @@ def _checked(model: type[Params], given: Mapping[str, Any], section: str, of: st
     return model.model_validate(given)
 
 
+def contributed(method: Method) -> str:
+    """Return what a method's nodes contribute, for people; what only another setting sends stands last, with it."""
+    declared, optional = method.strategy_class().contributes, method.strategy_class().optional
+    parts = [described({name: shape for name, shape in declared.items() if name not in optional})]
+    for setting in dict.fromkeys(optional.values()):
+        own = {name: shape for name, shape in declared.items() if optional.get(name) == setting}
+        parts.append(f"with {setting} also {described(own)}")
+    return ", ".join(parts)
+
+
 def travels(method: Method) -> str:
     """Return what travels besides the shared weights, in both directions."""
-    up = described(method.strategy_class().contributes)
+    up = contributed(method)
     parts = ([] if up == "nothing" else [f"up: {up}"]) + ([] if method.down == "nothing" else [f"down: {method.down}"])
     parts += [f"numbers: {method.numbers}"] if method.numbers else []
     return "; ".join(parts) or "nothing"
@@ -161,7 +171,7 @@ def markdown() -> str:
 def privacy_markdown() -> str:
     """Return what nodes of each of FedShift's own methods contribute besides weights, as docs/security.md has it."""
     rows = [
-        (marked(m.name), f"numbers: {m.numbers}" if m.numbers else described(m.strategy_class().contributes), m.private)
+        (marked(m.name), f"numbers: {m.numbers}" if m.numbers else contributed(m), m.private)
         for m in listed()
         if METHODS.origin(m.name) == OURS
     ]

@@ -17,7 +17,16 @@ from pydantic import ValidationError
 from clients.adapt.catalog import ADAPTATIONS
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config import dotted_keys, extending, networks, own_names, places, recipes, registry
+from fedshift_app.config import (
+    dotted_keys,
+    extending,
+    networks,
+    own_names,
+    places,
+    recipes,
+    registry,
+    special_methods,
+)  # fmt: skip
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.explaining import explained
 from fedshift_app.config.files import CONF, names
@@ -146,8 +155,9 @@ def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) ->
         }
     for name in specials:
         with places.at("methods", name):
-            registry.get(str(name))
-        section_of(specials, name)
+            known = registry.get(str(name))
+        own_params, own_sections = _without_sections(section_of(specials, name))
+        special_methods.check(known, own_params, own_sections)
     layers = _with_alias(layers)
     if "modules" in layers:
         layers["modules"] = modules_by_name(layers["modules"])

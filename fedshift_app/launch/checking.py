@@ -11,6 +11,13 @@ from datasets.dividing import given_validation
 from datasets.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings
+from fedshift_wire.errors import DataError
+
+UNREADABLE = ": cannot be read ("  # of an image file (``datasets.pictures``)
+REMEDY = (
+    "to see all such files: fedshift prepare, with the same experiment and data-dir; to go on without them: "
+    "dataset.skip_broken=true"
+)
 
 #: Labels of images, shape (N,), int64, by domain and split.
 Labels = Mapping[tuple[str, Split], NDArray[np.int64]]
@@ -27,10 +34,14 @@ def check_data(config: RunConfig, nodes: int) -> float:
     """
     cfg = config.dataset
     catalog.check_files(cfg.kind, holdings.read_parts(config), cfg.source())
-    labels = {
-        (domain, split): catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
-        for domain, split in holdings.read_parts(config)
-    }
+    labels: dict[tuple[str, Split], NDArray[np.int64]] = {}
+    for domain, split in holdings.read_parts(config):
+        try:
+            labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
+        except DataError as error:
+            if UNREADABLE not in str(error) or cfg.skip_broken:
+                raise
+            raise DataError(error.text, error.remedy or REMEDY) from None
     held = check_shares(config, nodes, labels)
     catalog.load.cache_clear()  # the nodes read for themselves
     return held
@@ -65,3 +76,17 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels) -> float:
             given_validation(domain, given, dealt.count(domain), config.seed)
         held += sum(len(part.train) for part in parts.values())
     return held / len(dealt)
+
+
+def check_model(config: RunConfig) -> None:
+    """Build the networks of a run, so that what does not go together is said before anything starts.
+
+    Raises:
+        ConfigError: If the method, the network, the modules and the rest of the configuration do not go together.
+    """
+    from fedshift_app.node import setup  # torch: only where a run starts
+    from fedshift_app.run import starting
+
+    starting.prepare(config, setup.SIMULATION)
+    for name in dict.fromkeys(config.model.per_node):
+        setup.initial_model(config, config.model.model_copy(update={"name": name}))

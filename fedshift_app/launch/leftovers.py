@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 
 from fedshift_app.flower.internals import is_superlink
-from fedshift_app.launch.processes import MARK, OWNER, is_running
+from fedshift_app.launch.processes import MARK, OWNER, counted, is_running
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ def found() -> list[Leftover]:
         elif mark is not None and OWNER in environment and not is_running(environment[OWNER]):
             orphans.setdefault(mark, set()).update(_with_children(process))
     left = [
-        Leftover(f"{len(pids)} processes of a command that was killed", tuple(sorted(pids)))
-        for pids in orphans.values()
+        Leftover(f"{counted(len(pids))} of a command that was killed", tuple(sorted(pids))) for pids in orphans.values()
     ]
     if links:
         left.append(Leftover("Flower's local SuperLink, which plain `flwr run` starts", tuple(sorted(links))))

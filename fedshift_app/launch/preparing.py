@@ -19,6 +19,7 @@ from datasets.decode import Progress as Report
 from datasets.preview import contact_sheet
 from datasets.splits import Allocation
 from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.launch import checking, data_check, runner
 from fedshift_app.node import holdings
@@ -78,7 +79,7 @@ def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, Run
     for argument in arguments:
         key, sep, value = argument.partition("=")
         if key == "data-dir" and sep:
-            data_dir = value
+            data_dir = not_empty(key, value)
         elif key.startswith("dataset.") and key != "dataset.name" and sep:
             dotted.append(argument)
         else:

@@ -148,20 +148,33 @@ class Group:
         self._watchdog.release()
 
 
-def stop_marked(variable: str, value: str) -> int:
+def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = None) -> int:
     """End all processes that have this in their environment, and their children: politely, then by force.
+
+    Args:
+        variable: In the environment of each.
+        value: Its value there.
+        uncounted: A variable and its value: processes with both are ended, too, and not counted.
 
     Returns:
         How many there were.
     """
     members: set[psutil.Process] = set()
+    left_out: set[psutil.Process] = set()
     for number in ("terminate", "kill"):
+        if uncounted is not None:  # first: a process that begins in between is counted rather than lost
+            left_out |= _marked(*uncounted)
         members |= _marked(variable, value)
         for process in members:
             with contextlib.suppress(psutil.Error):
                 getattr(process, number)()
         psutil.wait_procs(members, timeout=STOP_SECONDS)
-    return len(members)
+    return len(members - left_out)
+
+
+def counted(number: int) -> str:
+    """Return ``1 process``, ``2 processes``, ..."""
+    return "1 process" if number == 1 else f"{number} processes"
 
 
 def _marked(variable: str, value: str) -> set[psutil.Process]:

@@ -14,6 +14,7 @@ from datasets import checkup, folders, sites
 from datasets.base import OWN_SPLITS, Split
 from datasets.listing import Item
 from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
 from fedshift_app.launch import checking, runner
 from fedshift_wire.bounds import as_found, shown
@@ -126,7 +127,7 @@ def _dataset(arguments: Sequence[str]) -> DatasetConfig:
     for argument in arguments:
         key, sep, value = argument.partition("=")
         if key == "data-dir" and sep:
-            data_dir = value
+            data_dir = not_empty(key, value)
         elif key in TAKEN and sep:
             dotted.append(argument)
         else:

@@ -22,7 +22,7 @@ from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.live import Screen
 from fedshift_app.run import plain, status
 from fedshift_app.run.variables import STATUS_FILE, TELEMETRY
-from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_wire.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
 #: As often SuperExec asks for work; by itself once a second. A question costs both some 20 ms of computing.
@@ -193,7 +193,7 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: 
         except FedShiftError as error:
             if (path := _begun(status_file)) is None:
                 raise
-            raise FederationError(str(error), _ways_on(path)) from None
+            raise _kind(isinstance(error, REFUSALS))(str(error), _ways_on(path)) from None
         finally:
             del os.environ[STATUS_FILE]
         return Path(json.loads(status_file.read_text())["run_folder"])
@@ -261,8 +261,13 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
     told = json.loads(status_file.read_text())
     if told["state"] not in (status.COMPLETED, status.DEGRADED):
         path = told["run_folder"]
-        raise FederationError(told["error"], _ways_on(Path(path)) if path else "")
+        raise _kind(bool(told.get("refused")))(told["error"], _ways_on(Path(path)) if path else "")
     return Path(told["run_folder"])
+
+
+def _kind(refused: bool) -> type[FedShiftError]:
+    """Return what is raised of a run that failed: a sweep must know what would fail again."""
+    return ConfigError if refused else FederationError
 
 
 @contextmanager

@@ -6,9 +6,12 @@ What it does to Flower is in ``fedshift_app.flower.quick``; what it starts is ``
 
 import os
 import sys
+from collections.abc import Sequence
 
+from fedshift_app.launch import processes
 from fedshift_app.run.variables import COMMAND, TELEMETRY
 
+PORT = "--port"  # of `flower-supernode`
 COLD = "--cold"  # the first option of this module as a program
 
 
@@ -23,7 +26,18 @@ def serve(options: list[str], *, warm: bool = True) -> None:
 
     os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
     os.environ.pop(COMMAND, None)  # what runs here was not started by this command
-    quick.run_supernode(options, warm=warm)
+    quick.run_supernode(with_port(options), warm=warm)
+
+
+def with_port(options: Sequence[str]) -> list[str]:
+    """Return the options with a free port of the loopback, where they name none.
+
+    Flower's own default is one port, 9094, which only one SuperNode of a machine can have. Nobody needs to know the
+    port: only the node's own processes talk to it, and they are given it.
+    """
+    if any(PORT.startswith(name) and len(name) > len("--p") for name in (given.partition("=")[0] for given in options)):
+        return list(options)
+    return [*options, PORT, str(processes.free_port())]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.config.arguments import not_empty
 from fedshift_app.launch import leftovers, site_status
 from fedshift_app.run import exit_codes, status
 from fedshift_wire.bounds import as_found
@@ -60,7 +61,7 @@ def _folder(arguments: list[str]) -> Path:
     named, output_dir = [], "runs"
     for argument in arguments:
         if argument.startswith("output-dir="):
-            output_dir = argument.removeprefix("output-dir=")
+            output_dir = not_empty("output-dir", argument.removeprefix("output-dir="))
         else:
             named.append(argument)
     if len(named) > 1:

@@ -14,11 +14,13 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datasets import private_files
 from fedshift_app.node.holdings import Place
 from fedshift_app.run import checkpoints, durable
 from fedshift_wire.arrays import Arrays
@@ -32,7 +34,12 @@ START_STEM = "start-"  # begins the name of what the node began from (``fedshift
 #: Rounds: those that the run is asked to keep, and the best until each of them and of the usual ones. A server that
 #: names more is not heeded.
 MOST_CHOSEN = 1 + len(checkpoints.KEEP_STEPS) + 2 * MOST_KEPT
-KEEP_RUNS = 3  # of each real node; older ones are removed
+#: What a real node keeps of earlier runs. A server says which run a message is of, so new runs never push others out:
+#: a run is removed only when nothing was written to it for so long, the last few never, and where the rest fills its
+#: share of the disk a new run is refused.
+KEEP_DAYS = 30
+KEEP_RUNS = 3
+MOST_BYTES = 10 * 2**30
 _NAME = re.compile(r"round-(\d{5,})-(\d+)-([0-9a-f]{16})\.safetensors")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -128,7 +135,7 @@ class Shelf:
         try:
             self.make()
             # A simulated node leaves its name to the server's checkpoint, which counts only if the file is there.
-            durable.write_durably(self.folder / name, data, named=self.own)
+            durable.write_durably(self.folder / name, data, named=self.own, private=self.own)
             needed = {name} | {version.path.name for version in self._needed(server_round)}
             for path in self.folder.iterdir():
                 if path.name not in needed and not path.name.startswith(START_STEM):
@@ -141,16 +148,26 @@ class Shelf:
 
         Raises:
             OSError: If it cannot be made.
+        FedShiftError: If this is a new run, and what the node keeps of others fills its share of the disk.
         """
         if self.folder is not None and not self.folder.is_dir():
             self._make(self.folder)
 
     def _make(self, folder: Path) -> None:
-        folder.mkdir(parents=self.own, exist_ok=True)  # a run folder that is gone is not made again
-        if self.own:
-            runs = sorted(folder.parent.glob("run-*/"), key=lambda path: path.stat().st_mtime)
-            for old in [run for run in runs if run.name != folder.name][: 1 - KEEP_RUNS]:
-                shutil.rmtree(old)
+        if not self.own:
+            folder.mkdir(exist_ok=True)  # a run folder that is gone is not made again
+            return
+        node = folder.parent
+        private_files.make_folder(node.parent)
+        private_files.make_folder(node)
+        _remove_old(node)
+        if (taken := _bytes(node)) > MOST_BYTES:
+            raise FedShiftError(
+                f"this node keeps {taken / 2**30:.1f} GiB of runs in {node}, more than {MOST_BYTES / 2**30:g} GiB, and "
+                "takes no new run",
+                f"remove the folders of runs that are over: {node}/run-*",
+            )
+        private_files.make_folder(folder)
 
     def _needed(self, server_round: int) -> list[Version]:
         """Return the last version up to each checkpoint that the server has while this round is on its way."""
@@ -209,6 +226,19 @@ def _own_folder(where: Place, run_id: str) -> Path:
     images = hashlib.sha256(str(where.source.data_dir).encode()).hexdigest()[:12]
     name = f"node-{where.partition_id}" if where.partition_id >= 0 else f"{where.domain}-{images}"
     return state_dir() / name / f"run-{run_id}"
+
+
+def _remove_old(node: Path) -> None:
+    """Remove a node's memory of runs that nothing was written to for a long time, but for the last few."""
+    runs = sorted(node.glob("run-*/"), key=lambda path: path.stat().st_mtime)
+    oldest = time.time() - KEEP_DAYS * 86_400
+    for run in runs[:-KEEP_RUNS]:
+        if run.stat().st_mtime < oldest:
+            shutil.rmtree(run)
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _version(path: Path) -> Version | None:

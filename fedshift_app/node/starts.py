@@ -48,7 +48,8 @@ def begin(client: DomainClient, content: RecordDict, told: Mapping[str, Any], sh
         check(arrays, client)
         if shelf.own and folder is not None:
             shelf.make()
-            write(folder, arrays)
+            write(folder, arrays, private=True)
+            _remove_others(folder, _name(wanted))
     else:
         kept = None if folder is None else folder / _name(wanted)
         if kept is None or not kept.is_file() or digest(arrays := _read(kept)) != wanted:
@@ -77,13 +78,25 @@ def check(arrays: Arrays, client: DomainClient) -> None:
             )
 
 
-def write(folder: Path, arrays: Arrays) -> None:
+def write(folder: Path, arrays: Arrays, *, private: bool = False) -> None:
     """Keep arrays in a folder, under the start of their digest.
+
+    Args:
+        folder: Where.
+        arrays: What.
+        private: Only the owner of the file may read it.
 
     Raises:
         DiskError: If they cannot be written.
     """
-    durable.write_durably(folder / _name(digest(arrays)), durable.pack(arrays))
+    durable.write_durably(folder / _name(digest(arrays)), durable.pack(arrays), private=private)
+
+
+def _remove_others(folder: Path, name: str) -> None:
+    """Remove what the node was to begin from before: a server that sends ever new arrays must not fill the disk."""
+    for path in folder.glob(f"{START_STEM}*{_SUFFIX}"):
+        if path.name != name:
+            path.unlink(missing_ok=True)
 
 
 def of_run(folder: Path) -> Arrays:

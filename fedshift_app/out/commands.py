@@ -93,6 +93,12 @@ def predict(
         int | None,
         typer.Option(min=1, max=MOST_BATCH, help="Images at a time; default: 64, with tent 128, with t3a 32."),
     ] = None,
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="SPLIT", help="test or train: of the run's data-dir, or a site in it, only these images of the run."
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Tell class and probability of each image, by a saved model; of a folder of class folders also the metrics.
@@ -107,7 +113,7 @@ def predict(
 
     console.set_up(aside=True)
     like = [user_path(clean, "--clean")] if clean else []
-    found = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like)
+    found = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like, split=split)
     if as_json:
         typer.echo(json.dumps(predicting.as_object(found)))
     elif told := predicting.text(found, rows=table is None):

@@ -12,12 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_app.out import adapting, images, opening, saved
+from fedshift_app.out import adapting, images, opening, own_split, saved
 from fedshift_app.out.images import Batch, Picture
 from fedshift_app.out.saved import SavedModel
-from fedshift_wire.bounds import WHOLE_PATH, shown
+from fedshift_wire.bounds import MOST_NAME, WHOLE_PATH, shown
+from fedshift_wire.cells import harmless_row
 from fedshift_wire.errors import ConfigError, DataError
 
+TEST_FOLDERS = ("test", "testing")  # of a site: what a run does not train on, unless it is told to
 BATCH = 64  # images, unless a person says otherwise
 MOST_SHOWN_CLASSES = 20  # of a confusion matrix on the terminal
 
@@ -96,7 +98,13 @@ class Predicted:
 
 
 def predict(
-    folder: Path, given: Sequence[Path], *, batch: int | None = None, adapt: str = "", clean: Sequence[Path] = ()
+    folder: Path,
+    given: Sequence[Path],
+    *,
+    batch: int | None = None,
+    adapt: str = "",
+    clean: Sequence[Path] = (),
+    split: str = "",
 ) -> Predicted:
     """Predict images with a saved model.
 
@@ -106,13 +114,17 @@ def predict(
         batch: Images at a time; None for 64, or with ``adapt`` that method's own.
         adapt: ``tent``, ``eata``, ``t3a``, or empty.
         clean: Files and folders of images like those of training, for EATA.
+        split: ``train`` or ``test``: only these images of the run's own folders; empty for all images.
 
     Raises:
         FedShiftError: If the model cannot be used, nothing is there, or no image can be read.
     """
     adapting.check(adapt, clean=bool(clean))
     model, file = saved.read(folder)
-    taken, told = images.found(given, model.classes)
+    if split:
+        taken, told = own_split.pictures(model, folder, given, split), [f"the {split} images of the run's own split"]
+    else:
+        taken, told = images.found(given, model.classes)
     found = Predicted(model, told=told)
     number = batch or adapting.BATCHES.get(adapt, BATCH)
     if adapt:
@@ -125,10 +137,41 @@ def predict(
     for one in images.batches(taken, model.size, model.images(), number, adapting.least(adapt), found.broken):
         parts.append(_probabilities(one, run, model))
         found.pictures += one.pictures
+    if not split and (note := trained_on(model, given, found)):
+        told.append(note)
     if not parts:
         raise DataError(f"none of {len(taken)} images can be read; the first: {found.broken[0]}")
     found.probabilities = np.concatenate(parts)
     return found
+
+
+def trained_on(model: SavedModel, given: Sequence[Path], found: Predicted) -> str:
+    """Return a warning where labelled images may be those that the model was trained on; empty where nothing says so.
+
+    A saved model knows the names of its sites, not their images: what lies in a folder that is called like one of them
+    is likely to be that site's, training images included. A folder ``test`` of a site is taken for its test images.
+
+    Args:
+        model: The model.
+        given: Files and folders as they were typed.
+        found: What was predicted.
+    """
+    if model.measured is None or all(picture.label is None for picture in found.pictures):
+        return ""
+    sites = model.measured.sites
+    named = []
+    for path in (one.resolve() for one in given):
+        inside = path.name.casefold() not in TEST_FOLDERS
+        named += [site for site in sites if inside and site in (path.name, path.parent.name)]
+    if not named:
+        return ""
+    own = [f"{site} {accuracy:.1f} %" for site in named if (accuracy := sites[site].accuracy) is not None]
+    told = f"; on the run's own test images: {', '.join(own)}" if own else ""
+    which = ", ".join(shown(site, MOST_NAME) for site in dict.fromkeys(named))
+    return (
+        f"{which}: a site of the run, so the model was trained on many of these images, and this is no accuracy on "
+        f"images that it has not seen{told}; its test images alone: --split test, where they lie as in the run"
+    )
 
 
 def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken: list[str]) -> Iterator[Tensor]:
@@ -204,12 +247,12 @@ def as_csv(found: Predicted) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     classes = found.model.classes
-    writer.writerow(["file", "label", "class", "probability", *(f"p({name})" for name in classes)])
+    head = ["file", "label", "class", "probability", *(f"p({name})" for name in classes)]
+    writer.writerow(harmless_row(head))
     for (picture, k, p), row in zip(_rows(found), found.probabilities, strict=True):
         label = "" if picture.label is None else classes[picture.label]
-        writer.writerow(
-            [shown(picture.path, WHOLE_PATH), label, classes[k], f"{p:.6f}", *(f"{one:.6f}" for one in row)]
-        )
+        named = harmless_row([shown(picture.path, WHOLE_PATH), label, classes[k]])
+        writer.writerow([*named, f"{p:.6f}", *(f"{one:.6f}" for one in row)])
     return out.getvalue()
 
 

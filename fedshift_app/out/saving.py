@@ -18,7 +18,7 @@ from fedshift_app.out.forms import Form
 from fedshift_app.out.saved import Measured, Origin, SavedModel, Site
 from fedshift_app.report import reading
 from fedshift_app.report.reading import Record
-from fedshift_app.run import beginnings, checkpoints, durable, starting
+from fedshift_app.run import beginnings, checkpoints, durable, figures, starting
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.scores import mean
 from fedshift_wire.arrays import Arrays
@@ -328,8 +328,9 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
         accuracy = others.get(f"{BN_SCORE}{keep}")
     if not accuracy or line.get("evaluated_share") is not None:
         return None
+    drawn = config.shift.label_mix == "own"
     sites = {
-        domain: Site(accuracy=value, images=_test_images(config, checkpoint.nodes, domain))
+        domain: Site(accuracy=value, images=figures.test_images(checkpoint.nodes, domain, drawn=drawn))
         for domain, value in accuracy.items()
     }
     if before:  # else whatever adapts counts as personal
@@ -337,17 +338,6 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     personal = setup.is_personal(config, setup.initial_model(config))
     of = "personal models" if personal else "global model"
     return Measured(of=of, server_round=checkpoint.server_round, sites=sites, average=mean(accuracy.values()))
-
-
-def _test_images(config: RunConfig, nodes: list[Node], domain: str) -> int | None:
-    """Return how many different test images of a site there are; None where they are drawn for each node."""
-    if config.shift.label_mix == "own":
-        return None
-    counts = [node.tests_of(domain) for node in nodes if node.domain == domain]
-    if not counts:
-        return next((found for node in nodes if (found := node.tests_of(domain))), None)
-    shared = any(node.shared_test for node in nodes if node.domain == domain)
-    return (max(counts) if shared else sum(counts)) or None
 
 
 def _origin(record: Record, checkpoint: Checkpoint) -> Origin:

@@ -53,7 +53,7 @@ def section(told: Figures | None, *, asked: bool = True) -> Section:
         found.notes.append(f"Missing: no node counted the images of {', '.join(lacking)}.")
     if len(told.domains) > MOST_SHOWN:
         found.notes.append(f"{len(told.domains) - MOST_SHOWN} more domains are in results.json.")
-    rows = [[name, str(one.n), *(_told(getattr(one, key)) for key in SHORT)] for name, one in shown.items()]
+    rows = [[name, one.told_images, *(_told(getattr(one, key)) for key in SHORT)] for name, one in shown.items()]
     heads = ["domain", "test images", *(HEADS[key] for key in SHORT)]
     found.tables.append(Table("figures", heads, rows, beside=True))
     if classes := _by_class(told, shown):
@@ -101,7 +101,7 @@ def _bars(told: Figures, shown: Mapping[str, Of], domains: list[str]) -> Drawing
 
 
 def _by_class(told: Figures, shown: dict[str, Of]) -> Table | None:
-    """Return recall and precision of each class, with how many test images it has."""
+    """Return recall and precision of each class, with how often its test images were scored."""
     number = len(told.classes)
     whole = {
         name: one.per_class for name, one in shown.items()
@@ -119,7 +119,7 @@ def _by_class(told: Figures, shown: dict[str, Of]) -> Table | None:
         ]
         for k, label in enumerate(told.classes)
     ]  # fmt: skip
-    heads = ["class", *(f"{name}: {what}" for name in whole for what in ("recall", "precision", "images"))]
+    heads = ["class", *(f"{name}: {what}" for name in whole for what in ("recall", "precision", "scores"))]
     return Table("classes", heads, rows, "Recall and precision by class", number <= OPEN)
 
 

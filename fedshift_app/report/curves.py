@@ -21,6 +21,7 @@ from fedshift_app.run.console import percent
 from fedshift_app.run.scores import mean
 from fedshift_wire.bounds import MOST_NAME, MOST_SHOWN, plain
 from fedshift_wire.names import LOSS_TERM
+from strategies.federation.schedule import last_rounds
 
 Lines = Sequence[Mapping[str, Any]]
 MARKED_ROUNDS = 15  # up to here each round has a marker
@@ -105,10 +106,9 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     axes.set_xlabel("accuracy (%)")
     axes.tick_params(axis="y", length=0)
     told = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
-    title = (
-        f"Mean accuracy of the last {results['averaged_rounds']} scored rounds: {told}; AVG {avg:.1f}, STD {std:.1f}."
-    )
-    caption = f"Mean of the last {results['averaged_rounds']} scored rounds. AVG ± STD: over the domains (ddof = 1)."
+    rounds = last_rounds(results["averaged_rounds"], "scored ")
+    title = f"Mean accuracy of the {rounds}: {told}; AVG {avg:.1f}, STD {std:.1f}."
+    caption = f"Mean of the {rounds}. AVG ± STD: over the domains (ddof = 1)."
     return finish(figure, "bars", title, caption)
 
 

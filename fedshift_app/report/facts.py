@@ -10,14 +10,14 @@ from fedshift_app.config.keys import NONE, as_asked, flat
 from fedshift_app.report import curves, drawing, maps
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
-from fedshift_app.run import choosing
+from fedshift_app.run import choosing, one_class
 from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import lost_told
 from fedshift_wire.bounds import MOST_SHOWN, few, plain
 from fedshift_wire.methods import Method
 from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
-from strategies.federation.schedule import BN_WAYS_TOLD
+from strategies.federation.schedule import BN_WAYS_TOLD, last_rounds
 
 EVENTS = 30  # that the page names; more are a number
 MOST_EVENT = 700  # characters of one: a node, and its reason of at most ``MOST_TEXT``
@@ -89,7 +89,7 @@ def _told(record: Record) -> dict[str, Any]:
 def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the columns of the table of results, and what their marks mean."""
     columns = [
-        _column(f"last {results['averaged_rounds']} rounds", results["domains"], results["avg"], results["std"]),
+        _column(last_rounds(results["averaged_rounds"]), results["domains"], results["avg"], results["std"]),
         _column("final", results["final"], mean(results["final"].values())),
     ]
     others = results.get("others", {})
@@ -107,6 +107,8 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
         notes.append(f"The model of round {chosen['round']} is kept, and is the one that this page looks at.")
     if partly := results.get("partly_scored_rounds"):
         notes.append(f"{partly} rounds were scored on a part of the test images; they are in no column.")
+    if constant := results.get(one_class.KEY):
+        notes.append(f"{one_class.told(constant).capitalize()}; {constant.get('advice', '')}.")
     if missing := results.get("missing"):
         notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
     if lost := results.get("lost"):
@@ -135,7 +137,7 @@ def _clients(results: dict[str, Any]) -> dict[str, Any] | None:
     rows = [(f"all on {domain}", value) for domain, value in scores["by_domain"].items()]
     rows += [(f"ATA {domain}", value) for domain, value in scores["ata"].items()]
     rows += [(name.upper(), scores[name]) for name in ("lta", "gata", "gasa", "cprr")]
-    return {"rounds": scores["averaged_rounds"], "rows": rows, "why": scores.get("why_missing", "")}
+    return {"rounds": last_rounds(scores["averaged_rounds"]), "rows": rows, "why": scores.get("why_missing", "")}
 
 
 def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:

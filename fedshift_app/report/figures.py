@@ -10,6 +10,7 @@ from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
 from fedshift_app.report.views import Example, Sight, View
+from fedshift_app.run.figures import images_told
 from fedshift_wire.seeding import generator
 from strategies.federation.schedule import BN_WAYS_TOLD
 
@@ -100,7 +101,9 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
         _leave_out(section, sight)
     for place, domain in enumerate(record.config.dataset.domains):
         if domain in counted:
-            scored = f"{domain}: all {counted[domain].sum():,} test images, as its nodes counted them in the run"
+            told = record.figures.domains.get(domain) if record.figures else None
+            number = images_told(int(counted[domain].sum()), told and told.images, " test images", ",")
+            scored = f"{domain}: all {number}, as its nodes counted them in the run"
             section.figures.append(maps.confusion_of(domain, counted[domain], classes, place, scored))
         if view := sight.views.get(domain):
             counts = analysis.confusion(view.y, view.predicted, len(classes))

@@ -109,7 +109,7 @@ _TEMPLATE = """
 <h3>Client models</h3>
 <div class="scroll"><table id="clients">
 <thead><tr><th scope="col">right after local training</th>
-<th scope="col">last {{ clients.rounds }} rounds</th></tr></thead>
+<th scope="col">{{ clients.rounds }}</th></tr></thead>
 <tbody>
 {% for name, value in clients.rows %}<tr><td>{{ name }}</td><td>{{ percent(value) }}</td></tr>
 {% endfor %}

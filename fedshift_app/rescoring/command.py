@@ -13,6 +13,7 @@ import typer
 
 from fedshift_app.comparing.runs import held
 from fedshift_app.config import files
+from fedshift_app.config.arguments import not_empty
 from fedshift_app.launch import side_by_side
 from fedshift_app.rescoring import scoring
 from fedshift_app.rescoring.scoring import Checked, Question
@@ -58,9 +59,9 @@ def read(arguments: Sequence[str]) -> Asked:
         elif key in values or key in own:
             raise ConfigError(f"{as_found(key)} comes twice; a key may hold several values: KEY=A,B")
         elif key in ("output-dir", "jobs"):
-            own[key] = value
+            own[key] = not_empty(key, value)
         else:
-            values[key] = (value,) if key in WHOLE else split(key, value)
+            values[key] = (not_empty(key, value),) if key in WHOLE else split(key, value)
     if not runs:
         raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
     told = own.get("jobs", str(side_by_side.places(1)))

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
+from fedshift_app.run import one_class
 from fedshift_app.run.choosing import stop_told
+from fedshift_app.run.figures import images_told
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.scores import mean, worst
 from fedshift_app.run.variables import LIVE
@@ -16,6 +18,7 @@ from fedshift_wire.bounds import MOST_NAME, few, plain
 from fedshift_wire.errors import FedShiftError
 from fedshift_wire.names import AVERAGED, BN_SCORE
 from strategies.federation.rounds import RoundResult
+from strategies.federation.schedule import last_rounds
 
 log = logging.getLogger("fedshift")
 LEAST_WIDTH = 6  # of a column of the final table
@@ -128,7 +131,7 @@ def scored_with(results: Mapping[str, Any]) -> str:
 def table(results: dict[str, Any]) -> str:
     """Return the final table: top-1 accuracy in percent per domain, then scores of client models if there are any."""
     columns: Columns = {
-        f"last {results['averaged_rounds']} rounds": (results["domains"], results["avg"], percent(results["std"])),
+        last_rounds(results["averaged_rounds"]): (results["domains"], results["avg"], percent(results["std"])),
         "final": (results["final"], mean(results["final"].values()), ""),
     }
     for name, domains in few(results.get("others", {})).items():  # over the same rounds as the first column
@@ -146,6 +149,8 @@ def table(results: dict[str, Any]) -> str:
         notes[-1] += f"; its model is kept: {chosen['files'][0]}"
     if stopped := results.get("stopped_early"):
         notes.append(stop_told(stopped))
+    if constant := results.get(one_class.KEY):
+        notes += [one_class.told(constant), constant["advice"]]
     told = results.get("figures")
     if told and sum(max(len(name), LEAST_WIDTH) + 2 for name in columns) <= MOST_BEFORE_FIGURES:
         columns |= _figure_columns(told)
@@ -172,7 +177,7 @@ def _figure_columns(told: Mapping[str, Any]) -> Columns:
     for name, key in (("balanced^", "balanced_accuracy"), ("macro-F1^", "macro_f1")):
         by_domain = {domain: None if one is None else one[key] for domain, one in told["domains"].items()}
         columns[name] = (by_domain, mean(by_domain.values()), "")
-    images = {domain: None if one is None else one["n"] for domain, one in told["domains"].items()}
+    images = {domain: None if one is None else one.get("images") or one["n"] for domain, one in told["domains"].items()}
     columns["images"] = (images, "", "")
     return columns
 
@@ -182,14 +187,18 @@ def _figure_notes(results: Mapping[str, Any], told: Mapping[str, Any] | None) ->
     found = []
     if least := worst(results["domains"]):
         one = told["domains"].get(least) if told else None
-        images = f", of {one['n']} test images" if one else ""
+        images = f", of {_images(one)}" if one else ""
         found.append(f"worst domain: {least} {percent(results['domains'][least])}{images}")
     if told and (all_of := told["overall"]):
         names = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "macro_f1": "macro-F1", "auc": "AUC",
                  "ece": "ECE"}  # fmt: skip
         each = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names.items() if all_of[key] is not None)
-        found.append(f"^ of round {told['round']}; all {all_of['n']} test images together: {each}")
+        found.append(f"^ of round {told['round']}; all {_images(all_of)} together: {each}")
     return found
+
+
+def _images(one: Mapping[str, Any]) -> str:
+    return images_told(one["n"], one.get("images"), " test images")
 
 
 def _cell(value: float | str | None) -> str:
@@ -202,7 +211,7 @@ def client_table(scores: dict[str, Any]) -> list[str]:
     rows = [(f"all on {domain}", percent(value)) for domain, value in scores["by_domain"].items()]
     rows += [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
     rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
-    head = ("client models (%)", f"last {scores['averaged_rounds']} rounds")
+    head = ("client models (%)", last_rounds(scores["averaged_rounds"]))
     why = [f"missing: {scores['why_missing']}"] if "why_missing" in scores else []
     return [*_columns(head, rows, below=4), *why, ""]
 

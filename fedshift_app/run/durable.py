@@ -12,6 +12,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from datasets import private_files
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import message
 from fedshift_wire.errors import FedShiftError
@@ -46,13 +47,14 @@ def writing(path: Path) -> Iterator[None]:
         raise DiskError(error.errno, error.strerror or str(error), str(path)) from None
 
 
-def write_durably(path: Path, data: bytes, *, named: bool = True) -> None:
+def write_durably(path: Path, data: bytes, *, named: bool = True, private: bool = False) -> None:
     """Write a file so that a reader sees the old one or the new one, never half of it: write, fsync, rename.
 
     Args:
         path: The file.
         data: Its content.
         named: Bring its name to the disk as well; a caller that writes several files does so with the last.
+        private: Only its owner may read it, whatever the umask is.
 
     Raises:
         DiskError: If it cannot be written; the old file is then still there.
@@ -60,6 +62,8 @@ def write_durably(path: Path, data: bytes, *, named: bool = True) -> None:
     part = path.with_name(path.name + PART)
     with writing(path):
         try:
+            if private:
+                private_files.make(part)
             with part.open("wb") as file:
                 file.write(data)
                 file.flush()

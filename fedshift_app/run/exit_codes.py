@@ -6,6 +6,7 @@ STOPPED_SHORT = 3  # only of `fedshift status`: the run failed or was interrupte
 DEGRADED = 4  # a simulated run went to its end, but did without a node that was not at fault
 PARTLY_DRAWN = 5  # only of `fedshift report`: the page is there, without the figures that are told
 IN_USE = 75  # of one run of a sweep: another process has it, or its folder; as sysexits.h has it: try again later
+REFUSED = 78  # only of a run that a sweep or a search starts: its configuration or data are refused (EX_CONFIG)
 HANGUP = 129  # 128 + SIGHUP, as shells have it: the terminal was closed
 CTRL_C = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM

@@ -27,6 +27,7 @@ from fedshift_app.run import checkpoints
 from fedshift_app.run.told import first_problem
 from fedshift_wire.bounds import as_found
 from fedshift_wire.counts import Counts, Ints
+from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
@@ -55,7 +56,8 @@ class PerClass(_Told):
 class Of(_Told):
     """The figures of a domain, or of all."""
 
-    n: int = Field(ge=0)
+    n: int = Field(ge=0)  # scores: an image counts once for each model that was scored on it
+    images: int | None = Field(None, ge=0)  # distinct ones; None where unknown
     accuracy: float | None
     balanced_accuracy: float | None
     macro_f1: float | None
@@ -64,6 +66,11 @@ class Of(_Told):
     ece: float | None
     per_class: PerClass = PerClass()
     confusion: tuple[tuple[int, ...], ...] | None = Field(None, max_length=MOST_CLASSES)
+
+    @property
+    def told_images(self) -> str:
+        """How many distinct test images there are; with the number of scores where that is another."""
+        return images_told(self.n, self.images)
 
 
 class Figures(_Told):
@@ -75,27 +82,79 @@ class Figures(_Told):
     overall: Of | None = None
 
 
-def section(result: RoundResult, classes: Sequence[str]) -> dict[str, Any] | None:
+def images_told(scores: int, images: int | None, noun: str = "", mark: str = "") -> str:
+    """Return the number of distinct images behind some scores, and that of the scores where it is another.
+
+    Args:
+        scores: An image counts once for each model that was scored on it.
+        images: Distinct ones; None where that is unknown.
+        noun: What follows the number of images.
+        mark: Stands between thousands.
+    """
+    if images is None or images == scores:
+        return f"{scores:{mark}}{noun}"
+    return f"{images:{mark}}{noun} ({scores:{mark}} scores)"
+
+
+def total_told(domains: Sequence[Of]) -> str:
+    """Return :func:`images_told` of several domains together."""
+    distinct = [one.images for one in domains if one.images is not None]
+    return images_told(
+        sum(one.n for one in domains), sum(distinct) if len(distinct) == len(domains) else None, mark=","
+    )
+
+
+def test_images(nodes: Sequence[Node], domain: str, *, drawn: bool) -> int | None:
+    """Return how many different test images of a domain there are; None where that is unknown.
+
+    Args:
+        nodes: All nodes of the run.
+        domain: The domain.
+        drawn: Each node drew test images of its own (``shift.label_mix=own``), which may overlap.
+    """
+    if drawn:
+        return None
+    counts = [node.tests_of(domain) for node in nodes if node.domain == domain]
+    if not counts:
+        return next((found for node in nodes if (found := node.tests_of(domain))), None)
+    shared = any(node.shared_test for node in nodes if node.domain == domain)
+    return (max(counts) if shared else sum(counts)) or None
+
+
+def section(
+    result: RoundResult, classes: Sequence[str], nodes: Sequence[Node] = (), *, drawn: bool = False
+) -> dict[str, Any] | None:
     """Return what ``results.json`` says of a round's counts; None where nobody was asked.
 
     Args:
         result: The round.
         classes: Names of the classes.
+        nodes: All nodes of the run.
+        drawn: Each node drew test images of its own (``shift.label_mix=own``).
     """
     if not result.counts:
         return None
+    images = {name: test_images(nodes, name, drawn=drawn) for name in result.counts}
+    distinct = [number for number in images.values() if number is not None]
     known = [counts for counts in result.counts.values() if counts is not None]
     whole = sum(known[1:], known[0]) if len(known) == len(result.counts) else None
     return {
         "round": result.server_round,
         "classes": list(classes),
-        "domains": {name: None if counts is None else of(counts) for name, counts in result.counts.items()},
-        "overall": None if whole is None else of(whole),
+        "domains": {
+            name: None if counts is None else of(counts, images[name]) for name, counts in result.counts.items()
+        },
+        "overall": None if whole is None else of(whole, sum(distinct) if len(distinct) == len(images) else None),
     }
 
 
-def of(counts: Counts) -> dict[str, Any]:
-    """Return the figures of counts, in percent; None where one is not defined."""
+def of(counts: Counts, images: int | None = None) -> dict[str, Any]:
+    """Return the figures of counts, in percent; None where one is not defined.
+
+    Args:
+        counts: What nodes counted.
+        images: How many distinct images they are of; None where that is unknown.
+    """
     of_class, right, predicted = counts.classes
     n = counts.images
     recall, precision = shares(right, of_class), shares(right, predicted)
@@ -103,6 +162,7 @@ def of(counts: Counts) -> dict[str, Any]:
     auc, within = (np.full(1, np.nan),) * 2 if counts.scores is None else aucs(counts.scores)
     return {
         "n": n,
+        "images": images,
         "accuracy": _percent(right.sum() / n if n else np.nan),
         "balanced_accuracy": _percent(_mean(recall)),
         "macro_f1": _percent(_mean(f1)),

@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord
 from fedshift_app import __version__
 from fedshift_app.config import extending, registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, choosing, durable, figures, tracking
+from fedshift_app.run import checkpoints, choosing, durable, figures, one_class, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_told, summary
@@ -120,6 +120,7 @@ class RunFolder:
         self._before = 0.0  # seconds of the run before this process
         self._started = time.perf_counter()
         self._weights = ArrayRecord()
+        self._one_class = one_class.Watch(config)
         self._figures: dict[str, Any] | None = None  # of the last round that was scored on all test images
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
@@ -250,7 +251,8 @@ class RunFolder:
         """
         started = time.perf_counter()
         self.history.append(replace(result, counts={}))  # of all rounds they would fill the memory
-        if found := figures.section(result, self.config.dataset.known().classes):
+        classes, drawn = self.config.dataset.known().classes, self.config.shift.label_mix == "own"
+        if found := figures.section(result, classes, nodes, drawn=drawn):
             self._figures = finite(found)
             write_atomically(self.path / figures.FILE, as_text(self._figures))
             if result.server_round in self.chosen:
@@ -261,7 +263,11 @@ class RunFolder:
             averaged = {name: arrays[name] for name in result.statistics}
             arrays |= result.statistics
         self._weights = encode(arrays) if averaged else weights
-        durable.append_line(self.path / METRICS_FILE, json.dumps(finite(line_of(result))))
+        line = line_of(result)
+        if constant := one_class.predicted(result.counts, classes):
+            line[one_class.KEY] = constant
+        self._one_class.look(result, constant)
+        durable.append_line(self.path / METRICS_FILE, json.dumps(finite(line)))
         checkpoint = Checkpoint(
             result.server_round, arrays, knowledge, state or {}, dict(memory or {}), list(nodes), self.seconds,
             self.writing, averaged, moments or {},
@@ -312,6 +318,8 @@ class RunFolder:
             }
         )
         results |= self._approximation()
+        if constant := one_class.in_all_rounds(self.path / METRICS_FILE):
+            results[one_class.KEY] = constant | {"advice": one_class.advice(self.config)}
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
         chosen = results.get("chosen_round")

@@ -10,5 +10,7 @@ COMMIT = "FEDSHIFT_COMMIT"
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"
 #: Set where ``fedshift run`` draws a table of the run in the terminal: the rounds' lines are not printed.
 LIVE = "FEDSHIFT_LIVE"
+#: The process of a sweep or a search that started this run.
+SWEEP_PROCESS = "FEDSHIFT_SWEEP_PROCESS"
 #: CPU threads of a simulated node, as ``fedshift run cpus-per-client=N`` says; by itself one, whatever Ray gives.
 THREADS = "FEDSHIFT_THREADS"

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedshift_app.launch import processes, runner
+from fedshift_app.run import exit_codes
+from fedshift_app.run.variables import SWEEP_PROCESS
 
 MARK = (
     "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder, and of a single run of one its key
 )
 RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in that of every process of one run: the same, and its key
-STARTER = "FEDSHIFT_SWEEP_PROCESS"  # and which process started it: what the watchdog of that one ends
+STARTER = SWEEP_PROCESS  # and which process started it: what the watchdog of that one ends
 STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
 POLL_SECONDS = 0.1
 
@@ -41,6 +43,11 @@ class Child:
     def seconds(self) -> float:
         """How long it has been going on."""
         return time.monotonic() - self.started
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended because its configuration or its data are refused: it would be again."""
+        return self.process.returncode == exit_codes.REFUSED
 
     def last_error(self) -> str:
         """Return what the last line of this attempt's log with ``error:`` says, else its last line."""
@@ -96,6 +103,22 @@ def start(
             start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
         )  # fmt: skip
     return Child(process, mark, log, begin, time.monotonic())
+
+
+def end_leftovers(mark: str, what: str) -> str:
+    """End what a process that was killed left running in a folder; return a line that says so, empty if there is none.
+
+    What this process itself started may be about to end: a worker's helper outlives it by a moment, and is no leftover.
+
+    Args:
+        mark: The sweep's.
+        what: The kind of work, as the line names it.
+    """
+    left = processes.stop_marked(MARK, mark, uncounted=(STARTER, processes.this_process()))
+    if not left:
+        return ""
+    were = "was" if left == 1 else "were"
+    return f"{processes.counted(left)} of a {what} that was killed {were} still running here and {were} ended"
 
 
 def watchdog() -> processes.Watchdog:

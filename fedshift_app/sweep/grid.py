@@ -33,6 +33,10 @@ OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
 #: Checks the data of a run with so many nodes.
 CheckData = Callable[[RunConfig, int], object]
+#: Checks whether the method, the network and the modules of a run go together.
+CheckModel = Callable[[RunConfig], object]
+#: What decides nothing of that; all else of a configuration may.
+FREE_OF_MODELS = {"seed", "rounds", "train", "allocation", "federation", "tracking", "profile", "keep", "keep_rounds"}
 
 
 class Options(BaseModel, frozen=True, extra="forbid"):
@@ -159,7 +163,11 @@ def split(key: str, text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def points(asked: Asked, check_data: CheckData) -> tuple[list[Point], list[str]]:
+def unchecked(_config: RunConfig) -> None:
+    """Check nothing."""
+
+
+def points(asked: Asked, check_data: CheckData, check_model: CheckModel = unchecked) -> tuple[list[Point], list[str]]:
     """Return all runs of the grid in their order, and what a person should know of it, line by line.
 
     ``method.KEY`` is left out for the methods that have no such parameter; runs that are the same then are one.
@@ -184,9 +192,12 @@ def points(asked: Asked, check_data: CheckData) -> tuple[list[Point], list[str]]
             same_data = one.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(one.nodes)
             if same_data not in checked:
                 check_data(one.config, one.nodes)
+            same_model = one.config.model_dump_json(exclude=FREE_OF_MODELS)
+            if same_model not in checked:
+                check_model(one.config)
         except FedShiftError as error:
             raise error.under(shortened(label)) from None
-        checked.add(same_data)
+        checked |= {same_data, same_model}
         found.setdefault(one.key, one)
     if len(found) < len(combinations):
         notes.append(f"{len(found)} runs instead of {len(combinations)}: those with the same configuration are one")

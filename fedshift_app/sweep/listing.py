@@ -19,20 +19,22 @@ from fedshift_app.run.durable import InUse, Lock, write_atomically
 from fedshift_app.run.folder import LOCK_FILE
 from fedshift_app.run.variables import COMMAND
 from fedshift_app.sweep import grid
-from fedshift_app.sweep.grid import Asked, CheckData, Point
+from fedshift_app.sweep.grid import Asked, CheckData, CheckModel, Point
 from fedshift_app.sweep.sweeping import Sweep, folder_of
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
 
 
-def show(arguments: Sequence[str], slurm: Path | None, check_data: CheckData) -> None:
+def show(
+    arguments: Sequence[str], slurm: Path | None, check_data: CheckData, check_model: CheckModel = grid.unchecked
+) -> None:
     """Print one command for each run of a grid, or write them as the array of one Slurm job.
 
     Raises:
         FedShiftError: If the grid is wrong.
     """
     asked = grid.read(arguments)
-    points, notes = grid.points(asked, check_data)
+    points, notes = grid.points(asked, check_data, check_model)
     folder = folder_of(asked, points)
     for note in notes:
         typer.echo(note, err=True)

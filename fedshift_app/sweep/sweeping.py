@@ -27,7 +27,7 @@ from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versio
 from fedshift_app.run.variables import COMMAND
 from fedshift_app.sweep import children, grid
 from fedshift_app.sweep.children import MARK, POLL_SECONDS, Child
-from fedshift_app.sweep.grid import Asked, CheckData, Point
+from fedshift_app.sweep.grid import Asked, CheckData, CheckModel, Point
 from fedshift_app.sweep.progress import Bar, time_left
 from fedshift_app.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
 from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
@@ -50,13 +50,16 @@ class Job:
     workers: int
 
 
-def sweep(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
+def sweep(
+    arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked
+) -> None:
     """Do all runs of a grid, then compare them.
 
     Args:
         arguments: ``[EXPERIMENT] [key=value,value ...]``.
         paper: The printed table to set beside the runs; empty for none.
         check_data: Checks the data of one run.
+        check_model: Checks whether the method and the network of one run go together.
 
     Raises:
         FedShiftError: If the grid is wrong, before anything starts; or if a run failed, after all others.
@@ -67,7 +70,7 @@ def sweep(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
 
         papers.get(paper).check_of_runs()  # told now, not after the last run
     asked = grid.read(arguments)
-    points, notes = grid.points(asked, check_data)
+    points, notes = grid.points(asked, check_data, check_model)
     folder = folder_of(asked, points)
     for note in notes:
         typer.echo(note)
@@ -93,9 +96,8 @@ class Sweep:
         self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # what was read of run folders
         self._running: list[Job] = []
         self._jobs = asked.options.jobs or usual_jobs(points)
-        left = processes.stop_marked(MARK, self.mark)
-        if left:
-            typer.echo(f"{left} processes of a sweep that was killed were still running here and were ended")
+        if ended := children.end_leftovers(self.mark, "sweep"):
+            typer.echo(ended)
         before = read_records(folder)
         self.records = [Record(point) for point in points]
         for record in self.records:
@@ -206,7 +208,7 @@ class Sweep:
             queue.appendleft(record)
             return
         record.failures += 1
-        again = record.failures <= self.asked.options.retries
+        again = record.failures <= self.asked.options.retries and not job.child.refused
         then = "to be tried again at the end" if again else "left at that"
         typer.echo(f"{record.point.label}: failed, {then}: {record.error} (log: {job.child.log})", err=True)
         if again:

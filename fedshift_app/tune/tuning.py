@@ -24,26 +24,28 @@ from fedshift_app.run import console, exit_codes
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import CONFIG_FILE
 from fedshift_app.run.variables import COMMAND
-from fedshift_app.sweep import children, sweeping
+from fedshift_app.sweep import children, grid, sweeping
 from fedshift_app.sweep.children import MARK, POLL_SECONDS
-from fedshift_app.sweep.grid import CheckData
+from fedshift_app.sweep.grid import CheckData, CheckModel
 from fedshift_app.tune import asking, study
 from fedshift_app.tune.asking import Plan, Request
 from fedshift_app.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift_app.tune.trials import Going, score
 from fedshift_wire.bounds import shortened
-from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_wire.cells import harmless_row
+from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
 
 STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials"
 
 
-def tune(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
+def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked) -> None:
     """Search, then compare.
 
     Args:
         arguments: ``[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]``.
         paper: The printed table to set beside the runs; empty for none.
         check_data: Checks the data of one run.
+        check_model: Checks whether the method and the network of one run go together.
 
     Raises:
         FedShiftError: If anything is wrong, before anything starts; or if a method or a run failed, after all others.
@@ -55,6 +57,11 @@ def tune(arguments: Sequence[str], paper: str, check_data: CheckData) -> None:
 
         papers.get(paper).check_of_runs()
     request = asking.read(arguments, check_data)
+    for plan in request.plans:
+        try:
+            check_model(plan.base.config)
+        except FedShiftError as error:
+            raise type(error)(f"{shortened(plan.label)}: {error}") from None
     given, _ = parse_arguments([f"output-dir={value}" for value in request.asked.values.get("output-dir", ())])
     experiment = request.plans[0].base.config.experiment
     folder = Path(given["output-dir"]) / f"tune-{experiment}-{request.key}"
@@ -90,9 +97,8 @@ class Tuning:
     def __init__(self, folder: Path, request: Request) -> None:
         """Find out how each search stands."""
         self.folder, self.request = folder, request
-        left = processes.stop_marked(MARK, str(folder))
-        if left:
-            typer.echo(f"{left} processes of a search that was killed were still running here and were ended")
+        if ended := children.end_leftovers(str(folder), "search"):
+            typer.echo(ended)
         store = study.Store(folder / STORE)
         self.methods = [
             Method(plan, Search(
@@ -215,7 +221,7 @@ class Tuning:
     def _failed(self, method: Method, going: Going) -> None:
         assert going.child is not None
         error = shortened(going.child.last_error(), 300)
-        if going.attempts <= self.request.asked.options.retries:
+        if going.attempts <= self.request.asked.options.retries and not going.child.refused:
             typer.echo(f"{method.plan.label} {going.number}: failed, tried again: {error} (log: {going.log})", err=True)
             going.start(self._workers(going), self._jobs == 1)
             return
@@ -295,6 +301,6 @@ class Tuning:
                 rows.append([plan.label, one.number, one.state, value, *told, *(values.get(key, "") for key in keys)])
         text = io.StringIO()
         head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
-        csv.writer(text, lineterminator="\n").writerows([head, *rows])
+        csv.writer(text, lineterminator="\n").writerows(map(harmless_row, [head, *rows]))
         write_atomically(self.folder / TABLE, text.getvalue())
         write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")

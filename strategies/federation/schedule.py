@@ -19,6 +19,11 @@ BN_WAYS_TOLD = {
 LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
 
 
+def last_rounds(number: int, kind: str = "") -> str:
+    """Return ``last round``, ``last 2 rounds``, ...; ``kind`` stands before the noun."""
+    return f"last {kind}round" if number == 1 else f"last {number} {kind}rounds"
+
+
 class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """When the global model and the nodes' own models are scored; nothing of it changes the training.
 

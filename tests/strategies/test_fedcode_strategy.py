@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from support import ask, check_knowledge, new_strategy, node
 from support import prototypes_of as semantic
 
+from fedshift_app.config import registry
 from fedshift_wire.bounds import Refused
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
 from strategies.federation.updates import Update
@@ -323,3 +324,13 @@ def test_a_head_is_checked_too() -> None:
 def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         FedCodeServerParams(**params)
+
+
+def test_the_tables_say_which_parts_only_another_setting_sends() -> None:
+    told = registry.travels(registry.get("fedcode"))
+    assert "style-prototype (D), with method.global_model=average_heads also head-weight (C x D), head-bias (C)" in told
+    default, averaged = (FedCodeServerParams(**given) for given in ({}, {"global_model": "average_heads"}))
+    for params, names in ((default, set()), (averaged, set(FedCodeStrategy.optional))):
+        made = FedCodeStrategy.__new__(FedCodeStrategy)
+        made.params = params
+        assert set(made.expected()) & set(FedCodeStrategy.optional) == names

@@ -1005,3 +1005,73 @@ def test_titles_of_figures_are_not_cut() -> None:
     name = "north-county-hospital of the university, outpatients"
     assert titled(name) == name and titled(name, 22).replace("\n", " ") == name
     assert "\n" in titled(name, 22) and titled("word " * 90, 10).endswith("…")
+
+
+# --- tasks, rounds, images ------------------------------------------------------------------------------------
+
+
+def test_each_task_has_its_own_best(make_run: MakeRun) -> None:
+    """``local`` scores personal models: its numbers are no better or worse than those of a global model."""
+    flat = {"set": SCAN_STREET}
+    scores = (("fedavg", two(60, 40)), ("i2pfl", two(50, 45)), ("local", two(90, 80)), ("fedproto", two(95, 70)))
+    found = compare([make_run(method, 0, domains, flat=flat) for method, domains in scores])
+    best = {row.method: row.best - {"STD", "WORST"} for row in found.numbers.rows}
+    assert best == {"fedavg": {"scan", "AVG"}, "i2pfl": {"street"}, "local": {"street", "AVG"}, "fedproto": {"scan"}}
+    told = "marked: the best mean of a column, among the rows of each task (global, personal) by itself"
+    assert any(note.startswith(told) for note in found.numbers.notes)
+    assert sum("**60.00**" in line for line in found.markdown().splitlines()) == 1
+    assert "90.00*" not in found.text() and "95.00*" in found.text() and "60.00*" in found.text()
+    alone = compare([make_run("fedavg", 1, two(60, 40), flat=flat), make_run("local", 1, two(90, 80), flat=flat)])
+    assert not any(row.best for row in alone.numbers.rows)  # alone in its task: nothing to be better than
+
+
+@pytest.mark.parametrize(
+    ("rounds", "called"),
+    [
+        ((5, 5), "mean of the last five rounds"),
+        ((2, 2), "mean of the last 2 rounds"),
+        ((1, 1), "last round"),
+        ((2, 5), "mean of the last 2 to 5 rounds"),
+    ],
+)
+def test_a_title_says_over_how_many_rounds_is_averaged(make_run: MakeRun, rounds: tuple[int, int], called: str) -> None:
+    both = zip(("fedavg", "i2pfl"), rounds, strict=True)
+    runs = [make_run(m, 0, two(60, 40), flat={"set": SCAN_STREET}, averaged_rounds=n) for m, n in both]
+    found = compare(runs)
+    assert found.numbers.title.endswith(f"(%), {called}")
+    for text in (" ".join(found.text().split()), found.markdown(), found.html()):
+        assert called in text and ("last five" in text) is (called == "mean of the last five rounds")
+
+
+def test_distinct_test_images_are_told(make_run: MakeRun) -> None:
+    def told(images: int | None) -> dict[str, Any]:
+        content = figures_of(60, 40, 180)
+        for one in content["domains"].values():
+            one["images"] = images
+        return content
+
+    flat = {"set": SCAN_STREET}
+    run = make_run("local", 0, two(60, 40), flat=flat, figures=told(90))
+    assert "test images: scan 90 (180 scores), street 90 (180 scores)" in compare([run]).numbers.notes
+    assert "180 (360 scores)" in compare([run]).html()
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "holders", "engine", "scan", "street"),
+    [
+        ("global model", ["scan", "scan"], "inline", "180", "180"),
+        ("personal models", ["scan", "scan"], "inline", "90 (180 scores)", "90 (180 scores)"),  # street: held by nobody
+        ("personal models", ["scan", "street"], "inline", "180", "180"),
+        ("personal models, each on all domains", ["scan", "street"], "inline", "90 (180 scores)", "90 (180 scores)"),
+        ("personal models", ["scan", "scan"], "deployment", "180", "180"),  # each node has images of its own
+        ("personal models", ["scan"] * 7, "inline", "180", "180"),  # a node was lost: unknown
+    ],
+)
+def test_distinct_images_of_results_that_do_not_say_them(
+    make_run: MakeRun, evaluated: str, holders: list[str], engine: str, scan: str, street: str
+) -> None:
+    old = make_run(
+        "local", 1, two(60, 40), flat={"set": SCAN_STREET}, figures=figures_of(60, 40, 180), evaluated=evaluated,
+        nodes=[{"domain": domain} for domain in holders], told={"engine": engine},
+    )  # fmt: skip
+    assert f"test images: scan {scan}, street {street}" in compare([old]).numbers.notes

@@ -91,7 +91,7 @@ def test_what_is_left_is_found_and_the_command_ends_it(
         owner.wait()
         assert not processes.is_running(named)
         (left,) = ours()
-        assert (left.what, left.command) == ("1 processes of a command that was killed", f"kill {orphan.pid}")
+        assert (left.what, left.command) == ("1 process of a command that was killed", f"kill {orphan.pid}")
         told = subprocess.run(
             [sys.executable, "-m", "fedshift_app.cli", "status", f"output-dir={tmp_path}"], cwd=ROOT,
             capture_output=True, text=True, check=False,

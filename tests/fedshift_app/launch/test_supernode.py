@@ -52,6 +52,25 @@ def test_the_command_passes_all_options_on(monkeypatch: pytest.MonkeyPatch) -> N
     assert seen == [(options, False), (options, True)]
 
 
+@pytest.mark.parametrize("given", [["--port", "9094"], ["--port=9094"], ["--por", "9094"]])
+def test_a_port_that_is_named_stays(given: list[str]) -> None:
+    assert supernode.with_port(["--insecure", *given]) == ["--insecure", *given]
+
+
+def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where both start at once, and where Flower's own port is taken."""
+    from fedshift_app.flower import quick
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(quick, "run_supernode", lambda options, warm: seen.append(options))
+    options = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'port="--port"']
+    for _ in range(2):
+        supernode.serve(options)
+    assert all(one[: len(options)] == options and one[-2] == "--port" for one in seen)
+    ports = [int(one[-1]) for one in seen]
+    assert len({*ports, 9094}) == 3 and all(1024 < port < 65536 for port in ports)
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: Path, run_inline: InlineRun) -> None:

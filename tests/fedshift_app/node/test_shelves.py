@@ -1,5 +1,7 @@
 """A node's memory outlives its process: on disk, by node and run, never a silent fresh start."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.launch import exporting
 from fedshift_app.launch.exporting import NodeFolder
-from fedshift_app.node import setup, shelves
+from fedshift_app.node import setup, shelves, starts
 from fedshift_app.node.holdings import Place
 from fedshift_app.node.shelves import Shelf
 from fedshift_wire.errors import ConfigError, FedShiftError
@@ -76,11 +78,57 @@ def test_nothing_to_remember_writes_nothing() -> None:
     assert not shelves.state_dir().exists()
 
 
-def test_only_the_last_runs_are_kept() -> None:
-    for run in range(5):
+def run_folders() -> list[Path]:
+    return sorted(shelves.state_dir().glob("*/run-*"))
+
+
+def test_a_server_that_names_further_runs_does_not_make_a_node_forget() -> None:
+    shelf().remember(7, MEMORY)
+    for run in range(20):
         shelf(run=f"{run:032x}").remember(1, MEMORY)
-    assert len(list(shelves.state_dir().glob("*/run-*"))) == shelves.KEEP_RUNS
-    assert shelf(run=f"{4:032x}").recall()[0] == 1
+    assert shelf().recall()[0] == 7
+    assert len(run_folders()) == 21
+
+
+def test_runs_that_nothing_was_written_to_for_long_are_removed_but_for_the_last() -> None:
+    for run in range(6):
+        shelf(run=f"{run:032x}").remember(1, MEMORY)
+    now = time.time()
+    for age, folder in enumerate(reversed(run_folders())):  # the first is the oldest
+        at = now - 86_400 * (shelves.KEEP_DAYS + 1 + age)
+        os.utime(folder, (at, at))
+    shelf(run="a" * 32).remember(1, MEMORY)
+    assert [folder.name[-1] for folder in run_folders()] == ["3", "4", "5", "a"]
+    shelf(run="b" * 32).remember(1, MEMORY)  # now there are three newer ones than the fourth
+    assert [folder.name[-1] for folder in run_folders()] == ["4", "5", "a", "b"]
+
+
+def test_where_the_share_of_the_disk_is_full_a_new_run_is_refused_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shelf().remember(1, MEMORY)
+    monkeypatch.setattr(shelves, "MOST_BYTES", 10)
+    with pytest.raises(FedShiftError, match=r"takes no new run\nremove the folders of runs that are over: .*/run-\*"):
+        shelf(run="b" * 32).remember(1, MEMORY)
+    shelf().remember(2, MEMORY)
+    assert shelf().recall()[0] == 2 and len(run_folders()) == 1
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_only_the_owner_can_read_what_a_node_keeps(umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        shelf().remember(3, MEMORY)
+        folder = shelf().folder
+        assert folder is not None
+        starts.write(folder, MEMORY, private=True)
+    finally:
+        os.umask(before)
+    state = shelves.state_dir()
+    rights = {path: path.stat().st_mode & 0o777 for path in (state, *state.rglob("*"))}
+    assert {mode for path, mode in rights.items() if path.is_dir()} == {0o700}
+    files = {path.name[:5]: mode for path, mode in rights.items() if path.is_file()}
+    assert files == {"round": 0o600, "start": 0o600}
 
 
 def test_a_damaged_file_is_an_error_that_names_it() -> None:

@@ -30,6 +30,7 @@ from fedshift_app.report.views import View
 from fedshift_app.run import exit_codes
 from fedshift_wire.bounds import MOST_SHOWN
 from fedshift_wire.errors import ConfigError, DataError, FedShiftError
+from strategies.federation.schedule import last_rounds
 
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")
@@ -142,7 +143,7 @@ def check_results(page: Page, results: dict[str, Any]) -> None:
     shown = {row[0]: row[1:] for row in rows}
     assert list(shown) == [*results["domains"], "AVG", "STD"]
     columns = {name: i for i, name in enumerate(head[1:])}
-    last, best = f"last {results['averaged_rounds']} rounds", f"best round ({results['best_test']['round']})*"
+    last, best = last_rounds(results["averaged_rounds"]), f"best round ({results['best_test']['round']})*"
     for name, wanted in (
         (last, results["domains"]),
         ("final", results["final"]),

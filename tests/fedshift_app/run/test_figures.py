@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics
-from support import InlineRun, fedavg, image_set
+from support import InlineRun, fedavg, image_set, node
 
 from clients.training.counting import Counting, count
-from fedshift_app.run import figures
+from fedshift_app.run import console, figures
 from fedshift_wire.counts import MOST_CLASSES, Counts, from_arrays
 from fedshift_wire.names import DOMAINS, FIGURES, STARTS, STOPS
 from strategies.federation.rounds import RoundResult
@@ -168,6 +168,11 @@ def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
     for domain, accuracy in run.results["final"].items():
         one = run.results["figures"]["domains"][domain]
         assert one["n"] == 180 and one["accuracy"] == pytest.approx(accuracy)
+        assert one["images"] == 90  # the same ones for both nodes
+    assert run.results["figures"]["overall"]["images"] == 360
+    assert ", of 90 test images (180 scores)" in (told := console.table(run.results))
+    assert "all 360 test images (720 scores) together" in told
+    assert {line.split()[-1] for line in told.splitlines() if line.split()[:1] == ["scan"]} == {"90"}
 
 
 # --- what is kept --------------------------------------------------------------------------------------
@@ -186,3 +191,17 @@ def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.
         caplog.clear()
         assert figures.kept(tmp_path, 4) is None
         assert "figures.json is left out" in caplog.text
+
+
+def test_distinct_images_are_counted() -> None:
+    shared = [node(0, domain="a", num_test=90), node(1, domain="a", num_test=90), node(2, domain="b", num_test=30)]
+    assert [figures.test_images(shared, domain, drawn=False) for domain in "ab"] == [90, 30]
+    apart = [node(i, domain="a", num_test=40 + i, shared_test=False) for i in range(2)]  # of real nodes, each its own
+    assert figures.test_images(apart, "a", drawn=False) == 81
+    assert figures.test_images(shared, "a", drawn=True) is None  # they may overlap
+    unheld = [node(0, domain="a", num_test=5, unheld_tests=(("c", 7),)), node(1, domain="b", unheld_tests=(("c", 7),))]
+    assert figures.test_images(unheld, "c", drawn=False) == 7
+    told = [(180, 90, ""), (90, 90, ""), (90, None, " images"), (2000, 1000, " images")]
+    assert [figures.images_told(*one) for one in told] == [
+        "90 (180 scores)", "90", "90 images", "1000 images (2000 scores)",
+    ]  # fmt: skip

@@ -79,10 +79,10 @@ def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, monkey
     flat = {"rounds": 3, "output-dir": str(tmp_path), "set": SHORT}
     write = durable.write_durably
 
-    def killing_write(path: Path, data: bytes, *, named: bool = True) -> None:
+    def killing_write(path: Path, data: bytes, *, named: bool = True, private: bool = False) -> None:
         if path.name == "round-00002.json":
             raise Killed
-        write(path, data, named=named)
+        write(path, data, named=named, private=private)
 
     with monkeypatch.context() as patch:
         patch.setattr(durable, "write_durably", killing_write)

@@ -24,7 +24,7 @@ from fedshift_app.run.resuming import FREE
 from fedshift_app.sweep import children, grid, progress, sweeping
 from fedshift_app.sweep.grid import Point
 from fedshift_app.sweep.progress import Timed, time_left
-from fedshift_wire.errors import ConfigError, DataError, FederationError
+from fedshift_wire.errors import ConfigError, DataError, FederationError, FedShiftError
 
 QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.share=0.05")
 
@@ -483,7 +483,7 @@ def test_what_a_killed_sweep_left_running_is_ended_first(played: Played, capsys:
     )
     played.sweep("seed=0")
     assert orphan.wait(5) in (-signal.SIGTERM, 0)  # 0: somebody else has asked before
-    assert "1 processes of a sweep that was killed were still running here and were ended" in capsys.readouterr().out
+    assert "1 process of a sweep that was killed was still running here and was ended" in capsys.readouterr().out
 
 
 def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path: Path) -> None:
@@ -590,3 +590,107 @@ def numbers(output: Path) -> list[dict[str, Any]]:
         {key: value for key, value in results.items() if key not in ("seconds", "resumed_after")}
         for results in all_results(output)
     ]
+
+
+def test_what_this_process_itself_started_is_no_leftover(
+    played: Played, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A helper of a trial that has ended outlives it by a moment (``tune`` then starts a sweep in its folder)."""
+    played.sweep("seed=0")
+    capsys.readouterr()
+    own = {sweeping.MARK: str(played.folder), children.STARTER: processes.this_process()}
+    lingering = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ | own)
+    played.sweep("seed=0")
+    assert lingering.wait(5) in (-signal.SIGTERM, 0)
+    assert "was killed" not in capsys.readouterr().out
+
+
+def test_two_leftovers_are_processes() -> None:
+    assert [processes.counted(number) for number in (1, 2)] == ["1 process", "2 processes"]
+
+
+# --- what cannot run --------------------------------------------------------------------------------------------
+
+
+def test_a_pair_of_method_and_network_that_cannot_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    arguments = [
+        "handwritten", "method=fedavg,f2dc", "model.name=cnn,timm:vit_tiny_patch16_224", f"output-dir={tmp_path}",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"^F2DC|^f2dc") as caught:
+        sweeping.sweep(arguments, "", lambda *_: None, checking.check_model)
+    assert "model.name=timm:vit_tiny_patch16_224: modules f2dc: the network" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pair_is_looked_at_once_whatever_its_seeds() -> None:
+    looked: list[str] = []
+    asked = grid.read(["handwritten", "method=fedavg,fedprox", "seed=0,1,2", "train.lr=0.1,0.01"])
+    grid.points(asked, lambda *_: None, lambda config: looked.append(config.method["name"]))
+    assert looked == ["fedavg", "fedprox"]
+
+
+def test_networks_of_nodes_are_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve({"method": "fedproto", "set": "model.per_node=[cnn,cnn_bn]"})
+    from fedshift_app.node import setup
+
+    built: list[str] = []
+    real = setup.initial_model
+    monkeypatch.setattr(
+        setup, "initial_model", lambda cfg, own=None: (built.append((own or cfg.model).name), real(cfg, own))[1]
+    )
+    checking.check_model(config)
+    assert {"cnn", "cnn_bn"} <= set(built)
+
+
+def test_what_is_refused_is_not_tried_again(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    played.fate(1, "wrong")
+    with pytest.raises(FederationError, match="1 of 2 runs failed: fedavg seed=1"):
+        played.sweep("seed=0,1", "retries=3")
+    assert "seed=1: failed, left at that: modules f2dc: the network has no feature map" in capsys.readouterr().err
+    assert played.started == ["0 new", "1 new"]
+
+
+@pytest.mark.parametrize(
+    ("error", "swept", "code"),
+    [
+        (ConfigError("x"), True, 78),
+        (DataError("x"), True, 78),
+        (FederationError("x"), True, 1),
+        (ConfigError("x"), False, 1),
+    ],
+)
+def test_a_run_says_to_its_sweep_that_it_is_refused(
+    error: FedShiftError, swept: bool, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedshift_app import cli
+
+    if swept:
+        monkeypatch.setenv(children.STARTER, processes.this_process())
+    with pytest.raises(SystemExit) as stop:
+        cli.fail(error)
+    assert stop.value.code == code
+
+
+def test_a_refusal_after_the_run_folder_was_made_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inline, and through ``flwr run``, of which the status file says it."""
+    from fedshift_app import server_app
+
+    def begun(_grid: Any, context: Any) -> None:
+        told = {"state": "failed", "run_folder": str(tmp_path), "error": "x"}
+        Path(os.environ[runner.STATUS_FILE]).write_text(json.dumps(told))
+        raise context.run_config["error"]
+
+    monkeypatch.setattr(server_app, "app", begun)
+    for error, kind in (
+        (ConfigError("a"), ConfigError),
+        (DataError("b"), ConfigError),
+        (FederationError("c"), FederationError),
+    ):
+        with pytest.raises(kind, match=f"^{error}\n"):
+            runner.run_inline({"error": error}, 2)
+    status = tmp_path / "status.json"
+    for refused, kind in ((True, ConfigError), (False, FederationError)):
+        status.write_text(json.dumps({"state": "failed", "run_folder": None, "error": "x", "refused": refused}))
+        with pytest.raises(kind):
+            runner._outcome(status, 0, None)  # type: ignore[arg-type]

@@ -192,6 +192,9 @@ folder.mkdir(exist_ok=True)
 (folder / "store").write_text(os.environ["MLFLOW_TRACKING_URI"])
 if (home / "break").exists() and told["method"] == "fedprox":
     sys.exit("error: no node is left")
+if (home / "wrong").exists() and told["method"] == "fedprox":
+    print("error: modules f2dc: no feature map", file=sys.stderr)
+    sys.exit(78)
 if (home / "kill").exists() and len((home / "started").read_text().splitlines()) == 3:
     os.kill(os.getppid(), 2)
     import time; time.sleep(30)
@@ -319,6 +322,24 @@ def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
     (searches.home / "break").unlink()
     searches.tune("method=fedavg,fedprox", "budget=2")  # the same command gives it another chance
     assert [row["state"] for row in searches.rows if row["method"] == "fedprox"] == ["complete"] * 2
+
+
+def test_a_trial_that_is_refused_is_not_tried_again(searches: Searches) -> None:
+    (searches.home / "wrong").touch()
+    with pytest.raises(FederationError, match=r"fedprox: its first trial failed: modules f2dc: no feature map"):
+        searches.tune("method=fedavg,fedprox", "budget=1", "retries=3")
+    assert sum(line.startswith("fedprox trial") for line in searches.started) == 1
+
+
+def test_a_method_that_cannot_run_on_the_network_is_refused_before_anything_starts(searches: Searches) -> None:
+    from fedshift_app.launch.checking import check_model
+    from fedshift_app.tune import tuning
+
+    pytest.importorskip("timm")
+    given = ["handwritten", "method=fedavg,f2dc", "budget=1", "model.name=timm:vit_tiny_patch16_224"]
+    with pytest.raises(ConfigError, match=r"^f2dc: modules f2dc: the network 'timm:vit_tiny_patch16_224' has no feat"):
+        tuning.tune([*given, f"output-dir={searches.home / 'runs'}"], "", lambda *_: None, check_model)
+    assert not (searches.home / "runs").exists()
 
 
 def test_a_method_that_is_best_as_it_is_has_one_row(searches: Searches, capsys: pytest.CaptureFixture[str]) -> None:

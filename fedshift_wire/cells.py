@@ -1,0 +1,35 @@
+"""Cells of CSV files that a spreadsheet would take for a formula: names come from files and from other people."""
+
+from collections.abc import Iterable
+from typing import Any
+
+#: A text that begins so is a formula, or may run a command, in spreadsheets (OWASP, "CSV Injection"); the last four
+#: are the wide forms, which some of them read alike.
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+QUOTE = "'"
+
+
+def harmless(value: Any) -> Any:
+    """Return a cell with an apostrophe before a text that begins like a formula; numbers stay numbers.
+
+    Args:
+        value: A number, None, or a text. A text that is a number, such as ``-1.5``, is left as it is.
+    """
+    if not isinstance(value, str) or _is_number(value):
+        return value
+    return QUOTE + value if value.startswith(FORMULA) or value.strip().startswith(FORMULA) else value
+
+
+def harmless_row(cells: Iterable[Any]) -> list[Any]:
+    """Return a row of :func:`harmless` cells."""
+    return [harmless(cell) for cell in cells]
+
+
+def _is_number(text: str) -> bool:
+    if text != text.strip() or "_" in text:
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
