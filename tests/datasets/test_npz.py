@@ -212,8 +212,8 @@ def test_exported_files_say_what_their_labels_are(tmp_path: Path) -> None:
 
 
 def test_numbers_in_a_table_need_stated_classes(tmp_path: Path) -> None:
-    fill(tmp_path / "a", dict.fromkeys(NUMBERS, 1))
-    rows = [f"a/{number}/0000.jpg,{number},a" for number in NUMBERS]
+    fill(tmp_path / "a", dict.fromkeys(NUMBERS, 2))
+    rows = [f"a/{number}/000{k}.jpg,{number},a" for number in NUMBERS for k in range(2)]
     (tmp_path / "labels.csv").write_text("\n".join(["file,label,domain", *rows]) + "\n")
     first, remedy = refusal_of(DataError, folders.names, Source(tmp_path)).split("\n")
     assert first.endswith("labels.csv line 2: label '0' is a number, and nobody stated the classes")
