@@ -109,6 +109,7 @@ class DomainStrategy(FedAvg):
         self._result = RoundResult(0)
         self._asked: dict[int, Node] = {}
         self._sent = Sent()
+        self._kind: str = MessageType.TRAIN  # of what was sent last
         self.start_values = Start(federation.start, federation.frozen)
         self._gaps: Arrays = {}  # what weighing by generalisation gaps keeps of this round
         self._tests_seen: dict[str, int] = {}  # test images by domain, as its nodes say
@@ -238,6 +239,8 @@ class DomainStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Choose the nodes of the round and write a message to each."""
         server_round += self.completed
+        self._kind = MessageType.TRAIN
+        self.roster.silence.next_round()
         self._started = time.perf_counter()
         self._clock.start()
         self._result = RoundResult(server_round)
@@ -315,6 +318,7 @@ class DomainStrategy(FedAvg):
         nodes = self.roster.online(grid, fed.node_timeout)
         if fed.retakes:
             self._result.statistics = self._retake([node for node in nodes if node.index in self._result.nodes])
+            nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
         self._evaluation = fed.evaluation(server_round, nodes)
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
 
@@ -381,6 +385,7 @@ class DomainStrategy(FedAvg):
         self, work: Mapping[Node, int], asked: Callable[[Node], Mapping[str, Any]], server_round: int
     ) -> Iterable[Message]:
         """Return a question to each node about the global weights, the longest work first."""
+        self._kind = MessageType.EVALUATE
         messages = [
             self._message(MessageType.EVALUATE, node, self._global, server_round, asked(node))
             for node in longest_first(work)
@@ -451,6 +456,7 @@ class DomainStrategy(FedAvg):
         """Return the answers to what was sent, one of each node; others are let go, with a line."""
         answers, strays = self._sent.answers(replies)
         self.start_values.heard(answers)
+        self.roster.heard([reply.metadata.src_node_id for reply in answers], self._kind)
         self.roster.listener.answered([reply.metadata.src_node_id for reply in answers])
         let_go_strays(strays, self.roster.nodes, self._result.server_round)
         if self._is_simulated:
@@ -473,6 +479,8 @@ class DomainStrategy(FedAvg):
         number = self._result.server_round
         if lost and self._is_simulated:  # where there is a network it is a matter of course
             self._result.lost = sorted({*self._result.lost, node.index})
+        elif lost:
+            self.roster.missed(node, self._kind)
         told = {"event": "left_out", "round": number, "node": node.index, "domain": node.domain}
         log.warning("round %d: %s left out: %s", number, node, reason, extra=told)
         self.roster.listener.left_out(number, node, reason)
