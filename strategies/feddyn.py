@@ -57,8 +57,8 @@ class FedDynStrategy(DomainStrategy):
         """Tell a node its own alpha, if that goes by its images."""
         if not self.params.alpha_by_images or not ask.trains:
             return {}
-        sizes = [other.num_examples for other in self.roster.nodes]
-        return {"alpha": self.params.alpha * sum(sizes) / len(sizes) / node.num_examples}
+        sizes = [self.roster.weighs(other) for other in self.roster.nodes]
+        return {"alpha": self.params.alpha * sum(sizes) / len(sizes) / self.roster.weighs(node)}
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the mean moved on by d, of which this round's changes are a part already."""

@@ -5,6 +5,7 @@ the index of a node instead.
 """
 
 import logging
+import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from fedshift_wire.bounds import Refused
 from fedshift_wire.errors import FederationError
 from fedshift_wire.names import ARRAYS, CONFIG, ENGINE, KNOWLEDGE, RUN
 from fedshift_wire.params import Arithmetic
-from strategies.federation import public_sets
+from strategies.federation import announced, public_sets
 from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED
 from strategies.federation.nodes import Listener as Listener
@@ -42,6 +43,7 @@ class Roster:
         listener: Is told who is connected.
         fastest: By node id, what trains fastest there, of nodes that told it.
         silence: Which nodes do not answer; none of a simulation.
+        max_images: How many times the median of the nodes' training images one weighs by at most.
     """
 
     def __init__(self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int) -> None:
@@ -52,6 +54,9 @@ class Roster:
         self._config = {ENGINE: engine, RUN: run_json}
         self._introduction = Introduction(domains, num_classes, simulated=self._simulated)
         self.silence = Silence()
+        self.max_images = math.inf
+        self._excluded: set[int] = set()  # indices of nodes that take no part any more
+        self._large: set[int] = set()  # indices of nodes that weigh less than they announce, as a line has said
         self._copy: Copy | None = None  # of the public set, once the first nodes have their places
         self._nodes: dict[int, Node] = {}  # by node id
         self._refused: set[int] = set()  # node ids that cannot take part, or whose place another took
@@ -65,6 +70,19 @@ class Roster:
         """All nodes that have ever had a place, in the order of their index."""
         seated = (node for node in self._nodes.values() if node.index != UNSEATED)
         return sorted(seated, key=lambda node: node.index)
+
+    @property
+    def most_images(self) -> float:
+        """The largest number of training images that a node weighs by."""
+        return announced.most_images(self.nodes, self.max_images)
+
+    def weighs(self, node: Node) -> int:
+        """Return by how many training images a node weighs: at most ``max_images`` times the median of the nodes."""
+        return min(node.num_examples, int(self.most_images)) if math.isfinite(self.most_images) else node.num_examples
+
+    def exclude(self, node: Node) -> None:
+        """Let a node take no part any more, also under a new id."""
+        self._excluded.add(node.index)
 
     @property
     def num_domains(self) -> int:
@@ -199,7 +217,8 @@ class Roster:
             if node.node_id in back:
                 told = {"event": "node_back", "node": node.index, "domain": node.domain}
                 log.info("%s answers again, and takes part again", node, extra=told)
-        return [node for node in present if not self.silence.has(node.node_id)]
+        taken = (node for node in present if node.index not in self._excluded)
+        return [node for node in taken if not self.silence.has(node.node_id)]
 
     def wait_for(self, grid: Grid, at_least: int, timeout: float) -> list[Node]:
         """Return the nodes of :meth:`online`, once ``at_least`` are connected and one of them, or more, answers.
@@ -314,6 +333,20 @@ class Roster:
                 self.silence.forget(former.node_id)
             taken[index] = self._nodes[node.node_id] = replace(node, index=index)
             free = max(free, index + 1)
+        self._tell_of_large()
+
+    def _tell_of_large(self) -> None:
+        """Say which nodes announce so many images that they weigh by fewer."""
+        most = self.most_images
+        large = [node for node in self.nodes if node.num_examples > most and node.index not in self._large]
+        for node in large:
+            self._large.add(node.index)
+            told = {"event": "many_images", "node": node.index, "domain": node.domain}
+            log.warning(
+                "%s announces %d training images, %.3g times the median of the nodes: it weighs as if it had %d "
+                "(federation.max_images)",
+                node, node.num_examples, node.num_examples * self.max_images / most, int(most), extra=told,
+            )  # fmt: skip
 
     def _rank(self, node: Node) -> tuple[bool, int, int, int]:
         return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)

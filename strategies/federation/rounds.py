@@ -50,8 +50,9 @@ class Federation:
         scores_images_alone: A test set may be divided: the score of an image depends on no other image.
         queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
         max_value: The largest absolute value of a floating-point number that a node may send.
-        max_update: How many times the norm of the weights that were sent a reply may change them, and how many times
-            the median of a round the norm of what a node contributes besides may be.
+        max_update: How many times the norm of the weights that were sent a reply may change them; and how many times
+            the median of a round that change, and the norm of what a node contributes besides, may be.
+        max_images: How many times the median of the nodes' images one weighs by at most.
         noise: Standard deviation of the noise that nodes add to each weight; 0 for none.
         method: The method's name, for messages.
         aggregation: How nodes weigh, where the method does not say, and how robust the average is.
@@ -85,7 +86,8 @@ class Federation:
     scores_images_alone: bool = True
     queues: bool = False
     max_value: float = 1e6
-    max_update: float = 200.0
+    max_update: float = 20.0
+    max_images: float = 100.0
     noise: float = 0.0
     method: str = ""
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)

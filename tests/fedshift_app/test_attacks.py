@@ -93,7 +93,7 @@ def test_one_huge_reply_neither_fails_the_run_nor_its_resume(
         assert line["nodes"] == HONEST
         (left_out,) = line["left_out"]
         assert left_out.startswith("node 1 (scan): the weights changed by 4.")
-        assert "e+07 times the norm of those that were sent, allowed is 200 at most (federation.max_upda" in left_out
+        assert "e+07 times the norm of those that were sent, allowed is 20 at most (federation.max_updat" in left_out
     assert off_course(whole, honest) < 1
     call = server_app.Progress.__call__
 
@@ -126,7 +126,7 @@ def test_a_prototype_of_extreme_size_is_not_averaged(method: str, run_inline: In
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3, 4], HONEST]
     (left_out,) = run.rounds[1]["left_out"]
     assert left_out.startswith("node 1 (scan): the norm of prototypes is ")
-    assert left_out.endswith("the median of this round's nodes, allowed is 200 at most (federation.max_update)")
+    assert left_out.endswith("the median of this round's nodes, allowed is 20 at most (federation.max_update)")
     assert all(np.abs(array).max() < 1e3 for array in final(run, "knowledge").values())
 
 
