@@ -170,7 +170,7 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     #: a tenth of that on, over the median of the round's nodes, where a node with more images than most may go farther
     #: by as much. And the largest norm of its prototypes, ...: over the median of the nodes. A node with more is left
     #: out. Honest training was below 1, 2 and 8 where it went well, and at 19 shortly before it diverged.
-    max_update: float = Field(20.0, gt=0)
+    max_update: float = Field(10.0, gt=0)
     #: How many times the median of the nodes' training images a node weighs by at most. One that announces more weighs
     #: as if it had so many, and a line says so: nobody can verify what it announces.
     max_images: float = Field(100.0, ge=1)

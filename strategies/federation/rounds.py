@@ -86,7 +86,7 @@ class Federation:
     scores_images_alone: bool = True
     queues: bool = False
     max_value: float = 1e6
-    max_update: float = 20.0
+    max_update: float = 10.0
     max_images: float = 100.0
     noise: float = 0.0
     method: str = ""
