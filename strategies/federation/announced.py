@@ -1,7 +1,8 @@
 """How much a node may weigh by the number of images that it announces, which nobody can verify.
 
 A node counts as having at most ``federation.max_images`` times the median of the nodes' numbers of training images.
-Its update is used; its numbers, wherever a method weighs by them, are those of a node with so many images.
+Its update is used; its numbers, wherever a method weighs by them, are those of a node with so many images. The scores
+of a node that announces as many more test or validation images than the other nodes of its domain are not counted.
 """
 
 import math
@@ -22,6 +23,39 @@ if TYPE_CHECKING:
 def most_images(nodes: Sequence[Node], factor: float) -> float:
     """Return the largest number of training images that one of these nodes weighs by; inf without nodes."""
     return factor * float(np.median([node.num_examples for node in nodes])) if nodes else math.inf
+
+
+def is_too_many(number: int, numbers: Sequence[int], factor: float) -> bool:
+    """Tell whether a node's test or validation images are more than so many times the median of its domain's nodes.
+
+    Its scores would be those of the domain; they are not counted.
+    """
+    return number > factor * float(np.median(numbers)) if numbers else False
+
+
+def warning(node: Node, nodes: Sequence[Node], factor: float) -> str:
+    """Return what a node announces too much of, and what comes of that; empty where it does not.
+
+    Args:
+        node: One of ``nodes``.
+        nodes: All that have a place.
+        factor: How many times the median of the nodes is not too much.
+    """
+    parts = []
+    most = most_images(nodes, factor)
+    if node.num_examples > most:
+        parts.append(
+            f"{node.num_examples} training images, {node.num_examples * factor / most:.3g} times the median of the "
+            f"nodes: it weighs as if it had {int(most)}"
+        )
+    near = [other for other in nodes if other.domain == node.domain and not other.shared_test]
+    for what, number, numbers in (
+        ("test", node.num_test, [other.num_test for other in near if other.num_test]),
+        ("validation", node.num_validation, [other.num_validation for other in near]),
+    ):
+        if not node.shared_test and is_too_many(number, numbers, factor):
+            parts.append(f"{number} {what} images, far more than the other nodes of its domain: they are not counted")
+    return "; ".join(parts)
 
 
 def weighed_node(node: Node, most: float) -> Node:

@@ -78,7 +78,7 @@ class Roster:
 
     def weighs(self, node: Node) -> int:
         """Return by how many training images a node weighs: at most ``max_images`` times the median of the nodes."""
-        return min(node.num_examples, int(self.most_images)) if math.isfinite(self.most_images) else node.num_examples
+        return min(node.num_examples, int(min(self.most_images, node.num_examples)))
 
     def exclude(self, node: Node) -> None:
         """Let a node take no part any more, also under a new id."""
@@ -336,17 +336,12 @@ class Roster:
         self._tell_of_large()
 
     def _tell_of_large(self) -> None:
-        """Say which nodes announce so many images that they weigh by fewer."""
-        most = self.most_images
-        large = [node for node in self.nodes if node.num_examples > most and node.index not in self._large]
-        for node in large:
-            self._large.add(node.index)
-            told = {"event": "many_images", "node": node.index, "domain": node.domain}
-            log.warning(
-                "%s announces %d training images, %.3g times the median of the nodes: it weighs as if it had %d "
-                "(federation.max_images)",
-                node, node.num_examples, node.num_examples * self.max_images / most, int(most), extra=told,
-            )  # fmt: skip
+        """Say which nodes announce so many images that they weigh by fewer, or that their scores are not counted."""
+        for node in self.nodes:
+            if node.index not in self._large and (told := announced.warning(node, self.nodes, self.max_images)):
+                self._large.add(node.index)
+                extra = {"event": "many_images", "node": node.index, "domain": node.domain}
+                log.warning("%s announces %s (federation.max_images)", node, told, extra=extra)
 
     def _rank(self, node: Node) -> tuple[bool, int, int, int]:
         return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)

@@ -52,7 +52,7 @@ class Federation:
         max_value: The largest absolute value of a floating-point number that a node may send.
         max_update: How many times the norm of the weights that were sent a reply may change them; and how many times
             the median of a round that change, and the norm of what a node contributes besides, may be.
-        max_images: How many times the median of the nodes' images one weighs by at most.
+        max_images: How many times the median of the nodes' images one weighs by at most, in training and in scores.
         noise: Standard deviation of the noise that nodes add to each weight; 0 for none.
         method: The method's name, for messages.
         aggregation: How nodes weigh, where the method does not say, and how robust the average is.
@@ -127,7 +127,7 @@ class Federation:
             test=self.evaluate.test, everywhere=self.everywhere, batch=self.eval_batch,
             divisible=self.scores_images_alone, share=self.evaluate.share(server_round, self.rounds),
             scores=(*self.scores, *(BN_SCORE + way for way in self.bn_ways[1:])),
-            classes=self.num_classes if self.evaluate.figures else 0,
+            classes=self.num_classes if self.evaluate.figures else 0, max_images=self.max_images,
         )  # fmt: skip
 
 

@@ -1,14 +1,17 @@
 """A node weighs by at most so many times the median of the nodes' images."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
+from fedshift_app.flower.internals import identify_process
 from strategies.contributions import Declaration
 from strategies.federation.announced import most_images, weighed
+from strategies.federation.evaluation import Evaluation
 from strategies.federation.nodes import Node
 from strategies.federation.roster import Roster
 from strategies.federation.updates import Update
@@ -50,6 +53,36 @@ def test_images_counts_and_rows_are_scaled_down_alike() -> None:
     assert (found.knowledge["features"][:, 0] // 2 == found.knowledge["labels"]).all()
     assert (found.knowledge["prototypes"].shape, found.knowledge["scores"].shape) == ((3, 2), (6, 3))
     assert given.knowledge["counts"].tolist() == [900, 1, 0]
+
+
+@pytest.mark.parametrize(("tests", "counted"), [((10, 20, 2000), True), ((10, 20, 2001), False)])
+def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
+    tests: tuple[int, ...], counted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = [replace(node(i, 10), num_test=number, num_validation=number) for i, number in enumerate(tests)]
+    plan = Evaluation(("scan",), nodes, personal=False, validation=True, max_images=100)
+    sent = plan.first()
+    assert [len(parts) for parts in sent.values()] == [1, 1, int(counted)]
+    replies = []
+    for place, number in enumerate(tests):
+        numbers: dict[str, float] = {"num-examples": 1, "validation-correct": number, "validation-count": number}
+        if sent[nodes[place]]:
+            numbers |= {"correct/scan": 0, "count/scan": number, "loss-sum/scan": 1.0}
+        replies.append(reply(nodes[place], numbers))
+    assert plan.read(replies) == []
+    assert plan.validation._sums["scan"][1] == sum(tests[: 3 if counted else 2])
+    assert plan.tally()._sums["scan"][1] == sum(tests[: 3 if counted else 2])
+    roster = Roster(("scan",), "deployment", "{}", 1)
+    roster.max_images, roster._nodes = 100, {n.node_id: n for n in nodes}
+    roster._seat(set(), started=True)
+    told = "node 2 (scan) announces 2001 test images, far more than the other nodes of its domain: they are not counted"
+    assert (told in caplog.text) == (not counted)
+
+
+def reply(of: Node, numbers: dict[str, float]) -> Message:
+    identify_process()
+    asked = Message(RecordDict(), of.node_id, "evaluate")
+    return Message(RecordDict({"metrics": MetricRecord(numbers)}), reply_to=asked)
 
 
 def test_a_line_says_once_who_weighs_less(caplog: pytest.LogCaptureFixture) -> None:
