@@ -41,6 +41,10 @@ class Refused(ValueError):  # noqa: N818 (a verdict, not a malfunction)
         super().__init__(plain(reason))
 
 
+class Wild(Refused):
+    """It is refused for numbers that are not finite or out of bounds, as those of training that diverged are."""
+
+
 def plain(text: str | None, most: int = MOST_TEXT) -> str:
     """Return a text that may be logged: in one line, without control characters, at most ``most`` characters."""
     text = text or "(no reason given)"
@@ -145,9 +149,9 @@ def check_numbers(name: str, array: NDArray[Any], max_value: float) -> float:
         raise Refused(f"{name} holds complex numbers")
     found = largest(array)
     if not np.isfinite(found):
-        raise Refused(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
+        raise Wild(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
     if array.dtype.kind == "f" and found > max_value:
-        raise Refused(f"{name} holds {found:.3g}, allowed is {max_value:g} at most (federation.max_value)")
+        raise Wild(f"{name} holds {found:.3g}, allowed is {max_value:g} at most (federation.max_value)")
     if array.dtype.kind in "iu" and found > LARGEST_INTEGER:
         raise Refused(f"{name} holds {found:.3g}, allowed is {LARGEST_INTEGER:.3g} at most")
     return found

@@ -43,7 +43,7 @@ from fedshift_wire.names import (
 from fedshift_wire.params import Params
 from strategies import ga
 from strategies.contributions import Declaration, check_contribution
-from strategies.federation import checks, clock, own_models, robust, statistics, stepping, untrained
+from strategies.federation import announced, checks, clock, own_models, robust, statistics, stepping, untrained
 from strategies.federation.averaging import shares
 from strategies.federation.changes import SentWeights
 from strategies.federation.clock import Clock
@@ -55,6 +55,7 @@ from strategies.federation.evaluation import (
     tests_of,
 )
 from strategies.federation.memory import NodeMemory
+from strategies.federation.recovery import Blame, Point, Recovery, is_finite
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import Ask, Federation, RoundResult
 from strategies.federation.sent import Sent, check_whole, let_go_strays
@@ -111,10 +112,13 @@ class DomainStrategy(FedAvg):
         self.roster = Roster(
             federation.domains, federation.engine, federation.run_json, federation.num_classes
         )  # fmt: skip
+        self.roster.max_images = federation.max_images
+        self.recovery = Recovery()
         self._observer = observer
         self._result = RoundResult(0)
         self._asked: dict[int, Node] = {}
         self._sent = Sent()
+        self._kind: str = MessageType.TRAIN  # of what was sent last
         self.start_values = Start(federation.start, federation.frozen)
         self._gaps: Arrays = {}  # what weighing by generalisation gaps keeps of this round
         self._tests_seen: dict[str, int] = {}  # test images by domain, as its nodes say
@@ -248,6 +252,8 @@ class DomainStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Choose the nodes of the round and write a message to each."""
         server_round += self.completed
+        self._kind = MessageType.TRAIN
+        self.roster.silence.next_round()
         self._started = time.perf_counter()
         self._clock.start()
         self._result = RoundResult(server_round)
@@ -292,14 +298,19 @@ class DomainStrategy(FedAvg):
         replies = self._answers(replies)
         self._clock.lap(clock.TRAINING)
         sent = SentWeights(decode(self._global), self.federation.max_update, self.federation.noise)
-        updates, problems = sift(
-            self._asked, replies, lambda node, reply: self._read(node, reply, sent), self.federation.max_update
+        sifted = sift(
+            self._asked, replies, lambda node, reply: self._read(node, reply, sent), sent, self.federation.max_update
         )
+        updates, problems = sifted.updates, sifted.problems
         for node, reason in problems:
             self._leave_out(node, reason, lost=reason == checks.NO_ANSWER)
+        if sifted.gone_bad and self.recovery.blame is not None:
+            return self._go_back(self.recovery.blame)
         if not updates:
             raise FederationError(f"round {server_round}: no node delivered a usable result: {by_reason(problems)}")
         weights = self.node_weights(updates)
+        here = Point(server_round, self._global, dict(self.knowledge), dict(self.state), dict(self.moments))
+        self.recovery.note(updates, weights, here)
         self.merge_knowledge(updates)
         self._result.nodes = [update.node.index for update in updates]
         self.last_nodes = tuple(self._result.nodes)
@@ -309,6 +320,10 @@ class DomainStrategy(FedAvg):
         merged = self.merge(updates, weights)
         self._global, stepped = stepping.step(self.federation, merged, self.sent, self.moments, server_round)
         self.moments = stepped | self._gaps
+        if not is_finite(self._global):
+            if self.recovery.blame is None:
+                raise FederationError(f"round {server_round}: the averaged weights hold numbers that are not finite")
+            return self._go_back(self.recovery.blame)
         self._clock.lap(clock.AVERAGING)
         return self.start_values.whole(self._global), MetricRecord(dict(self._result.losses))
 
@@ -324,7 +339,9 @@ class DomainStrategy(FedAvg):
             return []
         nodes = self.roster.online(grid, fed.node_timeout)
         if fed.retakes:
-            self._result.statistics = self._retake([node for node in nodes if node.index in self._result.nodes])
+            trained = self._result.nodes or [node.index for node in nodes]  # none where the run has gone back
+            self._result.statistics = self._retake([node for node in nodes if node.index in trained])
+            nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
         self._result.untrained, silent = untrained.at_score(fed, nodes, self.memory.rounds, server_round)
         self._evaluation = fed.evaluation(server_round, nodes, silent)
         return self._questions(self._evaluation, self._evaluation.first(), server_round)
@@ -356,6 +373,23 @@ class DomainStrategy(FedAvg):
         self.aggregate_evaluate(0, grid.send_and_receive(questions, timeout=self.federation.node_timeout))
 
     # --- parts of a round --------------------------------------------------------------------------
+
+    def _go_back(self, blame: Blame) -> tuple[ArrayRecord, MetricRecord]:
+        """Leave the node that moved the average out of the rest of the run, and go back to the weights before it."""
+        point = blame.point
+        self._global, self.knowledge, self.state, self.moments = (
+            point.weights, point.knowledge, point.state, point.moments,
+        )  # fmt: skip
+        self._result.nodes, self._result.losses = [], {}
+        self.recovery = Recovery()
+        self.roster.exclude(blame.node)
+        self._leave_out(
+            blame.node,
+            f"the model has gone bad, and this node moved the average by {100 * blame.share:.0f} %: it is left out of "
+            f"the rest of the run, which goes back to the weights before round {point.server_round}",
+        )
+        self._clock.lap(clock.AVERAGING)
+        return self.start_values.whole(self._global), MetricRecord()
 
     def _message(
         self, kind: str, node: Node, arrays: ArrayRecord, server_round: int,
@@ -394,6 +428,7 @@ class DomainStrategy(FedAvg):
         self, work: Mapping[Node, int], asked: Callable[[Node], Mapping[str, Any]], server_round: int
     ) -> Iterable[Message]:
         """Return a question to each node about the weights that are scored, the longest work first."""
+        self._kind = MessageType.EVALUATE
         weights = self.scored_weights()
         messages = [
             self._message(MessageType.EVALUATE, node, weights, server_round, asked(node))
@@ -456,8 +491,9 @@ class DomainStrategy(FedAvg):
         checks.trained(metrics, node.num_examples, fed.terms, tests, own_test, gap=bool(ga.asked_of(fed.aggregation)))
         self._hear(node, metrics)
         update = read_update(node, content, metrics, weights, fed.max_value)
-        sizes = {"C": fed.num_classes, "D": fed.feature_dim}
-        check_contribution(update.knowledge, self.expected(), sizes, node.class_counts, fed.max_value)
+        sizes, declared = {"C": fed.num_classes, "D": fed.feature_dim}, self.expected()
+        check_contribution(update.knowledge, declared, sizes, node.class_counts, fed.max_value)
+        update = announced.weighed(update, self.roster.most_images, declared)
         self._result.bytes_up += num_bytes(reply.content)
         del reply.content[ARRAYS]
         return update
@@ -466,6 +502,7 @@ class DomainStrategy(FedAvg):
         """Return the answers to what was sent, one of each node; others are let go, with a line."""
         answers, strays = self._sent.answers(replies)
         self.start_values.heard(answers)
+        self.roster.heard([reply.metadata.src_node_id for reply in answers], self._kind)
         self.roster.listener.answered([reply.metadata.src_node_id for reply in answers])
         let_go_strays(strays, self.roster.nodes, self._result.server_round)
         if self._is_simulated:
@@ -488,6 +525,8 @@ class DomainStrategy(FedAvg):
         number = self._result.server_round
         if lost and self._is_simulated:  # where there is a network it is a matter of course
             self._result.lost = sorted({*self._result.lost, node.index})
+        elif lost:
+            self.roster.missed(node, self._kind)
         told = {"event": "left_out", "round": number, "node": node.index, "domain": node.domain}
         log.warning("round %d: %s left out: %s", number, node, reason, extra=told)
         self.roster.listener.left_out(number, node, reason)

@@ -5,6 +5,9 @@
 
 A dimension is a number or a letter: C is the number of classes, D the feature width; any other letter is the node's
 own, the same in all its arrays and at most ``MOST_OWN``. ``counts`` and ``labels`` are int64, all else float32.
+
+A row with a label is, or stands for, images of that class: a node may send no more of a class than it announced
+training images of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +40,7 @@ def check_contribution(
 
     Raises:
         Refused: If an array is missing, unexpected, of another shape or type, or a number is out of bounds; or more
-            images of a class are counted than were announced.
+            images of a class are counted, or more rows are labelled with it, than images were announced.
     """
     if strange := sorted(set(knowledge) - set(declared)):
         raise Refused(f"unexpected knowledge {', '.join(strange)}")
@@ -52,6 +55,7 @@ def check_contribution(
         low, high = int(knowledge[LABELS].min()), int(knowledge[LABELS].max())
         if low < 0 or high >= len(class_counts):
             raise Refused(f"labels from {low} to {high}, allowed are 0 to {len(class_counts) - 1}")
+        _check_rows(knowledge[LABELS], class_counts)
     if COUNTS in declared:
         _check_counts(knowledge, declared, class_counts)
 
@@ -69,6 +73,14 @@ def _check_shape(name: str, array: NDArray[Any], shape: Shape, known: dict[str, 
         raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {told} and {dtype}")
 
 
+def _check_rows(labels: NDArray[Any], class_counts: Sequence[int]) -> None:
+    """Check that no class has more rows than the node announced images of it, and none where it holds none."""
+    rows = np.bincount(labels.reshape(-1), minlength=len(class_counts))
+    for label, (number, announced) in enumerate(zip(rows.tolist(), class_counts, strict=True)):
+        if number > announced:
+            raise Refused(f"labels has {number} rows of class {label}, announced were {announced} images")
+
+
 def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, class_counts: Sequence[int]) -> None:
     """Check that no more images are counted of a class than the node announced."""
     counts = knowledge[COUNTS]
@@ -79,7 +91,10 @@ def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, 
     elif LABELS in declared and declared[COUNTS] == declared[LABELS]:
         told = np.zeros(len(class_counts), np.int64)
         np.add.at(told, knowledge[LABELS], np.minimum(counts, sum(class_counts) + 1))
-    else:
+    else:  # of which class is not known
+        number, announced = sum(counts.reshape(-1).tolist()), sum(class_counts)
+        if number > announced:
+            raise Refused(f"counts says {number} images, announced were {announced}")
         return
     for label, (number, announced) in enumerate(zip(told.tolist(), class_counts, strict=True)):
         if number > announced:

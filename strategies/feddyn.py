@@ -67,8 +67,8 @@ class FedDynStrategy(DomainStrategy):
         """Tell a node its own alpha, if that goes by its images."""
         if not self.params.alpha_by_images or not ask.trains:
             return {}
-        sizes = [other.num_examples for other in self.roster.nodes]
-        return {"alpha": self.params.alpha * sum(sizes) / len(sizes) / node.num_examples}
+        sizes = [self.roster.weighs(other) for other in self.roster.nodes]
+        return {"alpha": self.params.alpha * sum(sizes) / len(sizes) / self.roster.weighs(node)}
 
     def scored_weights(self) -> ArrayRecord:
         """Return the next round's weights, or with ``scores=mean`` the mean of this round's."""

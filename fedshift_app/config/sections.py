@@ -182,10 +182,14 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     #: Largest absolute value of a weight, a prototype, ... that a node may send; a node that sends more is left out.
     #: Weights and features of these models stay below 1e3; 1e30 is finite, but drowns all others in an average.
     max_value: float = Field(1e6, gt=0)
-    #: The most that a node may change the weights: the norm of (received - sent) over that of what was sent. And the
-    #: largest norm of its prototypes, ...: over the median of the round's nodes. A node with more is left out. Honest
-    #: training was below 1 and 8 where it went well, and at 19 shortly before it diverged.
-    max_update: float = Field(200.0, gt=0)
+    #: The most that a node may change the weights: the norm of (received - sent) over that of what was sent, and, from
+    #: a tenth of that on, over the median of the round's nodes, where a node with more images than most may go farther
+    #: by as much. And the largest norm of its prototypes, ...: over the median of the nodes. A node with more is left
+    #: out. Honest training was below 1, 2 and 8 where it went well, and at 19 shortly before it diverged.
+    max_update: float = Field(10.0, gt=0)
+    #: How many times the median of the nodes' training images a node weighs by at most. One that announces more weighs
+    #: as if it had so many, and a line says so: nobody can verify what it announces.
+    max_images: float = Field(100.0, ge=1)
 
 
 class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

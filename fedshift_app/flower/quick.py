@@ -24,6 +24,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedshift_app.flower.internals import HTTP_GRID, path_with_flower
+from fedshift_app.flower.keeper import Keeper
 from fedshift_app.flower.known import unread
 from fedshift_app.flower.waits import Backoff, OtherPopen, OtherSleep
 
@@ -31,6 +32,7 @@ log = logging.getLogger("fedshift")
 
 PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"  # in the ServerApp's environment: Flower's own waits (benchmarks/deploy.py)
 NODE = "flwr.supernode.start_client_internal"
+EXECUTOR = "flower-superexec"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
 #: What each function must hold for its waits to be ours: the calls that are replaced, as they are written.
 SHAPES = {
@@ -119,10 +121,11 @@ def run_supernode(options: list[str], *, warm: bool) -> None:
 
 
 def quicken_node(module: ModuleType, *, warm: bool) -> None:
-    """Put short waits, and a SuperExec that is woken, into the module of Flower's that runs a SuperNode."""
+    """Put short waits, and a SuperExec that is woken and kept running, into Flower's module that runs a SuperNode."""
     bell = Bell()
     idle = Backoff(LEAST, MOST, politeness=POLITENESS)
     reply = Backoff(LEAST_REPLY, MOST_REPLY)
+    keeper = Keeper(lambda command, **more: start_superexec(command, bell, warm, **more))
     pull, push = module._pull_and_store_message, module._push_messages
 
     def pulled(**given: Any) -> Any:
@@ -137,7 +140,12 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
         wait_for_state(given["state"])
         idle.restart()
 
+    def start(command: list[str], **more: Any) -> "subprocess.Popen[bytes]":
+        kept = command[:1] == [EXECUTOR]
+        return keeper.start(command, **more) if kept else subprocess.Popen(command, **more)
+
     def sleep(seconds: float) -> None:
+        keeper.look()
         if seconds != 0.5:
             idle.wait()
             return
@@ -148,7 +156,7 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
     changed: Any = module
     changed._pull_and_store_message, changed._push_messages = pulled, pushed
     changed.time = OtherSleep(sleep)
-    changed.subprocess = OtherPopen(subprocess, lambda command, **more: start_superexec(command, bell, warm, **more))
+    changed.subprocess = OtherPopen(subprocess, start)
 
 
 def wait_for_state(
@@ -189,8 +197,6 @@ class Bell:
 
 
 def start_superexec(command: list[str], bell: Bell, warm: bool, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start the SuperExec that Flower is about to start, as ours; it sees the pipe and nothing else of this process."""
-    if command[:1] != ["flower-superexec"]:
-        return subprocess.Popen(command, **options)
+    """Start Flower's SuperExec as ours; it sees the pipe and nothing else of this process."""
     ours = [sys.executable, "-P", str(SUPEREXEC), str(bell.ear), "warm" if warm else "cold"]
     return subprocess.Popen([*ours, *command[1:]], pass_fds=[bell.ear], **options)

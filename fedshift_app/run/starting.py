@@ -88,6 +88,7 @@ def prepare(
         queues=engine == setup.SIMULATION,
         max_value=config.federation.max_value,
         max_update=config.federation.max_update,
+        max_images=config.federation.max_images,
         noise=0.0 if config.privacy.name == "none" else config.privacy.noise,
         method=config.method["name"],
         aggregation=config.aggregation,

@@ -47,6 +47,7 @@ class StatusFile(Listener):
         self._connected = {node.node_id for node in nodes}
         self._asked: dict[int, bool] = {}  # by node id: whether it has answered in this phase
         self._left_out: list[dict[str, Any]] = []
+        self._silent: dict[int, float] = {}  # by node id, since when
         self._left: float | None = None
         self._told: dict[str, Any] = {
             "state": TRAINING, "since": utc(time.time()), "experiment": config.experiment,
@@ -73,6 +74,10 @@ class StatusFile(Listener):
     def connected(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
         """The roster has looked who is there; it is written with the next change."""
         self._connect(present, nodes)
+
+    def silent(self, since: Mapping[int, float]) -> None:
+        """Nodes do not answer, or another set of nodes than before; it is written with the next change."""
+        self._silent = dict(since)
 
     def left_out(self, server_round: int, node: Node, reason: str) -> None:
         """A node's answer of a round is not used."""
@@ -142,9 +147,12 @@ class StatusFile(Listener):
             {
                 "index": node.index, "domain": node.domain, "num_examples": node.num_examples,
                 "connected": node.node_id in self._connected, "answered": self._asked.get(node.node_id),
+                "silent_since": utc(self._silent[node.node_id]) if node.node_id in self._silent else None,
             } for node in self._nodes
         ]  # fmt: skip
-        whole: dict[str, Any] = finite(told) | {"nodes": nodes}
+        named = {node.node_id for node in self._nodes}
+        unknown = [{"node_id": str(i), "since": utc(at)} for i, at in self._silent.items() if i not in named]
+        whole: dict[str, Any] = finite(told) | {"nodes": nodes, "unknown": unknown}
         return whole
 
 
@@ -217,6 +225,14 @@ class _Node(BaseModel, extra="allow"):
     num_examples: int
     connected: bool
     answered: bool | None
+    silent_since: str | None = None
+
+
+class _Unknown(BaseModel, extra="allow"):
+    """A node that is connected and has never said what it is."""
+
+    node_id: str
+    since: str
 
 
 class _LeftOut(BaseModel, extra="allow"):
@@ -248,6 +264,7 @@ class _Content(BaseModel, extra="allow"):
     seconds: float
     seconds_left: float | None
     nodes: list[_Node]
+    unknown: list[_Unknown] = []
     error: str | None
 
 
@@ -302,6 +319,10 @@ def block(told: Mapping[str, Any]) -> str:
     lines.append(f"  time      {console.duration(told['seconds'])}{rest}, as of {told['updated']}")
     lines.append(f"  answers   {told['answered']} of {told['asked']} nodes that were asked")
     lines += [f"  node {_node(node, told)}" for node in told["nodes"]]
+    lines += [
+        f"  silent    a node with id {node['node_id']} is connected and has not said what it is, since {node['since']}"
+        for node in told.get("unknown", [])[:MOST_LEFT_OUT]
+    ]
     out = told["left_out"]
     lines += [f"  left out  round {o['round']}: node {o['node']}: {o['reason']}" for o in out[:MOST_LEFT_OUT]]
     if len(out) > MOST_LEFT_OUT:
@@ -317,7 +338,9 @@ def block(told: Mapping[str, Any]) -> str:
 
 def _node(node: Mapping[str, Any], told: Mapping[str, Any]) -> str:
     failed = {out["node"] for out in told["left_out"]}
-    words = {True: "answered", False: "silent", None: "not asked"}
+    words = {True: "answered", False: "no answer yet", None: "not asked"}
     state = "failed" if node["index"] in failed else words[node["answered"]]
+    if node.get("silent_since"):
+        state = f"silent since {node['silent_since']}, asked in the background"
     gone = "" if node["connected"] else ", not connected"
     return f"{node['index']:<4} {node['domain']}, {node['num_examples']} images: {state}{gone}"

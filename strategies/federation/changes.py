@@ -1,6 +1,6 @@
-"""How far a node's reply is from what it is judged by: the weights that were sent, what other nodes contribute.
+"""How far a node's reply is from what it is judged by: the weights that were sent, and what the other nodes send.
 
-``federation.max_update`` is one ratio for both. All norms are L2, in float64, over floating-point arrays; what an
+``federation.max_update`` is one ratio for all. All norms are L2, in float64, over floating-point arrays; what an
 array of integers counts (BatchNorm's ``num_batches_tracked``) is no length.
 """
 
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.bounds import BLOCK, LARGEST_COUNT, Refused, largest
+from fedshift_wire.bounds import BLOCK, LARGEST_COUNT, Refused, Wild, largest
 from strategies.contributions import WHOLE
 
 Given = Mapping[str, NDArray[Any]]
 SHORTEST = 1.0  # weights or contributions shorter than this count as so long: a model may begin with zeros
+FEWEST = 3  # nodes of a round whose median says something
+NOTABLE = 0.1  # of the norm of the weights that were sent: a change up to this is no node's undue influence
 LUCK = 6  # standard deviations by which the norm of honest noise may exceed its root mean square
 
 
@@ -34,14 +36,19 @@ class SentWeights:
         number = sum(array.size for array in arrays.values() if array.dtype.kind == "f")
         self._noise = noise * (math.sqrt(number) + LUCK) if noise else 0.0
 
-    def check(self, got: Given, longest: float) -> None:
-        """Check how far weights are from those that were sent, which have the same names and shapes.
+    @property
+    def base(self) -> float:
+        """The norm that changes are held against."""
+        return max(self._norm, SHORTEST)
 
-        Where the longest that they may be says enough, they are not read once more.
+    def check(self, got: Given) -> float:
+        """Check how far weights are from those that were sent, which have the same names and shapes.
 
         Args:
             got: By name.
-            longest: What their norm is at most.
+
+        Returns:
+            The norm of (got - sent).
 
         Raises:
             Refused: If an array of integers changed by more than ``LARGEST_COUNT``; or if the norm of
@@ -53,23 +60,54 @@ class SentWeights:
                 counted = largest(array.astype(np.float64) - self.arrays[name])
                 if counted > LARGEST_COUNT:
                     raise Refused(f"{name} changed by {counted:.3g} in a round, allowed is {LARGEST_COUNT:g} at most")
-        base = max(self._norm, SHORTEST)
-        if longest + self._norm <= self._max_update * base:
-            return
-        found = max(change(got, self.arrays) - self._noise, 0.0) / base
+        moved = change(got, self.arrays)
+        found = max(moved - self._noise, 0.0) / self.base
         if found > self._max_update:
-            raise Refused(
+            raise Wild(
                 f"the weights changed by {found:.3g} times the norm of those that were sent, allowed is "
                 f"{self._max_update:g} at most (federation.max_update; training diverged? try a lower train.lr)"
             )
+        return moved
+
+
+def far_from_others(changes: Sequence[float], images: Sequence[int], base: float, max_update: float) -> dict[int, str]:
+    """Find changes of the weights that are far longer than those of the round's other nodes.
+
+    Each is held against the median of the round. A node with more images than the median trains for more steps, so it
+    may go farther by as much. Changes that are short beside the weights are never too long: late in a run most nodes
+    may hardly move. One node or two have no median that says anything.
+
+    Args:
+        changes: The norm of (received - sent) of each node of the round.
+        images: How many images each trained on.
+        base: The norm of the weights that were sent.
+        max_update: How many times the median a change may be.
+
+    Returns:
+        Why an update must not be used, by its place.
+    """
+    if len(changes) < FEWEST:
+        return {}
+    middle, usual = float(np.median(changes)), float(np.median(images))
+    problems = {}
+    for place, (moved, number) in enumerate(zip(changes, images, strict=True)):
+        allowed = max_update * middle * max(1.0, number / usual)
+        if moved > max(allowed, NOTABLE * base):
+            times = f"{moved / middle:.3g} times" if middle else "not 0 as"
+            problems[place] = (
+                f"the change of the weights is {times} the median of this round's nodes, allowed for its images is "
+                f"{allowed / middle if middle else 0:.3g} at most (federation.max_update)"
+            )
+    return problems
 
 
 def out_of_proportion(contributions: Sequence[Given], max_update: float) -> dict[int, str]:
     """Find contributions that are far longer than those of the other nodes, which an average would drown in.
 
     What nodes contribute has no counterpart that was sent, so the norm of each floating-point array is held against
-    the median of that norm over the round's nodes, or against 1 if that is less. One node or two are always within
-    proportion: their median is no less than half of the longer one.
+    the median of that norm over the round's nodes, or against 1 if that is less. It is the norm of a row in the root
+    mean square, over rows that are not zero: nodes hold different numbers of classes, and of images. One node or two
+    are always within proportion: their median is no less than half of the longer one.
 
     Args:
         contributions: Of each node of the round, arrays by name; all have the same names.
@@ -82,7 +120,7 @@ def out_of_proportion(contributions: Sequence[Given], max_update: float) -> dict
     for name in contributions[0] if contributions else ():
         if name in WHOLE:
             continue
-        norms = [norm({name: arrays[name]}) for arrays in contributions]
+        norms = [_of_a_row(arrays[name]) for arrays in contributions]
         middle = max(float(np.median(norms)), SHORTEST)
         for place, found in enumerate(norms):
             if found > max_update * middle:
@@ -92,6 +130,12 @@ def out_of_proportion(contributions: Sequence[Given], max_update: float) -> dict
                     f"{max_update:g} at most (federation.max_update)",
                 )
     return problems
+
+
+def _of_a_row(array: NDArray[Any]) -> float:
+    """Return the root mean square of the norms of an array's rows that are not zero; of a vector its norm."""
+    rows = np.count_nonzero(array.any(axis=tuple(range(1, array.ndim)))) if array.ndim > 1 else 1
+    return norm({"": array}) / math.sqrt(max(rows, 1))
 
 
 def norm(arrays: Given) -> float:

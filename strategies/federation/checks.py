@@ -22,6 +22,7 @@ from fedshift_wire.bounds import (
     MOST_NAME,
     MOST_SECONDS,
     Refused,
+    Wild,
     plain,
     whole,
 )
@@ -55,12 +56,14 @@ class Range:
         most: The largest.
         whole: It has no fraction.
         nan: It may be NaN, which says that training diverged.
+        wild: One out of range says so, too.
     """
 
     least: float
     most: float
     whole: bool = True
     nan: bool = False
+    wild: bool = False
 
     def check(self, name: str, value: object) -> None:
         """Check a number; the name is one that the run knows.
@@ -75,7 +78,8 @@ class Range:
         if not self.least <= value <= self.most or (self.whole and value != int(value)):
             kind = "whole numbers" if self.whole else "numbers"
             allowed = f"allowed are {kind} from {self.least:g} to {self.most:g}"
-            raise Refused(f"{name} is {value:g}, {allowed if self.least < self.most else f'expected is {self.most:g}'}")
+            kind_of = Wild if self.wild else Refused
+            raise kind_of(f"{name} is {value:g}, {allowed if self.least < self.most else f'expected is {self.most:g}'}")
 
 
 Known = Mapping[str, Range]
@@ -88,7 +92,7 @@ _ASIDE: Known = {
     **{SECONDS + part: Range(0, MOST_SECONDS, whole=False) for part in WORK},
 }  # fmt: skip
 #: A mean over training images.
-_LOSS = Range(-MOST_LOSS, MOST_LOSS, whole=False, nan=True)
+_LOSS = Range(-MOST_LOSS, MOST_LOSS, whole=False, nan=True, wild=True)
 #: The same, or an accuracy, where weights go by it.
 _OWN = Range(-MOST_LOSS, MOST_LOSS, whole=False)
 

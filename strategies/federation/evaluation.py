@@ -30,7 +30,7 @@ from fedshift_wire.names import (
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
-from strategies.federation import checks, counting
+from strategies.federation import announced, checks, counting
 from strategies.federation.checks import ANY_COUNT, Known, right_of
 from strategies.federation.roster import Node
 
@@ -168,6 +168,7 @@ class Evaluation:
         classes: int = 0,
         silent: Collection[int] = (),
         trained_only: bool = False,
+        max_images: float = math.inf,
     ) -> None:
         """Plan the questions.
 
@@ -186,6 +187,7 @@ class Evaluation:
             classes: C where the run wants figures (``evaluate.figures``), else 0.
             silent: Indices of nodes that score nothing, though their domain counts as held.
             trained_only: What a node scored counts only if it still had the parts of its model that it has trained.
+            max_images: How many times the median of its domain a node's test images may be, for its scores to count.
         """
         self.validating = validation
         self.validation = Tally(domains)
@@ -193,7 +195,7 @@ class Evaluation:
         self._everyone, self._everywhere = personal or own_tests, everywhere
         self._nodes, self._held = nodes, {node.domain for node in nodes}
         self._silent, self._trained_only = frozenset(silent), trained_only
-        self._batch, self._divisible = batch, divisible
+        self._batch, self._divisible, self._max_images = batch, divisible, max_images
         self._failed: set[Node] = set()
         self._asked: dict[Node, list[_Task]] = {}
         self._scored = self._images = 0
@@ -289,7 +291,9 @@ class Evaluation:
         validated = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
-        self.validation.add(node.domain, *validated, 0.0)
+        parts = [other.num_validation for other in self._nodes if other.domain == node.domain]
+        if not announced.is_too_many(node.num_validation, parts, self._max_images):
+            self.validation.add(node.domain, *validated, 0.0)
         return metrics
 
     def _known(self, node: Node, tasks: list[_Task]) -> Known:
@@ -334,7 +338,8 @@ class Evaluation:
             return [node for node in self._nodes if node.shared_test]
         own = [node for node in self._nodes if node.domain == domain and node.num_test > 0]
         if own or any(node.domain == domain for node in self._nodes):
-            return own
+            tests = [node.num_test for node in own]
+            return [node for node in own if not announced.is_too_many(node.num_test, tests, self._max_images)]
         elsewhere = [node for node in self._nodes if node.shared_test and node.tests_of(domain) > 0]
         turn = place % len(elsewhere) if elsewhere else 0
         return elsewhere[turn:] + elsewhere[:turn]

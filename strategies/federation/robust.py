@@ -17,8 +17,12 @@ the method's own are used in them. Norms and distances leave arrays of integers 
 merged like the rest and rounded back. What nodes contribute besides weights (prototypes, heads) is merged as the
 method has it: against numbers of extreme size there, ``federation.max_update`` is what there is.
 
-Deviation from Flower: FedTrimmedAvg cuts off a share of the replies; here it is a share of the nodes that were asked,
-so that a lost reply does not turn a trimmed mean into a plain one.
+A rule protects only if enough updates came: a median of two is their mean, and of one it is that node's weights. So
+not only the nodes that are sent a round are counted (:func:`needs`), but the updates that can be used as well: three
+for ``median`` and ``clip``, more than are cut off for ``trimmed_mean``, f + 3 for ``krum``.
+
+Deviation from Flower: FedTrimmedAvg cuts off a share of the replies; here it is a share of the nodes that were sent the
+round, so that a lost reply does not turn a trimmed mean into a plain one.
 """
 
 import math
@@ -54,8 +58,10 @@ def merge(
         asked: How many nodes were asked.
 
     Raises:
-        FederationError: If too few of them answered.
+        FederationError: If too few of them answered, which would let one of them have its will.
     """
+    if config.robust in ("median", "clip"):
+        _check_came(config, len(updates), asked)
     if config.robust == "clip":
         return _clipped(updates, weights, sent, config.clip_norm)
     if config.robust == "krum":
@@ -84,6 +90,20 @@ def check_number(config: AggregationConfig, nodes: int) -> None:
     if nodes < needed:
         raise FederationError(
             f"aggregation.robust={config.robust}{why} needs {needed} nodes or more in each round, found {nodes}"
+        )
+
+
+def _check_came(config: AggregationConfig, came: int, asked: int) -> None:
+    """Refuse to merge fewer updates than the rule protects with.
+
+    Raises:
+        FederationError: With the number that it needs, and those that came and were asked.
+    """
+    needed, _ = needs(config)
+    if came < needed:
+        raise FederationError(
+            f"aggregation.robust={config.robust} needs the updates of {needed} nodes, {came} of {asked} delivered a "
+            "usable result; with more nodes than it needs, some may fail"
         )
 
 

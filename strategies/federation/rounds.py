@@ -52,8 +52,9 @@ class Federation:
         scores_images_alone: A test set may be divided: the score of an image depends on no other image.
         queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
         max_value: The largest absolute value of a floating-point number that a node may send.
-        max_update: How many times the norm of the weights that were sent a reply may change them, and how many times
-            the median of a round the norm of what a node contributes besides may be.
+        max_update: How many times the norm of the weights that were sent a reply may change them; and how many times
+            the median of a round that change, and the norm of what a node contributes besides, may be.
+        max_images: How many times the median of the nodes' images one weighs by at most, in training and in scores.
         noise: Standard deviation of the noise that nodes add to each weight; 0 for none.
         method: The method's name, for messages.
         aggregation: How nodes weigh, where the method does not say, and how robust the average is.
@@ -87,7 +88,8 @@ class Federation:
     scores_images_alone: bool = True
     queues: bool = False
     max_value: float = 1e6
-    max_update: float = 200.0
+    max_update: float = 10.0
+    max_images: float = 100.0
     noise: float = 0.0
     method: str = ""
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)
@@ -129,7 +131,7 @@ class Federation:
             divisible=self.scores_images_alone, share=self.evaluate.share(server_round, self.rounds),
             scores=(*self.scores, *(BN_SCORE + way for way in self.bn_ways[1:])),
             classes=self.num_classes if self.evaluate.figures else 0, silent=silent,
-            trained_only=self.own_parts and self.evaluate.untrained == "leave_out",
+            trained_only=self.own_parts and self.evaluate.untrained == "leave_out", max_images=self.max_images,
         )  # fmt: skip
 
 

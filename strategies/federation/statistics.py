@@ -31,6 +31,7 @@ from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import array_record, by_reason, decode
 
+MORE = 10  # times as much as ``federation.max_update`` may statistics be over the median of the round's nodes
 ROUNDING = 1e-6  # by which a variance may fall below 0, as a share of the mean square
 
 
@@ -109,7 +110,8 @@ def read_all(
             checks.let_go(reply)
     problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
     nodes = sorted(told, key=lambda node: node.index)
-    strange = out_of_proportion([told[node][0] for node in nodes], federation.max_update)
+    # Domains differ in the means of their features more than in prototypes (dark images and light ones).
+    strange = out_of_proportion([told[node][0] for node in nodes], MORE * federation.max_update)
     problems += [(nodes[place], reason) for place, reason in strange.items()]
     usable = [told[node] for place, node in enumerate(nodes) if place not in strange]
     return usable, sorted(problems, key=lambda problem: problem[0].index)

@@ -1,8 +1,7 @@
 """What a node sends after local training: read, checked and averaged."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,24 +9,31 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 import fedshift_wire.records
 from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused, check_numbers
+from fedshift_wire.bounds import Refused, Wild, check_numbers
 from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES, START
 from fedshift_wire.records import RecordError
 from strategies.federation import checks
 from strategies.federation.averaging import RunningAverage, shares
-from strategies.federation.changes import SentWeights, out_of_proportion
+from strategies.federation.changes import SentWeights, far_from_others, out_of_proportion
 from strategies.federation.roster import Node
+
+NOT_FINITE = "not finite"  # in the error of a node that comes to such numbers
 
 
 @dataclass(frozen=True)
 class Update:
-    """A node's usable reply after local training."""
+    """A node's usable reply after local training.
+
+    Attributes:
+        change: How far its weights are from those that it was sent: the norm over floating-point arrays.
+    """
 
     node: Node
     record: ArrayRecord
     knowledge: Arrays
     num_examples: int
     metrics: dict[str, float]
+    change: float = 0.0
 
     def arrays(self) -> Arrays:
         """Return the shared weights: read-only views of the record's bytes."""
@@ -71,36 +77,64 @@ def read_update(
         raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
     named = {name: float(value) for name, value in metrics.items() if name.startswith((LOSS, LOCAL))}
     update = Update(node, record, decode(knowledge), int(metrics[NUM_EXAMPLES]), named)
-    _check_like(update, sent, max_value)
-    return update
+    return replace(update, change=_check_like(update, sent, max_value))
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """The replies of a round.
+
+    Attributes:
+        updates: Those that may be averaged.
+        problems: Why the others may not.
+        wild: How many nodes came to numbers that are not finite or out of bounds.
+        answers: How many answered.
+    """
+
+    updates: list[Update]
+    problems: list[tuple[Node, str]]
+    wild: int
+    answers: int
+
+    @property
+    def gone_bad(self) -> bool:
+        """Whether it is the model: half of the nodes that answered, or more, came to such numbers."""
+        return self.wild > 0 and 2 * self.wild >= self.answers
 
 
 def sift(
-    asked: Mapping[int, Node], replies: Iterable[Message], read: Callable[[Node, Message], Update], max_update: float
-) -> tuple[list[Update], list[tuple[Node, str]]]:
+    asked: Mapping[int, Node], replies: Iterable[Message], read: Callable[[Node, Message], Update],
+    sent: SentWeights, max_update: float,
+) -> Sifted:  # fmt: skip
     """Return the replies that may be averaged, and why the others may not; both by node index.
 
     Args:
         asked: The nodes that were, by their id.
         replies: One of each at most; what is not used is let go.
         read: Returns a reply as an update, or raises ``Refused``.
-        max_update: How many times the median norm of a round a contribution may have.
+        sent: The weights that they were sent.
+        max_update: How many times the median of a round a change or a contribution may be.
     """
     waiting = dict(asked)
-    updates, problems = [], []
+    updates, problems, wild = [], [], 0
     for reply in replies:
         node = waiting.pop(reply.metadata.src_node_id)
         try:
             updates.append(read(node, reply))
         except Refused as refused:
             problems.append((node, str(refused)))
+            # A node that finds such numbers itself answers with an error that says so.
+            wild += isinstance(refused, Wild) or (reply.has_error() and NOT_FINITE in str(refused))
             checks.let_go(reply)
+    answers = len(asked) - len(waiting)
     problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
     updates.sort(key=lambda update: update.node.index)
-    strange = out_of_proportion([update.knowledge for update in updates], max_update)
+    moved, images = [update.change for update in updates], [update.num_examples for update in updates]
+    strange = far_from_others(moved, images, sent.base, max_update)
+    strange = out_of_proportion([update.knowledge for update in updates], max_update) | strange
     problems += [(updates[place].node, reason) for place, reason in strange.items()]
     updates = [update for place, update in enumerate(updates) if place not in strange]
-    return updates, sorted(problems, key=lambda problem: problem[0].index)
+    return Sifted(updates, sorted(problems, key=lambda problem: problem[0].index), wild, answers)
 
 
 def average(updates: list[Update], weights: list[float]) -> ArrayRecord:
@@ -131,21 +165,24 @@ def num_bytes(content: RecordDict) -> int:
     return sum(len(array.data) for record in records if record is not None for array in record.values())
 
 
-def _check_like(update: Update, sent: SentWeights, max_value: float) -> None:
-    """Refuse weights whose names, shapes, types differ from those sent, that are not finite, too large or too far."""
+def _check_like(update: Update, sent: SentWeights, max_value: float) -> float:
+    """Refuse weights whose names, shapes, types differ from those sent, that are not finite, too large or too far.
+
+    Returns:
+        How far they are from those that were sent.
+    """
     if list(update.record) != list(sent.arrays):
         strange = sorted(set(update.record) ^ set(sent.arrays)) or ["another order"]
         raise Refused(f"weights do not match the model: {', '.join(strange[:3])}")
-    arrays, squares = update.arrays(), 0.0
+    arrays = update.arrays()
     for name, wanted in sent.arrays.items():
         array = arrays[name]
         if (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
             raise Refused(
                 f"{name} has shape {array.shape} and type {array.dtype}, expected {wanted.shape} and {wanted.dtype}"
             )
-        found = check_numbers(name, array, max_value)
-        squares += array.size * found**2 if array.dtype.kind == "f" else 0.0
-    sent.check(arrays, math.sqrt(squares))
+        check_numbers(name, array, max_value)
+    return sent.check(arrays)
 
 
 def array_record(content: RecordDict, name: str) -> ArrayRecord | None:

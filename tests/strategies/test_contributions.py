@@ -70,6 +70,44 @@ def test_numbers_that_would_overflow_are_too_many() -> None:
         check(ragged([0, 0], [2**62, 2**62]), RAGGED)
 
 
+FEATURES: Declaration = DENSE | {"features": ("P", "D"), "labels": ("P",)}
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ([0, 0, 1, 1, 1, 1, 1], None),
+        ([0, 0, 0], "labels has 3 rows of class 0, announced were 2 images"),
+        ([2], "labels has 1 rows of class 2, announced were 0 images"),
+        ([0] * 10_000, "labels has 10000 rows of class 0, announced were 2 images"),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize("clusters", [False, True])
+def test_there_are_no_more_rows_of_a_class_than_images(clusters: bool, labels: list[int], told: str | None) -> None:
+    """Features with a class each, which need no count, and prototypes of clusters, also such as count no image."""
+    announced, declared = (2, 5, 0), RAGGED if clusters else FEATURES
+    given = ragged(labels, [0] * len(labels))
+    if not clusters:
+        given["features"] = given["prototypes"]
+        given |= dense(counts=np.array([0, 0, 0]))
+    if told is None:
+        check(given, declared, announced)
+        return
+    with pytest.raises(Refused, match=told):
+        check(given, declared, announced)
+
+
+def test_counts_without_classes_are_no_more_than_all_images() -> None:
+    declared: Declaration = {"prototypes": ("P", "D"), "counts": ("P",)}
+    given = {"prototypes": np.ones((2, 2), np.float32), "counts": np.array([2, 3], np.int64)}
+    check(given, declared, (5, 0, 0))
+    with pytest.raises(Refused, match="counts says 5 images, announced were 4"):
+        check(given, declared, (1, 3, 0))
+    with pytest.raises(Refused, match="counts holds"):
+        check(given | {"counts": np.array([2**62, 2**62], np.int64)}, declared, (1, 3, 0))
+
+
 @pytest.mark.parametrize("labels", [[3], [-1, 0]])
 def test_labels_are_classes(labels: list[int]) -> None:
     with pytest.raises(Refused, match=r"labels from .* allowed are 0 to 2"):

@@ -74,7 +74,7 @@ def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: Path, run_inline: InlineRun) -> None:
-    """Over two runs; in the first a warm process is killed."""
+    """Over three runs; before the second a warm process is killed, before the third the executor."""
     (tmp_path / "hand").mkdir()
     (tmp_path / "hand" / "sitecustomize.py").write_text(HAND)
     told = tmp_path / "found.jsonl"
@@ -93,29 +93,38 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
         assert len(warm) == 2  # one with the libraries, one with the app
         warm[0].kill()
         second = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "second")}, []))
+        (executor,) = processes_of(flower, "superexec.py")
+        executor.kill()  # the warm process ends with it; messages would wait for ever
+        third = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "third")}, []))
         log = flower.log("supernode-0").read_text(errors="replace")
     inline = run_inline(method="fedbn", nodes=2, rounds=2, set=TINY)
-    for run in (first, second):
+    for run in (first, second, third):
         assert run.results["engine"] == "deployment"
         assert run.results["weights_sha256"] == inline.results["weights_sha256"]
     assert "it starts anew" not in log
     assert "The warm process is lost (it was ended); another one is started." in log
+    assert "the executor of this SuperNode has ended (by signal 9)" in log
     found = [json.loads(line) for line in told.read_text().splitlines()]
-    assert [one["type"] for one in found] == ["query", *["train", "evaluate"] * 2] * 2
-    assert [one["left"] for one in found] == [None] * 10
-    assert len({one["pid"] for one in found}) == 10
+    assert [one["type"] for one in found] == ["query", *["train", "evaluate"] * 2] * 3
+    assert [one["left"] for one in found] == [None] * 15
+    assert len({one["pid"] for one in found}) == 15
     assert {one["parent"] for one in found} >= {process.pid for process in warm}  # both have forked
     assert all(str(tmp_path / "apps") in one["from"] for one in found)  # the run's code, not what is installed
 
 
 def warm_processes(flower: processes.Group) -> list[psutil.Process]:
     """Return the warm processes of a group, in the order in which they were started."""
+    return processes_of(flower, "zygote.py")
+
+
+def processes_of(flower: processes.Group, program: str) -> list[psutil.Process]:
+    """Return a group's processes of one of our programs, in the order in which they were started."""
     found = []
     for process in psutil.process_iter():
         try:
             if (
                 process.environ().get(processes.MARK) == flower.env[processes.MARK]
-                and "zygote.py" in " ".join(process.cmdline())
+                and program in " ".join(process.cmdline())
                 and Path(process.exe()).samefile(sys.executable)
             ):
                 found.append(process)

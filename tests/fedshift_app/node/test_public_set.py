@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from support import InlineRun, refusal_of
 
 from datasets import catalog, files
 from datasets.base import ImageSet, Source
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.flower.internals import identify_process
 from fedshift_app.launch import preparing
 from fedshift_app.launch.checking import check_data
 from fedshift_app.launch.exporting import export
@@ -247,16 +249,62 @@ def node(index: int, public: str, images: int = 5) -> Node:
     return Node(100 + index, index, "scan", (3, 4), 5, False, index, num_public=images, public=public)
 
 
-def test_a_node_with_another_copy_takes_no_part() -> None:
+class Copies:
+    """A grid of nodes, each with its copy of the public set, that answer in this order."""
+
+    def __init__(self, *copies: str) -> None:
+        identify_process()
+        self.copies = dict(enumerate(copies, 5))
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.copies)
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        replies = []
+        for message in messages:
+            numbers = {"class-counts": [3, 4], "num-test": 5, "shared-test": 0, "partition-id": -1}
+            metrics = MetricRecord(numbers | {"num-partitions": -1, "num-public": 9})
+            told = ConfigRecord({"domain": "scan", "public": self.copies[message.metadata.dst_node_id] * 64})
+            replies.append(Message(RecordDict({"config": told, "metrics": metrics}), reply_to=message))
+        return replies
+
+
+def gathered(grid: Copies, at_least: int = 2) -> Roster:
     roster = Roster(("scan", "street"), "deployment", "{}", 2)
-    roster._nodes = {7: node(0, "a" * 64)}
-    roster._check(node(1, "a" * 64))
-    for other in (node(1, "b" * 64), node(1, "a" * 64, 6), node(1, "", 0)):
-        told = refusal_of(FederationError, roster._check, other)
-        assert told.startswith("a node of 'scan' has another public set than the node of 'scan' before it: ")
-        assert told.endswith(
-            "expected 5 images, sha256 aaaaaaaaaaaa; give all nodes the same copy (docs/deployment.md)"
-        )
+    roster.gather(grid, at_least, timeout=0.05)  # type: ignore[arg-type]
+    return roster
+
+
+@pytest.mark.parametrize("copies", ["eaaa", "aeaa", "aaae", "eabaa"])
+def test_the_run_has_the_public_set_of_most_nodes(copies: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not that of the first: one node with another copy would keep all others out."""
+    roster = gathered(Copies(*copies))
+    assert [one.public[0] for one in roster.nodes] == ["a"] * copies.count("a")
+    assert "a node of 'scan' has another public set than most nodes: 9 images, sha256 eeeeeeeeeeee" in caplog.text
+    assert "expected 9 images, sha256 aaaaaaaaaaaa; give all nodes the same copy (docs/deployment.md)" in caplog.text
+
+
+def test_a_newcomer_has_the_runs_copy_whatever_comes_later(caplog: pytest.LogCaptureFixture) -> None:
+    grid = Copies("a", "a")
+    roster = gathered(grid)
+    grid.copies |= {20: "b", 21: "b", 22: "b", 23: "a"}
+    assert [one.node_id for one in roster.online(grid, timeout=1)] == [5, 6, 23]  # type: ignore[arg-type]
+    assert caplog.text.count("another public set than most nodes") == 1
+
+
+@pytest.mark.parametrize(
+    ("copies", "told"), [("ab", "1 with 9 images, sha256 a"), ("bbaac", "2 with 9 images, sha256 a")]
+)
+def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, told: str) -> None:
+    found = refusal_of(FederationError, gathered, Copies(*copies))
+    assert "no public set is that of most nodes: " + told in found
+    assert "give all nodes the same copy" in found
+
+
+def test_a_tie_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = Copies("b", "a")
+    monkeypatch.setattr("strategies.federation.roster.time.sleep", lambda seconds: grid.copies.update({30: "a"}))
+    assert [one.public[0] for one in gathered(grid).nodes] == ["a", "a"]
 
 
 def test_a_run_does_not_go_on_with_another_public_set() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedshift_wire.arrays import Arrays
 from fedshift_wire.bounds import Refused
 from strategies.federation import changes
-from strategies.federation.changes import SentWeights, change, norm, out_of_proportion
+from strategies.federation.changes import SentWeights, change, far_from_others, norm, out_of_proportion
 
 
 def model(seed: int = 0, scale: float = 1.0) -> Arrays:
@@ -53,9 +53,8 @@ def test_numbers_whose_squares_float32_cannot_hold_have_a_norm() -> None:
 
 
 def check(sent: Arrays, got: Arrays, max_update: float = 2.0, noise: float = 0.0) -> None:
-    """Check as the server does, which knows the largest number of each array."""
-    longest = math.sqrt(sum(a.size * float(np.abs(a).max(initial=0)) ** 2 for a in got.values() if a.dtype.kind == "f"))
-    SentWeights(sent, max_update, noise).check(got, longest)
+    """Check as the server does."""
+    assert SentWeights(sent, max_update, noise).check(got) == change(got, sent)
 
 
 def test_the_ratio_is_that_of_the_change_to_what_was_sent() -> None:
@@ -111,6 +110,35 @@ def test_the_verdict_is_that_of_the_definition(seed: int, scale: float, max_upda
         check(sent, got, max_update)
 
 
+# --- the other nodes' weights ------------------------------------------------------------------------
+
+
+def test_a_change_is_judged_by_the_median_of_the_others() -> None:
+    (told,) = far_from_others([1, 2, 3, 61, 4], [10] * 5, 10.0, 20).values()
+    assert told == (
+        "the change of the weights is 20.3 times the median of this round's nodes, allowed for its images is 20 at "
+        "most (federation.max_update)"
+    )
+    assert list(far_from_others([1, 2, 3, 61, 4], [10] * 5, 10.0, 20)) == [3]
+    assert far_from_others([1, 2, 3, 59, 4], [10] * 5, 10.0, 20) == {}
+
+
+def test_more_images_are_more_steps_and_fewer_are_not_held_against_a_node() -> None:
+    assert far_from_others([1, 2, 3, 100, 4], [10, 10, 10, 20, 10], 10.0, 20) == {}
+    assert list(far_from_others([1, 2, 3, 121, 4], [10, 10, 10, 20, 10], 10.0, 20)) == [3]
+    assert list(far_from_others([1, 2, 3, 61, 4], [10, 10, 10, 1, 10], 10.0, 20)) == [3]
+
+
+def test_where_most_hardly_move_one_that_still_learns_is_no_liar() -> None:
+    assert far_from_others([0.0, 0.0, 0.01, 1.0, 0.01], [10] * 5, 10.0, 20) == {}
+    assert list(far_from_others([0.0, 0.0, 0.0, 1.1], [10] * 4, 10.0, 20)) == [3]
+
+
+@pytest.mark.parametrize("changes", [[], [1e9], [1e-9, 1e9]])
+def test_one_change_or_two_have_no_median(changes: list[float]) -> None:
+    assert far_from_others(changes, [5] * len(changes), 1.0, 20) == {}
+
+
 # --- contributions ---------------------------------------------------------------------------------
 
 
@@ -138,6 +166,17 @@ def test_nothing_and_short_ones_are_within_proportion() -> None:
     assert out_of_proportion([], 1) == out_of_proportion([{}, {}], 1) == {}
     # Most nodes hold nothing: a median of 0 counts as 1.
     assert out_of_proportion([contribution(size, 0) for size in (0, 0, 0, 9)], 10) == {}
+
+
+def test_rows_are_compared_not_how_many_a_node_has() -> None:
+    """A node of all classes among such of one; features of ten thousand images among such of ten."""
+    few, many = np.zeros((100, 4), np.float32), np.ones((100, 4), np.float32)
+    few[7] = 1
+    assert out_of_proportion([{"prototypes": array} for array in (few, few, many)], 2) == {}
+    rows = [{"features": np.ones((number, 4), np.float32)} for number in (10, 10, 10_000, 0)]
+    assert out_of_proportion(rows, 2) == {}
+    rows[1]["features"] *= 3
+    assert list(out_of_proportion(rows, 2)) == [1]
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=2), st.floats(2, 1e3))

@@ -169,6 +169,24 @@ def test_krum_without_neighbours_is_refused() -> None:
     assert told.endswith("malicious=2 cannot choose among fewer than 5 nodes; 4 delivered a usable result")
 
 
+@pytest.mark.parametrize("rule", ["median", "clip"])
+@pytest.mark.parametrize("values", [(1.0, 100.0), (100.0,)])
+def test_two_updates_or_one_of_many_nodes_have_no_robust_average(rule: str, values: tuple[float, ...]) -> None:
+    """The median of two is their mean: of five nodes three lost replies would hand the model to the fourth."""
+    config = AggregationConfig(robust=rule)  # type: ignore[arg-type]
+    given = updates(*({"w": np.full((2, 2), value, np.float32)} for value in values))
+    sent: Arrays = {"w": np.zeros((2, 2), np.float32)}
+    told = refusal_of(FederationError, robust.merge, config, given, [1 / len(values)] * len(values), sent, 5)
+    assert f"aggregation.robust={rule} needs the updates of 3 nodes, {len(values)} of 5 delivered a usable" in told
+
+
+def test_a_stated_length_needs_no_median() -> None:
+    given = updates({"w": np.full((2, 2), 100.0, np.float32)})
+    config = AggregationConfig(robust="clip", clip_norm=2.0)
+    found = decode(robust.merge(config, given, [1.0], {"w": np.zeros((2, 2), np.float32)}, 5))
+    assert found["w"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
 @pytest.mark.parametrize(
     ("config", "needed"),
     [

@@ -110,7 +110,7 @@ def test_means_that_the_others_would_drown_in_are_left_out() -> None:
     replies = [reply(big if node.index == 2 else GOOD, node) for node in reversed(nodes)]
     heard: list[int] = []
     usable, problems = statistics.read_all(
-        {node.node_id: node for node in nodes}, replies[:3], LAYERS, federation(max_update=200.0),
+        {node.node_id: node for node in nodes}, replies[:3], LAYERS, federation(max_update=20.0),
         lambda node, metrics: heard.append(node.index),
     )  # fmt: skip
     assert len(usable) == 2

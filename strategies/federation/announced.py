@@ -1,0 +1,96 @@
+"""How much a node may weigh by the number of images that it announces, which nobody can verify.
+
+A node counts as having at most ``federation.max_images`` times the median of the nodes' numbers of training images.
+Its update is used; its numbers, wherever a method weighs by them, are those of a node with so many images. The scores
+of a node that announces as many more test or validation images than the other nodes of its domain are not counted.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedshift_wire.arrays import Arrays
+from strategies.contributions import COUNTS, Declaration
+from strategies.federation.nodes import Node
+
+if TYPE_CHECKING:
+    from strategies.federation.updates import Update
+
+
+def most_images(nodes: Sequence[Node], factor: float) -> float:
+    """Return the largest number of training images that one of these nodes weighs by; inf without nodes."""
+    return factor * float(np.median([node.num_examples for node in nodes])) if nodes else math.inf
+
+
+def is_too_many(number: int, numbers: Sequence[int], factor: float) -> bool:
+    """Tell whether a node's test or validation images are more than so many times the median of its domain's nodes.
+
+    Its scores would be those of the domain; they are not counted.
+    """
+    return number > factor * float(np.median(numbers)) if numbers else False
+
+
+def warning(node: Node, nodes: Sequence[Node], factor: float) -> str:
+    """Return what a node announces too much of, and what comes of that; empty where it does not.
+
+    Args:
+        node: One of ``nodes``.
+        nodes: All that have a place.
+        factor: How many times the median of the nodes is not too much.
+    """
+    parts = []
+    most = most_images(nodes, factor)
+    if node.num_examples > most:
+        parts.append(
+            f"{node.num_examples} training images, {node.num_examples * factor / most:.3g} times the median of the "
+            f"nodes: it weighs as if it had {int(most)}"
+        )
+    near = [other for other in nodes if other.domain == node.domain and not other.shared_test]
+    for what, number, numbers in (
+        ("test", node.num_test, [other.num_test for other in near if other.num_test]),
+        ("validation", node.num_validation, [other.num_validation for other in near]),
+    ):
+        if not node.shared_test and is_too_many(number, numbers, factor):
+            parts.append(f"{number} {what} images, far more than the other nodes of its domain: they are not counted")
+    return "; ".join(parts)
+
+
+def weighed_node(node: Node, most: float) -> Node:
+    """Return a node as it weighs: with its images per class scaled down where it has more than ``most``."""
+    share = most / node.num_examples
+    if share >= 1:
+        return node
+    return replace(node, class_counts=tuple(int(share * count) for count in node.class_counts))
+
+
+def weighed(update: "Update", most: float, declared: Declaration) -> "Update":
+    """Return an update as it weighs: its images, those that it counts by class, and its free rows, scaled down alike.
+
+    Args:
+        update: That of a node which may have announced more than ``most`` images.
+        most: The number that it weighs by at most, above 0.
+        declared: What nodes contribute; arrays of a free first dimension have a row for an image or for several.
+    """
+    share = most / update.node.num_examples
+    if share >= 1:
+        return update
+    number = max(1, min(update.num_examples, int(most)))
+    knowledge = _fewer_rows(update.knowledge, declared, int(most))
+    if COUNTS in knowledge:
+        counts = knowledge[COUNTS]
+        knowledge[COUNTS] = np.where(counts > 0, np.maximum(np.floor(counts * share), 1), counts).astype(counts.dtype)
+    return replace(update, node=weighed_node(update.node, most), num_examples=number, knowledge=knowledge)
+
+
+def _fewer_rows(knowledge: Arrays, declared: Declaration, most: int) -> Arrays:
+    """Return what a node contributes with at most so many rows of each array with free rows, evenly spaced."""
+    kept: Arrays = {}
+    for name, array in knowledge.items():
+        shape = declared.get(name, ())
+        if shape and isinstance(shape[0], str) and shape[0] not in ("C", "D") and len(array) > most:
+            array = array[np.linspace(0, len(array) - 1, most).astype(np.int64)]
+        kept[name] = array
+    return kept

@@ -1,0 +1,139 @@
+"""What a node says of itself before it takes part: read, and refused where it makes no sense in the run."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message
+
+from fedshift_wire.bounds import LARGEST_COUNT, MOST_NAME, plain, whole
+from fedshift_wire.errors import FederationError
+from fedshift_wire.names import (
+    CLASS_COUNTS,
+    CONFIG,
+    DOMAIN,
+    FASTEST,
+    METRICS,
+    NUM_PARTITIONS,
+    NUM_PUBLIC,
+    NUM_TEST,
+    NUM_VALIDATION,
+    PARTITION_ID,
+    PUBLIC,
+    SHARED_TEST,
+    UNHELD_TEST,
+)
+from fedshift_wire.params import ARITHMETICS, Arithmetic
+from strategies.federation import checks
+from strategies.federation.nodes import UNSEATED, Node
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+LARGEST_INDEX = 10**6  # of a node: a partition-id above is taken for a mistake
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node says of itself.
+
+    Attributes:
+        node: Without a place.
+        fastest: What trains fastest there; None where it does not say.
+        nodes: How many nodes there are by its word; 0 of a real one, which cannot know.
+    """
+
+    node: Node
+    fastest: Arithmetic | None
+    nodes: int
+
+
+class Introduction:
+    """Reads what nodes say of themselves.
+
+    Args:
+        domains: The domains of the run, in their order.
+        simulated: Nodes are simulated, which see complete test sets.
+        num_classes: C.
+    """
+
+    def __init__(self, domains: tuple[str, ...], num_classes: int, *, simulated: bool) -> None:
+        self._domains, self._num_classes, self._simulated = domains, num_classes, simulated
+        self._known = frozenset((
+            CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
+            *(UNHELD_TEST + domain for domain in domains),
+        ))  # fmt: skip
+
+    def read(self, reply: Message) -> Answer:
+        """Return what a node says of itself, checked.
+
+        Raises:
+            FederationError: If it makes no sense in this run.
+            Refused: If the reply is an error, or not made as an answer is.
+        """
+        content = checks.opened(reply, (CONFIG, METRICS))
+        numbers = checks.metrics_of(content)
+        checks.check_names(numbers, self._known)
+        try:
+            said: Any = content[CONFIG]
+            domain = said[DOMAIN]
+            unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
+            node = Node(
+                node_id=reply.metadata.src_node_id,
+                index=UNSEATED,
+                domain=domain,
+                class_counts=self._counts(numbers[CLASS_COUNTS]),
+                num_test=_whole(NUM_TEST, numbers[NUM_TEST]),
+                shared_test=_whole(SHARED_TEST, numbers[SHARED_TEST], most=1) == 1,
+                partition_id=_whole(PARTITION_ID, numbers[PARTITION_ID], UNSEATED, LARGEST_INDEX),
+                unheld_tests=tuple((name, _whole(UNHELD_TEST, numbers[key])) for name, key in unheld.items()),
+                num_validation=_whole(NUM_VALIDATION, numbers.get(NUM_VALIDATION, 0)),
+                num_public=_whole(NUM_PUBLIC, numbers.get(NUM_PUBLIC, 0)),
+                public=_digest(said.get(PUBLIC, "")),
+            )
+            announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
+        except (KeyError, TypeError) as error:
+            raise FederationError(f"a node's answer about itself is incomplete: {plain(repr(error))}") from None
+        self._check(node)
+        fastest = None
+        if FASTEST in numbers:
+            fastest = ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=len(ARITHMETICS) - 1)]
+        # Simulated nodes know how many they are.
+        return Answer(node, fastest, announced if node.shared_test else 0)
+
+    def _counts(self, told: object) -> tuple[int, ...]:
+        """Return the training images per class; a list of another length is not looked through."""
+        if not isinstance(told, list) or len(told) != self._num_classes:
+            found = f"{len(told)} classes" if isinstance(told, list) else "no list"
+            raise FederationError(
+                f"a node announces training images of {found}, expected are {self._num_classes} classes"
+            )  # fmt: skip
+        return tuple(_whole(CLASS_COUNTS, count) for count in told)
+
+    def _check(self, node: Node) -> None:
+        """Refuse what a node says of itself if it makes no sense in this run."""
+        if node.domain not in self._domains:
+            told = plain(node.domain, MOST_NAME) if isinstance(node.domain, str) else type(node.domain).__name__
+            raise FederationError(f"a node says that its domain is {told!r}; allowed are {', '.join(self._domains)}")
+        if not node.num_examples:
+            raise FederationError(f"a node of {node.domain!r} announces 0 training images, expected at least one")
+        if node.shared_test and not self._simulated:
+            raise FederationError(
+                f"a node of {node.domain!r} says that it sees whole test sets, which only simulated nodes do"
+            )
+
+
+def _digest(told: object) -> str:
+    """Return the SHA-256 of a node's copy of the public set; empty where it told none."""
+    if not isinstance(told, str) or (told and not _SHA256.fullmatch(told)):
+        raise FederationError(f"a node's answer about itself makes no sense: {PUBLIC} is no SHA-256")
+    return told
+
+
+def _whole(key: str, value: object, least: int = 0, most: int = LARGEST_COUNT) -> int:
+    number = whole(value, least, most)
+    if number is None:
+        found = f"{value:g}" if isinstance(value, int | float) else f"a {type(value).__name__}"  # of any length
+        raise FederationError(
+            f"a node's answer about itself makes no sense: {key} is {found}, "
+            f"expected a whole number from {least} to {most}"
+        )
+    return number

@@ -1,0 +1,71 @@
+"""A node as the server knows it, and who is shown what a run does with its nodes."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+UNSEATED = -1
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the server knows of a node; never an image.
+
+    Attributes:
+        node_id: Flower's id, random.
+        index: The node's place in the order of the federation, from 0; -1 before it has one.
+        domain: The domain of its images.
+        class_counts: Training images per class.
+        num_test: Test images of its own domain.
+        shared_test: It sees the whole test set of any domain (simulation), not only a part of its own.
+        partition_id: The number it was started with, or -1.
+        unheld_tests: Test images that it sees of each domain that no node holds.
+        num_validation: Images of its validation part.
+        num_public: Images of its copy of the public set; 0 where the method uses none.
+        public: SHA-256 of that copy.
+    """
+
+    node_id: int
+    index: int
+    domain: str
+    class_counts: tuple[int, ...]
+    num_test: int
+    shared_test: bool
+    partition_id: int
+    unheld_tests: tuple[tuple[str, int], ...] = ()
+    num_validation: int = 0
+    num_public: int = 0
+    public: str = ""
+
+    def tests_of(self, domain: str) -> int:
+        """Return the number of test images that the node can be asked to score of a domain."""
+        return self.num_test if domain == self.domain else dict(self.unheld_tests).get(domain, 0)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of training images."""
+        return sum(self.class_counts)
+
+    def __str__(self) -> str:
+        return f"node {self.index} ({self.domain})"
+
+
+class Listener:
+    """Is told what a run is doing, for whoever watches it; this one does nothing."""
+
+    def waiting(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
+        """Too few nodes are connected (``present``, of all ``nodes``) to begin the next round."""
+
+    def connected(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
+        """It was looked which of all ``nodes`` are connected."""
+
+    def silent(self, since: Mapping[int, float]) -> None:
+        """Nodes are connected and do not answer: by node id since when, in seconds since 1970."""
+
+    def asked(self, server_round: int, nodes: Sequence[Node], *, training: bool) -> None:
+        """Nodes are asked to train or to evaluate; once more in an evaluation in which others failed."""
+
+    def answered(self, node_ids: Collection[int]) -> None:
+        """Nodes have answered, usably or not; some of them may have been told of before."""
+
+    def left_out(self, server_round: int, node: Node, reason: str) -> None:
+        """A node's answer is not used."""

@@ -1,0 +1,41 @@
+"""Which copy of the public set a run has: that of most nodes, not that of the node which answered first."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from strategies.federation.nodes import Node
+
+Copy = tuple[str, int]  # SHA-256, and number of images
+
+
+def copy_of(node: Node) -> Copy:
+    """Return a node's copy of the public set."""
+    return node.public, node.num_public
+
+
+def of_most(nodes: Iterable[Node]) -> Copy | None:
+    """Return the copy that more nodes have than any other; None where two copies have as many, or there is no node."""
+    counted = Counter(copy_of(node) for node in nodes).most_common(2)
+    if not counted or (len(counted) == 2 and counted[0][1] == counted[1][1]):
+        return None
+    return counted[0][0]
+
+
+def another(node: Node, copy: Copy) -> str:
+    """Return what is wrong with a node that has not the run's copy."""
+    return (
+        f"a node of {node.domain!r} has another public set than most nodes: {_told(copy_of(node))}, expected "
+        f"{_told(copy)}; give all nodes the same copy (docs/deployment.md)"
+    )
+
+
+def no_majority(nodes: Iterable[Node]) -> str:
+    """Return which copies there are, of which none is that of most nodes."""
+    counted = sorted(Counter(copy_of(node) for node in nodes).items(), key=lambda item: (-item[1], item[0]))
+    shown = "; ".join(f"{number} with {_told(copy)}" for copy, number in counted[:3])
+    more = f"; and {len(counted) - 3} other copies" if len(counted) > 3 else ""
+    return f"no public set is that of most nodes: {shown}{more}; give all nodes the same copy (docs/deployment.md)"
+
+
+def _told(copy: Copy) -> str:
+    return f"{copy[1]} images, sha256 {copy[0][:12] or 'none'}"

@@ -1,0 +1,98 @@
+"""A node weighs by at most so many times the median of the nodes' images."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+
+from fedshift_app.flower.internals import identify_process
+from strategies.contributions import Declaration
+from strategies.federation.announced import most_images, weighed
+from strategies.federation.evaluation import Evaluation
+from strategies.federation.nodes import Node
+from strategies.federation.roster import Roster
+from strategies.federation.updates import Update
+
+DECLARED: Declaration = {
+    "prototypes": ("C", "D"), "counts": ("C",), "features": ("P", "D"), "labels": ("P",), "scores": (6, "C"),
+}  # fmt: skip
+
+
+def node(index: int, *counts: int) -> Node:
+    return Node(100 + index, index, "scan", counts, 5, False, index)
+
+
+def update(of: Node, **knowledge: Any) -> Update:
+    return Update(of, ArrayRecord(), knowledge, of.num_examples, {}, 1.5)
+
+
+def test_the_median_of_the_nodes_decides() -> None:
+    nodes = [node(0, 10), node(1, 20), node(2, 10**9)]
+    assert most_images(nodes, 100) == 2000
+    assert most_images([], 100) == math.inf
+    assert most_images(nodes[:1], 1) == 10
+
+
+def test_who_is_within_is_the_same_object() -> None:
+    given = update(node(0, 50, 50), counts=np.array([50, 50]))
+    assert weighed(given, 100, DECLARED) is given
+
+
+def test_images_counts_and_rows_are_scaled_down_alike() -> None:
+    given = update(
+        node(0, 900, 100, 0), counts=np.array([900, 1, 0]), prototypes=np.ones((3, 2)), labels=np.arange(1000),
+        features=np.arange(2000).reshape(1000, 2), scores=np.ones((6, 3)),
+    )  # fmt: skip
+    found = weighed(given, 10, DECLARED)
+    assert (found.num_examples, found.node.class_counts, found.node.index) == (10, (9, 1, 0), 0)
+    assert found.knowledge["counts"].tolist() == [9, 1, 0]
+    assert found.knowledge["labels"].tolist() == [0, 111, 222, 333, 444, 555, 666, 777, 888, 999]
+    assert (found.knowledge["features"][:, 0] // 2 == found.knowledge["labels"]).all()
+    assert (found.knowledge["prototypes"].shape, found.knowledge["scores"].shape) == ((3, 2), (6, 3))
+    assert given.knowledge["counts"].tolist() == [900, 1, 0]
+
+
+@pytest.mark.parametrize(("tests", "counted"), [((10, 20, 2000), True), ((10, 20, 2001), False)])
+def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
+    tests: tuple[int, ...], counted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = [replace(node(i, 10), num_test=number, num_validation=number) for i, number in enumerate(tests)]
+    plan = Evaluation(("scan",), nodes, personal=False, validation=True, max_images=100)
+    sent = plan.first()
+    assert [len(parts) for parts in sent.values()] == [1, 1, int(counted)]
+    replies = []
+    for place, number in enumerate(tests):
+        numbers: dict[str, float] = {"num-examples": 1, "validation-correct": number, "validation-count": number}
+        if sent[nodes[place]]:
+            numbers |= {"correct/scan": 0, "count/scan": number, "loss-sum/scan": 1.0}
+        replies.append(reply(nodes[place], numbers))
+    assert plan.read(replies) == []
+    assert plan.validation._sums["scan"][1] == sum(tests[: 3 if counted else 2])
+    assert plan.tally()._sums["scan"][1] == sum(tests[: 3 if counted else 2])
+    roster = Roster(("scan",), "deployment", "{}", 1)
+    roster.max_images, roster._nodes = 100, {n.node_id: n for n in nodes}
+    roster._seat(set(), started=True)
+    told = "node 2 (scan) announces 2001 test images, far more than the other nodes of its domain: they are not counted"
+    assert (told in caplog.text) == (not counted)
+
+
+def reply(of: Node, numbers: dict[str, float]) -> Message:
+    identify_process()
+    asked = Message(RecordDict(), of.node_id, "evaluate")
+    return Message(RecordDict({"metrics": MetricRecord(numbers)}), reply_to=asked)
+
+
+def test_a_line_says_once_who_weighs_less(caplog: pytest.LogCaptureFixture) -> None:
+    roster = Roster(("scan",), "deployment", "{}", 1)
+    roster.max_images = 100
+    roster._nodes = {n.node_id: n for n in (node(0, 10), node(1, 10), node(2, 10**7))}
+    for _ in range(2):
+        roster._seat(set(), started=True)
+    assert caplog.messages == [
+        "node 2 (scan) announces 10000000 training images, 1e+06 times the median of the nodes: it weighs as if it had "
+        "1000 (federation.max_images)"
+    ]
+    assert [roster.weighs(n) for n in roster.nodes] == [10, 10, 1000]

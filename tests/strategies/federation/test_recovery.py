@@ -1,0 +1,52 @@
+"""Which node moved the average, and where a run goes back to."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from support import node
+
+from fedshift_wire.records import encode
+from strategies.federation.recovery import MOST_ROUNDS, Point, Recovery, is_finite
+from strategies.federation.updates import Update
+
+
+def noted(recovery: Recovery, server_round: int, changes: Sequence[float], weights: Sequence[float] = ()) -> Recovery:
+    """Note a round of nodes that moved so far."""
+    updates = [Update(node(i), ArrayRecord(), {}, 10, {}, moved) for i, moved in enumerate(changes)]
+    point = Point(server_round, ArrayRecord(), {}, {}, {})
+    recovery.note(updates, weights or [1 / len(updates)] * len(updates), point)
+    return recovery
+
+
+@pytest.mark.parametrize(
+    ("changes", "weights", "blamed"),
+    [
+        ([1, 1, 1, 1], (), None), ([1, 9, 1, 1], (), 1), ([1, 1, 1, 1], [0.9, 0.05, 0.03, 0.02], 0),
+        ([1, 2, 1], (), None), ([1, 9], (), None), ([9], (), None), ([0, 0, 0], (), None),
+    ],
+)  # fmt: skip
+def test_who_moved_it_more_than_all_others(changes: list[float], weights: Sequence[float], blamed: int | None) -> None:
+    blame = noted(Recovery(), 1, changes, weights).blame
+    assert (blame.node.index if blame else None) == blamed
+
+
+def test_a_run_goes_back_to_before_the_first_of_its_rounds_but_not_for_ever() -> None:
+    recovery = noted(Recovery(), 1, [1, 1, 1])
+    for server_round in range(2, 2 + MOST_ROUNDS):
+        blame = noted(recovery, server_round, [1, 9, 1]).blame
+        assert blame is not None
+        assert blame.point.server_round == 2
+    blame = noted(recovery, 2 + MOST_ROUNDS, [1, 9, 1]).blame
+    assert blame is not None
+    assert blame.point.server_round == 2 + MOST_ROUNDS
+    blame = noted(recovery, 13, [9, 1, 1]).blame  # another node
+    assert blame is not None
+    assert (blame.node.index, blame.point.server_round) == (0, 13)
+    assert noted(recovery, 14, [1, 1, 1]).blame is None
+
+
+def test_finite_means_all_numbers() -> None:
+    assert is_finite(encode({"w": np.ones(3, np.float32), "n": np.array(3)}))
+    assert not is_finite(encode({"w": np.array([1, np.inf], np.float32)}))

@@ -1,0 +1,268 @@
+"""A node that does not answer costs one wait, then none: it is asked in the background, and taken back."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from support import federation
+
+from fedshift_app.flower.internals import identify_process, make_context
+from fedshift_wire.errors import FederationError
+from fedshift_wire.params import Params
+from fedshift_wire.records import encode
+from strategies.base import DomainStrategy
+from strategies.federation import silence
+from strategies.federation.roster import Listener
+from strategies.federation.silence import FIRST_PAUSE, LONGEST_PAUSE, MOST_PENDING, Silence
+
+QUERY, TRAIN, EVALUATE = MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE
+
+
+class QueueGrid:
+    """Nodes behind a queue; who is ``deaf`` to a type of message leaves it there, and lets who waits for it wait."""
+
+    def __init__(self, nodes: int) -> None:
+        identify_process()
+        self.ids = [100 + place for place in range(nodes)]
+        self.deaf: dict[int, set[str]] = {}
+        self.waited: list[tuple[str, float | None]] = []
+        self.sent: list[tuple[str, int]] = []
+        self._queue: dict[str, Message] = {}
+        self._app = ClientApp()
+        self._app.query()(self._about)
+        self._app.train()(_trained)
+        self._app.evaluate()(_scored)
+        self._number = 0
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.ids)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        asked = list(messages)
+        ids = self.push_messages(asked)
+        replies = self.pull_messages(ids)
+        if len(replies) < len(asked):
+            self.waited.append((asked[0].metadata.message_type, timeout))
+        for message_id in ids:
+            self._queue.pop(message_id, None)
+        return replies
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            self._number += 1
+            message.metadata.__dict__["_message_id"] = f"m{self._number}"
+            ids.append(f"m{self._number}")
+            self._queue[ids[-1]] = message
+            self.sent.append((message.metadata.message_type, message.metadata.dst_node_id))
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = []
+        for message_id in message_ids:
+            message = self._queue[message_id]
+            node_id, kind = message.metadata.dst_node_id, message.metadata.message_type
+            if kind not in self.deaf.get(node_id, set()):
+                replies.append(self._app(message, make_context(node_id, {}, {})))
+        return replies
+
+    def _about(self, msg: Message, context: Context) -> Message:
+        place = msg.metadata.dst_node_id - 100
+        numbers = {"class-counts": [10, 0], "num-test": 1, "shared-test": 0, "partition-id": place}
+        metrics = MetricRecord(numbers | {"num-partitions": -1})
+        return Message(RecordDict({"config": ConfigRecord({"domain": "a"}), "metrics": metrics}), reply_to=msg)
+
+
+def _trained(msg: Message, context: Context) -> Message:
+    content = {"arrays": msg.content["arrays"], "knowledge": ArrayRecord()}
+    return Message(RecordDict(content | {"metrics": MetricRecord({"num-examples": 10})}), reply_to=msg)
+
+
+def _scored(msg: Message, context: Context) -> Message:
+    numbers = {"num-examples": 1, "correct/a": 1, "count/a": 1, "loss-sum/a": 0.5}
+    return Message(RecordDict({"metrics": MetricRecord(numbers)}), reply_to=msg)
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Seen(Listener):
+    """Keeps who is said to be silent."""
+
+    def __init__(self) -> None:
+        self.last: dict[int, float] = {}
+
+    def silent(self, since: Any) -> None:
+        self.last = dict(since)
+
+
+class Server:
+    """A strategy of a deployment, and its rounds."""
+
+    def __init__(self, nodes: int = 3, **more: Any) -> None:
+        self.grid, self.clock, self.seen = QueueGrid(nodes), Time(), Seen()
+        evaluate = federation().evaluate.model_copy(update={"figures": False})
+        fed = federation(
+            engine="deployment", num_classes=2, run_json="", min_nodes=2, node_timeout=0.01, evaluate=evaluate
+        )
+        fed = replace(fed, **more)
+        self.results: list[Any] = []
+        self.strategy = DomainStrategy(fed, Params(), lambda result, weights: self.results.append(result))
+        self.strategy.roster.silence = Silence(self.clock, self.clock)
+        self.strategy.roster.listener = self.seen
+        self.weights = encode({"w": np.ones(3, np.float32)})
+        self.rounds = 0
+
+    def gather(self) -> None:
+        self.strategy.gather(self.grid)  # type: ignore[arg-type]
+
+    def round(self, seconds: float = 2.0) -> list[int]:
+        """Run a round and return the nodes whose weights were averaged."""
+        self.clock.now += seconds
+        self.rounds += 1
+        grid, config = self.grid, ConfigRecord()
+        asked = self.strategy.configure_train(self.rounds, self.weights, config, grid)  # type: ignore[arg-type]
+        self.strategy.aggregate_train(self.rounds, grid.send_and_receive(asked, timeout=3600))
+        self.clock.now += seconds
+        asked = self.strategy.configure_evaluate(self.rounds, self.weights, config, grid)  # type: ignore[arg-type]
+        self.strategy.aggregate_evaluate(self.rounds, grid.send_and_receive(asked, timeout=3600))
+        return list(self.results[-1].nodes)
+
+
+@pytest.mark.parametrize("kinds", [{TRAIN, QUERY, EVALUATE}, {EVALUATE, QUERY}])
+def test_a_node_that_falls_silent_costs_one_wait_and_comes_back(kinds: set[str]) -> None:
+    server = Server()
+    server.gather()
+    assert server.round() == [0, 1, 2]
+    server.grid.deaf[101] = kinds
+    server.round()
+    assert server.grid.waited == [(TRAIN if TRAIN in kinds else EVALUATE, 3600)]
+    for _ in range(5):
+        assert server.round() == [0, 2]
+    assert len(server.grid.waited) == 1  # in no phase of any later round
+    assert list(server.seen.last) == [101]
+    server.grid.deaf = {}
+    server.round()  # it has answered what it was asked in the background
+    assert server.round() == [0, 1, 2]
+    assert server.seen.last == {}
+
+
+def test_a_node_that_never_said_what_it_is_costs_no_round_anything() -> None:
+    server = Server()
+    server.grid.deaf[102] = {QUERY}
+    server.gather()
+    assert server.grid.waited == [(QUERY, 0.01)]
+    for _ in range(4):
+        assert server.round() == [0, 1]
+    assert len(server.grid.waited) == 1
+    assert list(server.seen.last) == [102]
+    server.grid.deaf = {}
+    server.round()
+    assert server.round() == [0, 1, 2]
+
+
+def test_a_newcomer_is_waited_for_shortly() -> None:
+    server = Server(node_timeout=120.0)
+    server.gather()
+    server.grid.ids.append(103)
+    server.grid.deaf[103] = {QUERY}
+    assert server.round() == [0, 1, 2]
+    assert server.grid.waited == [(QUERY, 15.0)]
+    server.round()
+    assert len(server.grid.waited) == 1
+
+
+def test_a_node_that_answers_questions_and_no_work_rests_for_ever_longer() -> None:
+    server = Server()
+    server.gather()
+    server.grid.deaf[101] = {TRAIN}
+    taken_part = []
+    for server_round in range(1, 21):
+        before = len(server.grid.waited)
+        server.round()
+        if len(server.grid.waited) > before:
+            taken_part.append(server_round)
+    assert taken_part == [1, 2, 4, 8, 16]
+    server.grid.deaf = {}
+    while server.round() != [0, 1, 2]:
+        assert server.rounds < 40
+    server.grid.deaf[101] = {TRAIN}  # what was before is forgotten
+    before = len(server.grid.waited)
+    server.round()
+    server.round()
+    assert len(server.grid.waited) == before + 2
+
+
+def test_where_nobody_answers_the_run_ends_with_that() -> None:
+    server = Server(nodes=2)
+    server.gather()
+    server.round()
+    server.grid.deaf = {100: {TRAIN, QUERY}, 101: {TRAIN, QUERY}}
+    with pytest.raises(FederationError, match="no node delivered a usable result"):
+        server.round()
+    with pytest.raises(FederationError, match=r"round 3: none of 2 connected nodes answered for 0 s"):
+        server.round()
+
+
+def test_a_run_without_silent_nodes_sends_nothing_else() -> None:
+    server = Server()
+    server.gather()
+    server.round()
+    assert [kind for kind, _ in server.grid.sent] == [QUERY] * 3 + [TRAIN] * 3 + [EVALUATE] * 3
+
+
+def test_pauses_double_up_to_a_bound() -> None:
+    clock, grid = Time(), QueueGrid(1)
+    grid.deaf[100] = {QUERY}
+    quiet = Silence(clock, clock)
+    quiet.miss(100, TRAIN)
+    times = []
+    for _ in range(40_000):
+        before = len(grid.sent)
+        assert quiet.look(grid, [100], question) == []  # type: ignore[arg-type]
+        times += [clock.now] * (len(grid.sent) - before)
+        clock.now += 1
+    pauses = np.diff(times).tolist()
+    assert pauses[:7] == [FIRST_PAUSE * 2**i for i in range(7)]
+    assert set(pauses[7:]) == {LONGEST_PAUSE}
+    assert len(quiet._silent[100].pending) == MOST_PENDING
+    assert quiet.since() == {100: 1000.0}
+
+
+def question(node_id: int) -> Message:
+    return Message(RecordDict(), node_id, QUERY)
+
+
+def test_who_is_not_connected_is_not_asked_and_the_superlinks_word_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, grid = Time(), QueueGrid(1)
+    quiet = Silence(clock, clock)
+    quiet.miss(100, TRAIN)
+    quiet.look(grid, [], question)  # type: ignore[arg-type]
+    assert grid.sent == []
+    clock.now += silence.LOOK_SECONDS
+    quiet.look(grid, [100], question)  # type: ignore[arg-type]
+
+    def unavailable(ids: Iterable[str]) -> list[Message]:
+        (message_id,) = ids
+        reply = Message(Error(code=3, reason="Node Unavailable"), reply_to=grid._queue[message_id])
+        vars(reply.metadata)["_src_node_id"] = 1
+        return [reply]
+
+    monkeypatch.setattr(grid, "pull_messages", unavailable)
+    clock.now += silence.LOOK_SECONDS
+    assert quiet.look(grid, [100], question) == []  # type: ignore[arg-type]
+    assert quiet.back() == []
+    assert quiet._silent[100].pending == []
