@@ -53,7 +53,7 @@ from fedshift_wire.names import (
 from strategies.base import DomainStrategy
 from strategies.contributions import declared
 from strategies.federation.evaluation import sample_size
-from strategies.federation.roster import LARGEST_INDEX
+from strategies.federation.introduction import LARGEST_INDEX
 
 
 @dataclass(frozen=True)
