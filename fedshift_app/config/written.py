@@ -65,7 +65,7 @@ def _named(layers: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]
     """Yield what a configuration names that a package or a file may have brought, with the registry of its kind."""
     sections = {key: value if isinstance(value := layers.get(key), Mapping) else {} for key in _SECTIONS}
     networks = sections["model"].get("per_node")
-    names = [
+    names: list[tuple[Mapping[str, Any], Any]] = [
         (registry.METHODS, sections["method"].get("name")),
         (catalog.DATASETS, sections["dataset"].get("of") or sections["dataset"].get("name")),
         (registry.ADAPTATIONS, sections["adapt"].get("name")),

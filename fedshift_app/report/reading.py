@@ -101,7 +101,7 @@ def read(folder: Path, command: str = "report") -> Record:
     told = read_yaml(path / CONFIG_FILE)
     told_of_run.check(told, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
     sections = configuration.as_it_ran(told)
-    config = written.read_back(sections)
+    config, lacking = written.read_back(sections), written.lacking(sections)
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     try:
@@ -120,7 +120,7 @@ def read(folder: Path, command: str = "report") -> Record:
         checkpoint=_checkpoint(path / checkpoints.FOLDER, kept_round, command),
         kept_round=kept_round,
         figures=counted,
-        lacking="" if (error := written.lacking(sections)) is None else str(error).replace("\n", "; "),
+        lacking="" if lacking is None else str(lacking).replace("\n", "; "),
         contradiction=agreement.contradictions(results or {}, lines),
     )
 
