@@ -42,25 +42,25 @@ def check(method: Method, params: Mapping[str, Any], sections: Mapping[str, Any]
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             _check(annotation, value, method, (key,))
         elif key == "rounds":
-            _check(TypeAdapter(annotation), value, method, (key,))
+            _check(TypeAdapter[Any](annotation or object), value, method, (key,))
         elif key == "modules":
             for name in value:
                 registry.modules_params(str(name), {})
 
 
-def _check(model: Any, value: Any, method: Method, above: tuple[str, ...]) -> None:
+def _check(model: type[BaseModel] | TypeAdapter[Any], value: Any, method: Method, above: tuple[str, ...]) -> None:
     """Check a part of a section: keys that are not there are the business of the rest of the configuration."""
     try:
-        model.model_validate(value) if isinstance(model, type) else model.validate_python(value)
+        model.validate_python(value) if isinstance(model, TypeAdapter) else model.model_validate(value)
     except ValidationError as error:
         wrong = [
-            one for one in error.errors() if one["type"] != "missing" and (one["loc"] or not isinstance(model, type))
+            one for one in error.errors() if one["type"] != "missing" and (one["loc"] or isinstance(model, TypeAdapter))
         ]
         if not wrong:
             return
         path = (*above, *map(str, wrong[0]["loc"]))
         dotted = ".".join(("methods", method.name, *path))
-        if wrong[0]["type"] == "extra_forbidden" and isinstance(model, type):
+        if wrong[0]["type"] == "extra_forbidden" and not isinstance(model, TypeAdapter):
             fields = list(model.model_fields)
             told = f"unknown key; there are {', '.join(fields)}{meant(path[-1], fields)}"
         else:

@@ -102,7 +102,7 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
     for place, domain in enumerate(record.config.dataset.domains):
         if domain in counted:
             told = record.figures.domains.get(domain) if record.figures else None
-            number = images_told(int(counted[domain].sum()), told and told.images, " test images", ",")
+            number = images_told(int(counted[domain].sum()), told.images if told else None, " test images", ",")
             scored = f"{domain}: all {number}, as its nodes counted them in the run"
             section.figures.append(maps.confusion_of(domain, counted[domain], classes, place, scored))
         if view := sight.views.get(domain):
