@@ -34,7 +34,10 @@ from strategies.federation.schedule import LAST_ROUNDS
 ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")
 #: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number, how
 #: nodes compute with precision=auto should decide none (``surroundings``).
-ASIDE = (*FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic")
+ASIDE = (
+    *FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic",
+    "federation.max_update", "federation.max_images",  # of what honest nodes do they change nothing
+)  # fmt: skip
 #: What a search replaced, by the key that it chose a value for.
 TUNED = "tuned."
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.

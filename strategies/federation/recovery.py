@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedshift_wire.arrays import Arrays
+from fedshift_wire.bounds import largest
 from fedshift_wire.records import decode
 from strategies.federation.nodes import Node
 from strategies.federation.updates import Update
@@ -77,4 +78,4 @@ class Recovery:
 
 def is_finite(record: ArrayRecord) -> bool:
     """Tell whether all numbers of a record are finite."""
-    return all(bool(np.isfinite(array).all()) for array in decode(record).values())
+    return all(bool(np.isfinite(largest(array))) for array in decode(record).values())

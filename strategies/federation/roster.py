@@ -211,13 +211,13 @@ class Roster:
 
     def _answering(self, present: Sequence[Node]) -> list[Node]:
         """Return the connected nodes without those that are silent; who answers again is taken back."""
-        resting_too = all(self.silence.has(node.node_id) for node in present)
+        taken = [node for node in present if node.index not in self._excluded]
+        resting_too = all(self.silence.has(node.node_id) for node in taken)
         back = set(self.silence.back(also_resting=resting_too))
         for node in present:
             if node.node_id in back:
                 told = {"event": "node_back", "node": node.index, "domain": node.domain}
                 log.info("%s answers again, and takes part again", node, extra=told)
-        taken = (node for node in present if node.index not in self._excluded)
         return [node for node in taken if not self.silence.has(node.node_id)]
 
     def wait_for(self, grid: Grid, at_least: int, timeout: float) -> list[Node]:
