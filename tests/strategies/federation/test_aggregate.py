@@ -54,7 +54,7 @@ def test_all_nodes_are_sent_one_and_the_same_record() -> None:
 
 
 def test_memory_holds_one_model_more_than_the_replies() -> None:
-    start = encode(model(10))  # none of the replies is further from it than `max_update` allows
+    start = encode(model(10))  # from which no node goes farther than federation.max_update allows
     records = [encode(model(value)) for value in range(20)]
     size = sum(len(array.data) for array in start.values())
     strategy, _, replies = answered(records, start)
