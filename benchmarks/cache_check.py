@@ -87,13 +87,13 @@ def main() -> None:
         meta = note.with_name(cache.META_FILE)
         text = meta.read_text()
         copied, _ = opened(part, found, lambda: meta.write_text(text.replace('"stamp": "', '"stamp": "x')))
-    told = {
+    result = {
         "images": count, "size": size, "mb": round(x.nbytes / 1e6), "build_ms": round(built * 1e3),
         "first_open_ms": round(checked * 1e3), "another_process_ms": round(believed * 1e3),
         "again_ms": round(again * 1e3), "other_inodes_ms": round(copied * 1e3),
         "checksum_mb_per_s": round(x.nbytes / 1e6 / (checked - believed)),
     }  # fmt: skip
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

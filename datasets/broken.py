@@ -1,6 +1,6 @@
 """Images that cannot be read, found by decoding them once per machine, for who would go on without them.
 
-The verdict is kept beside the decoded images, under the fingerprint of the files, with their seal and a checksum
+The verdict is kept with the decoded images, under the fingerprint of the files, with their seal and a checksum
 (:mod:`datasets.integrity`): a file that was replaced is looked at again, whatever its time of writing.
 """
 

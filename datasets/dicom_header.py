@@ -105,19 +105,19 @@ def settle_rescaling(data: "Dataset", where: str) -> None:
     Raises:
         DataError: If there are several that differ, half a pair, a slope of 0, or a table in addition.
     """
-    found = _settle(data, _RESCALE, where)
+    numbers = _settle(data, _RESCALE, where)
     tables: Sequence[Dataset] = data.get("ModalityLUTSequence") or ()
     if "ModalityLUTSequence" in data and not tables:
         del data["ModalityLUTSequence"]
     if any(table != tables[0] for table in tables):
         raise DataError(f"{where}: ModalityLUTSequence has {len(tables)} tables that differ; allowed is one")
-    if found is None:
+    if numbers is None:
         return
-    slope, intercept = found[0], found[1]
+    slope, intercept = numbers[0], numbers[1]
     if slope == 0:
         raise DataError(f"{where}: RescaleSlope is 0; allowed are other numbers")
     if tables and (slope, intercept) != (1, 0):
-        raise DataError(f"{where}: ModalityLUTSequence and {_said(_RESCALE, found)}; allowed is one of them")
+        raise DataError(f"{where}: ModalityLUTSequence and {_said(_RESCALE, numbers)}; allowed is one of them")
 
 
 def settle_window(data: "Dataset", where: str) -> None:

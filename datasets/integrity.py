@@ -54,8 +54,8 @@ def stamp(seen: Sequence[os.stat_result], *, inodes: bool = True) -> str:
         seen: Of each file, in a fixed order.
         inodes: Whether their inodes count, not their times of change alone.
     """
-    told = [f"{about.st_ino if inodes else ''} {about.st_ctime_ns}" for about in seen]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+    lines = [f"{about.st_ino if inodes else ''} {about.st_ctime_ns}" for about in seen]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def content(sources: Sequence[Path], workers: int = 1) -> str:

@@ -60,10 +60,10 @@ def damaged(folder: Path, meta: Mapping[str, Any]) -> list[int] | None:
     blocks = meta.get("blocks")
     if images is None or not isinstance(blocks, list):
         return None
-    found = _block_sums(folder / X_FILE, images.x)
-    if len(found) != len(blocks):
+    sums = _block_sums(folder / X_FILE, images.x)
+    if len(sums) != len(blocks):
         return None
-    return [place for place, (now, then) in enumerate(zip(found, blocks, strict=True)) if now != then]
+    return [place for place, (now, then) in enumerate(zip(sums, blocks, strict=True)) if now != then]
 
 
 def images_in(blocks: list[int], x: NDArray[np.uint8]) -> NDArray[np.int64]:

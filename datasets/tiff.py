@@ -85,8 +85,8 @@ def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
     listed = b"".join(entries[tag] for tag in sorted(entries))
     header = content[:4] + struct.pack(f"{order}I", start)
     body = content[8:].ljust(start - 8, b"\0")
-    whole = header + body + struct.pack(f"{order}H", len(entries)) + listed + bytes(4)
-    return whole, Depth(bits, inverted, kind == _UNSIGNED and bits == 32)
+    content = header + body + struct.pack(f"{order}H", len(entries)) + listed + bytes(4)
+    return content, Depth(bits, inverted, kind == _UNSIGNED and bits == 32)
 
 
 def _check_readable(where: str, order: str, bits: int, kind: int, compression: int, *, apart: bool) -> None:

@@ -91,12 +91,12 @@ def test_16_bits_are_what_the_table_in_the_docs_says(
     content: bytes, plain: list[int], seen: list[int], last: tuple[int, int, int] | None
 ) -> None:
     for window, wanted in ((None, plain), (WINDOW, seen)):
-        found = look(content, window)
-        assert found[:, 0].tolist() == wanted
+        values = look(content, window)
+        assert values[:, 0].tolist() == wanted
         if last is None:
-            assert (found == found[:, :1]).all()
+            assert (values == values[:, :1]).all()
         else:
-            assert tuple(found[-1].tolist()) == last
+            assert tuple(values[-1].tolist()) == last
 
 
 APART = "channels of 16 bits one after the other, uncompressed; allowed are pixels one after the other, or such a file"
@@ -145,8 +145,8 @@ def test_unsigned_numbers_of_32_bits_are_no_negative_ones(packed: bool) -> None:
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_8_bits_lie_in_any_order(order: str, apart: bool) -> None:
     planes = [[0, 50, 100, 255], [1, 2, 3, 4], [9, 8, 7, 6]]
-    found = look(tiff(planes, photo=2, bits=8, order=order, apart=apart))
-    assert found.T.tolist() == planes
+    values = look(tiff(planes, photo=2, bits=8, order=order, apart=apart))
+    assert values.T.tolist() == planes
 
 
 def test_grey_with_alpha_has_the_values_of_grey_whatever_the_filters_of_its_rows() -> None:
@@ -159,8 +159,8 @@ def test_grey_with_alpha_has_the_values_of_grey_whatever_the_filters_of_its_rows
     both = eight[:12] + kind + struct.pack(">I", zlib.crc32(kind)) + eight[33:]
     grey = png(x[..., None], 0)
     for window in (None, (300, 50_000)):
-        found = np.asarray(pictures.decoded(both, "x", window))
-        assert np.array_equal(found, np.asarray(pictures.decoded(grey, "x", window)))
+        values = np.asarray(pictures.decoded(both, "x", window))
+        assert np.array_equal(values, np.asarray(pictures.decoded(grey, "x", window)))
 
 
 def test_only_a_sound_png_of_grey_with_alpha_is_taken_for_one() -> None:

@@ -81,10 +81,10 @@ def in_place(path: Path, other: bytes) -> None:
 
 
 def renamed(path: Path, other: bytes) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_bytes(other)
-    os.utime(beside, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
-    beside.replace(path)
+    other_file = path.with_suffix(".new")
+    other_file.write_bytes(other)
+    os.utime(other_file, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    other_file.replace(path)
 
 
 def switched_link(path: Path, other: bytes) -> None:
@@ -182,7 +182,7 @@ def test_a_verdict_of_broken_images_goes_with_the_file_not_with_its_time(photos:
     before = file.stat()
     file.write_bytes(bytes(len(sound)))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert [one.place for one in broken.of(listed(photos))] == [0]
+    assert [verdict.place for verdict in broken.of(listed(photos))] == [0]
     file.write_bytes(sound)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert broken.of(listed(photos)) == ()
