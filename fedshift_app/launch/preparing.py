@@ -23,6 +23,7 @@ from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.launch import checking, data_check, runner
 from fedshift_app.node import holdings
+from fedshift_wire import same_names
 from fedshift_wire.bounds import as_found
 from fedshift_wire.errors import ConfigError
 from fedshift_wire.paths import user_path
@@ -147,11 +148,13 @@ def _chosen_domains(dataset: str, known: tuple[str, ...], text: str) -> tuple[st
     Raises:
         ConfigError: If the data set has no such domain.
     """
-    wanted = tuple(text.split(",")) if text else known
-    for name in wanted:
-        if name not in known:
+    chosen = []
+    for name in text.split(",") if text else known:
+        number = same_names.place(name, known)
+        if number is None:
             raise ConfigError(f"{dataset} has no domain {as_found(name)}; it has {', '.join(known)}")
-    return wanted
+        chosen.append(known[number])
+    return tuple(chosen)
 
 
 def _sheet(classes: tuple[str, ...], sets: dict[str, ImageSet], per_class: int, severities: str) -> Image.Image:
