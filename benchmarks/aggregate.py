@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 
 from clients.models import networks
 from fedshift_app.flower.inline import InlineGrid
-from fedshift_wire.names import (
+from fedshift_core.params import Params
+from fedshift_core.wire.names import (
     ARRAYS,
     CLASS_COUNTS,
     CONFIG,
@@ -48,8 +49,7 @@ from fedshift_wire.names import (
     PARTITION_ID,
     SHARED_TEST,
 )  # fmt: skip
-from fedshift_wire.params import Params
-from fedshift_wire.records import decode, encode
+from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.federation.rounds import Federation
 

@@ -47,8 +47,8 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.workbench import Workbench
 from datasets import digits
 from datasets.base import ImageSet, Source
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Arithmetic, Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Arithmetic, Params
 
 ABOVE = 1.4  # times its convolutions and products that a step of FedAvg may take
 PRODUCTS, SQUARE = "products", "square"

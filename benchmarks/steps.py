@@ -29,7 +29,7 @@ from torch import nn
 
 from clients.models import networks
 from clients.training import precision, workbench
-from fedshift_wire.params import Arithmetic
+from fedshift_core.params import Arithmetic
 
 USUAL = "usual"
 RATE = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5}

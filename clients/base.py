@@ -31,10 +31,11 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.tools import ClientSetup, NodeTools, Scores
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.counts import Counts
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import (
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.params import Params
+from fedshift_core.wire.counts import Counts
+from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
     BN_IMAGES,
@@ -65,7 +66,6 @@ from fedshift_wire.names import (
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
-from fedshift_wire.params import Params
 
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 
@@ -312,7 +312,7 @@ class DomainClient(NodeTools):
             self._counts = False
 
     def counted(self) -> Arrays:
-        """Return what the last ``evaluate`` counted where it was to (``figures``), see ``fedshift_wire.counts``."""
+        """Return what the last ``evaluate`` counted where it was to (``figures``), see ``fedshift_core.wire.counts``."""
         return self._counted
 
     def tell_statistics(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[Arrays, int]:

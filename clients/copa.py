@@ -19,7 +19,7 @@ from clients.base import DomainClient
 from clients.losses import copa as terms_of_copa
 from clients.losses.copa import Ensemble
 from clients.training.batches import Batch
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class CopaParams(Params):

@@ -28,9 +28,9 @@ from clients.models.networks import Blueprint, SplitModel, batchnorm_names, init
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.params import Params
 
 ERASED_BY = 3  # height and width of an eraser's depth-wise convolution of a map
 PRIVATE = (".dse_bn.running_mean", ".dse_bn.running_var", ".dse_bn.num_batches_tracked")

@@ -27,9 +27,9 @@ from clients.models.networks import SplitModel, set_training
 from clients.training.arrays import view
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import CLASSIFIER
-from fedshift_wire.params import Params, Rounds
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params, Rounds
+from fedshift_core.wire.names import CLASSIFIER
 
 OWN, WEIGHTS = "own/", "weights/"  # prefixes in a node's memory: of its model after training, of W
 TIMES = "times"  # in a node's memory: how often it has trained

@@ -30,9 +30,9 @@ from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
 
 STYLE = "style_encoder"  # the model's private encoder of style
 HEAD = "classifier"

@@ -28,8 +28,8 @@ from clients.base import DomainClient
 from clients.losses.fedprox import proximal
 from clients.training.arrays import view
 from clients.training.batches import Batch
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
 
 MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weight
 

@@ -23,8 +23,8 @@ from clients.models.networks import SplitModel
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
 
 
 class FedGHParams(Params):

@@ -33,8 +33,8 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.workbench import optimizer_of
 from datasets.base import ImageSet
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params, Rounds
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params, Rounds
 
 PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
 

@@ -30,10 +30,10 @@ from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
 from clients.training.tools import MODEL_PART
 from datasets.base import ImageSet
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import MOST_ROUNDS
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.params import BatchSize, Params, Rounds
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import MOST_ROUNDS
+from fedshift_core.params import BatchSize, Params, Rounds
 
 
 class FedMDParams(Params):

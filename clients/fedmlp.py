@@ -16,7 +16,7 @@ from clients.losses import fedmlp as terms_of_fedmlp
 from clients.losses.fedproto import prototype_distance
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient, by_class
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class FedMLPParams(Params):

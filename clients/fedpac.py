@@ -22,10 +22,10 @@ from clients.models.networks import SplitModel, set_training
 from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import CLASSIFIER
-from fedshift_wire.params import Params, Rounds
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params, Rounds
+from fedshift_core.wire.names import CLASSIFIER
 
 
 class FedPACParams(Params):

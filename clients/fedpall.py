@@ -25,9 +25,9 @@ from clients.models.networks import SplitModel
 from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import NoiseParams, Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import NoiseParams, Params
 
 AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
 MOST = 10_000  # features of a round, as the server takes them

@@ -22,10 +22,10 @@ from clients import losses
 from clients.base import DomainClient
 from clients.losses import fedplvm as terms_of_fedplvm
 from clients.training.batches import Batch
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.clustering import finch_groups
-from fedshift_wire.params import Params
-from fedshift_wire.seeding import generator
+from fedshift_core.arrays import Arrays
+from fedshift_core.clustering import finch_groups
+from fedshift_core.params import Params
+from fedshift_core.seeding import generator
 
 
 class FedPLVMParams(Params):

@@ -17,8 +17,8 @@ from clients import losses
 from clients.base import DomainClient
 from clients.training.batches import Batch
 from clients.training.prototypes import contribution
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
 
 
 class FedProcParams(Params):

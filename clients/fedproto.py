@@ -21,7 +21,7 @@ from clients.losses import fedproto as terms_of_fedproto
 from clients.own_models import OwnModelClient
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class FedProtoParams(Params):

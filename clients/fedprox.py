@@ -16,7 +16,7 @@ from torch import Tensor
 from clients.base import DomainClient
 from clients.losses import fedprox as terms_of_fedprox
 from clients.training.batches import Batch
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class FedProxParams(Params):

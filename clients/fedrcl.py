@@ -23,7 +23,7 @@ from clients.losses import fedrcl as terms_of_fedrcl
 from clients.models.levels import level_features, levels_of
 from clients.models.networks import Blueprint, SplitModel
 from clients.training.batches import Batch
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class FedRCLParams(Params):

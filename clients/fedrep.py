@@ -16,8 +16,8 @@ is left out.
 from clients.base import DomainClient, Phase
 from clients.models.networks import SplitModel, set_training
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params, Rounds
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params, Rounds
 
 HEAD = "classifier."  # begins the names of the head
 

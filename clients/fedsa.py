@@ -27,8 +27,8 @@ from clients.losses import fedsa as terms_of_fedsa
 from clients.own_models import OwnModelClient
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
 
 GAP = "gap"  # in a node's memory: mean distance of its last prototypes to the nearest other, (1,), float32
 

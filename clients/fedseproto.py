@@ -31,9 +31,9 @@ from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params, Rounds
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params, Rounds
 
 PRIVATE = ("domain.", "decoder.")  # F^d and G never travel
 LOG_VARIANCE = 10.0  # largest size of log sigma^2

@@ -27,9 +27,9 @@ from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
-from fedshift_wire.seeding import torch_seed
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
+from fedshift_core.seeding import torch_seed
 
 PRIVATE = "reference."  # m, s and c never travel
 LEAST = 1e-6  # a deviation is this at least: softplus of a number far below zero is 0

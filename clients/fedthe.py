@@ -33,8 +33,8 @@ from clients.models.networks import Blueprint, SplitModel, initialised, set_trai
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params, Rounds
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params, Rounds
 
 PERSONAL = "personal_head"  # the model's part
 FEATURE = "feature"  # z^p, and z^g on its way back

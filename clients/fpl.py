@@ -17,7 +17,7 @@ from clients import losses
 from clients.losses import fpl as terms_of_fpl
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class FPLParams(Params):

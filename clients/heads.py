@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.training.tools import NodeTools
-from fedshift_wire.names import HEAD, HEADS
+from fedshift_core.wire.names import HEAD, HEADS
 
 
 def sent_head(client: NodeTools) -> dict[str, Tensor]:

@@ -26,9 +26,9 @@ from clients.losses import i2pfl as terms_of_i2pfl
 from clients.training import stopwatch
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import NoiseParams
-from fedshift_wire.seeding import generator
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import NoiseParams
+from fedshift_core.seeding import generator
 
 AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)
 AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)

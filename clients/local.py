@@ -11,7 +11,7 @@ from typing import ClassVar
 from clients.base import DomainClient
 from clients.models.networks import SplitModel
 from clients.training.settings import ModelConfig
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class LocalClient(DomainClient):

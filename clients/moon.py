@@ -26,9 +26,9 @@ from clients.training import precision
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
 PROJECTED = 256  # width of the projection, as in the paper

@@ -8,8 +8,8 @@ from clients.losses.fedproto import nearness
 from clients.models.networks import SplitModel
 from clients.training.prototypes import PrototypeClient, by_class
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
 
 
 class OwnModelClient(PrototypeClient):

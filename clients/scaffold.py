@@ -29,10 +29,10 @@ from clients.losses import scaffold as equations
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.names import CE
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.params import Params
+from fedshift_core.wire.names import CE
 
 CONTROL = "control"  # c_i in a node's memory, (P,): all parameters that travel, in their order
 SERVERS = "c"  # c among what the server sends, (P,); nothing stands for zeros

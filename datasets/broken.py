@@ -24,8 +24,8 @@ from datasets import cache, integrity, presence, private_files
 from datasets.base import PLAIN, Form
 from datasets.decode import decode
 from datasets.listing import Found, Item, Listing
-from fedshift_wire.bounds import plain, shown, whole
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import plain, shown, whole
 
 _SIZE = 16  # pixels that an image is reduced to: all of it is decoded
 

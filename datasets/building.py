@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datasets import private_files
-from fedshift_wire.bounds import shown
+from fedshift_core.limits import shown
 
 _NAME = re.compile(r"\..+px-[^.]+")  # how folders of builds are called: nothing else in the cache is
 log = logging.getLogger("fedshift")

@@ -27,8 +27,8 @@ from datasets import building, files, integrity, part_folder, private_files
 from datasets.base import PLAIN, Form, ImageSet
 from datasets.decode import Progress, decode_into, no_progress
 from datasets.listing import Arrays, Found, Listing
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
 
 FORMAT = 2  # another one where the same files would be decoded to other pixels
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: where parts are kept

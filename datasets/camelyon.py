@@ -22,7 +22,7 @@ from pathlib import Path
 from datasets import table, trees
 from datasets.base import Source, Split
 from datasets.listing import Listing
-from fedshift_wire.bounds import as_found
+from fedshift_core.limits import as_found
 
 NAME = "camelyon17"
 TITLE = "Camelyon17 of WILDS: patches of lymph nodes from five hospitals, with tumour or without"

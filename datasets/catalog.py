@@ -28,9 +28,9 @@ from datasets import (
 from datasets.base import PLAIN, Dataset, Form, ImageSet, Names, Source, Split, checked
 from datasets.decode import Progress, no_progress
 from datasets.listing import Arrays, Found, Listing
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
-from fedshift_wire.extensions import Registry
+from fedshift_core.errors import DataError
+from fedshift_core.extensions import Registry
+from fedshift_core.limits import shown
 
 #: What a real node's copy of the public set is called in its folder, in place of a domain.
 PUBLIC = "public"

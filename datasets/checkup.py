@@ -17,8 +17,8 @@ from datasets.decode import decode_into, encoded
 from datasets.duplicates import Sketches
 from datasets.exact_copies import Copies, Role
 from datasets.listing import Found, Item, Listing
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
 
 _LOOK = 64  # pixels at which images are looked at whose part is not decoded, for some of it are broken
 

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from datasets import files, trees
 from datasets.base import ImageSet, Source, Split
 from datasets.listing import Arrays
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 NAME = "cifar10"
 TITLE = "CIFAR-10 with the later test set CIFAR-10.1, 10 classes, 32x32"

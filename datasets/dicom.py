@@ -12,8 +12,8 @@ from PIL import Image
 
 from datasets import dicom_header
 from datasets.fitting import levels
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 if TYPE_CHECKING:
     from pydicom import Dataset

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 if TYPE_CHECKING:
     from pydicom import Dataset

@@ -39,9 +39,9 @@ from numpy.typing import NDArray
 from datasets import files, layout, mat, trees
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.listing import Arrays, Found
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
-from fedshift_wire.same_names import key
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
+from fedshift_core.same_names import key
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
 CLASSES = tuple("0123456789")

@@ -6,8 +6,8 @@ Images are indices (n,), int64, into the N images of the domain; ``labels`` (N,)
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.errors import DataError
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import DataError
+from fedshift_core.seeding import generator
 
 Indices = NDArray[np.int64]
 

@@ -33,8 +33,8 @@ import numpy as np
 from datasets import files, trees
 from datasets.base import Source, Split
 from datasets.listing import Item, Listing
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 NAME, NAME10 = "domainnet", "domainnet10"
 TITLE = "DomainNet: clipart, infographics, paintings, quick drawings, photos and sketches, 345 classes"

@@ -26,9 +26,9 @@ from datasets.reading import brief as brief
 from datasets.reading import check_room as check_room
 from datasets.reading import listed as listed
 from datasets.reading import reading as reading
-from fedshift_wire import same_names
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import DataError
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 _CHUNK = 1 << 24  # values that one resize call takes in or gives out
 
@@ -146,7 +146,7 @@ def _rgb(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
     """Read an image folder ``<folder>/<class>/*``, hidden files and other suffixes left out.
 
-    A class without a folder has no images. Class folders are matched by :mod:`fedshift_wire.same_names`.
+    A class without a folder has no images. Class folders are matched by :mod:`fedshift_core.same_names`.
 
     Returns:
         Images of shape (N, size, size, 3), by class as in ``classes``, then by file name.
@@ -212,7 +212,7 @@ def class_folders(
 
     Args:
         folder: Where they are.
-        classes: Class names; matched by :mod:`fedshift_wire.same_names`.
+        classes: Class names; matched by :mod:`fedshift_core.same_names`.
         aliases: Class name by a further, lower-case name of its folder.
         others: Lower-case names of folders to pass over.
 

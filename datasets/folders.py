@@ -23,9 +23,9 @@ from datasets import files, layout, npz, pictures, same_file, sites, table, tree
 from datasets.base import SPLITS, Names, Source, Split
 from datasets.listing import Found, Item, Listing
 from datasets.sites import LAYOUTS, Site
-from fedshift_wire import same_names
-from fedshift_wire.bounds import MOST_NAME, as_found, shortened, shown
-from fedshift_wire.errors import DataError
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
 
 NAME = "folders"
 TITLE = "Your own images: class folders by site, or labels.csv"

@@ -18,8 +18,8 @@ from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.files import read_domain
 from datasets.listing import Arrays, Found
 from datasets.trees import find_plain
-from fedshift_wire.errors import DataError
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import DataError
+from fedshift_core.seeding import generator
 
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]

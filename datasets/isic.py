@@ -23,7 +23,7 @@ from pathlib import Path
 from datasets import table, trees
 from datasets.base import SPLITS, Source, Split
 from datasets.listing import Listing
-from fedshift_wire.bounds import as_found
+from fedshift_core.limits import as_found
 
 NAME = "fed-isic2019"
 TITLE = "Fed-ISIC2019 of FLamby: skin lesions from six sources, 8 classes"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from datasets import pictures, presence, split_names
 from datasets.base import OWN_SPLITS, Split
-from fedshift_wire import same_names
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import DataError
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 
 def visible(folder: Path) -> list[Path]:
@@ -19,7 +19,7 @@ def named(folder: Path, name: str) -> Path:
     """Return what a folder holds under a name: of that spelling, else of another one of the same name.
 
     Raises:
-        DataError: If no entry has that spelling and two are the same name, see :mod:`fedshift_wire.same_names`.
+        DataError: If no entry has that spelling and two are the same name, see :mod:`fedshift_core.same_names`.
     """
     if (folder / name).exists() or not folder.is_dir():
         return folder / name

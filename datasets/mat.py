@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets import files
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
 
 _HEADER, _TAG = 128, 8
 _BYTE_ORDERS = {b"IM": "<", b"MI": ">"}

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.reading import check_room, listed, reading
-from fedshift_wire import same_names
-from fedshift_wire.bounds import MOST_NAME, as_found, shortened, shown
-from fedshift_wire.errors import DataError
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
 
 KEY = "classes"
 REMEDY = (

@@ -14,8 +14,8 @@ from PIL import Image, UnidentifiedImageError
 
 from datasets import dicom, exif, png, tiff
 from datasets.fitting import levels
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 #: Suffixes of image files, in any letter case.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".dcm")

@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 
 from datasets import pictures
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
 
 _ANNEX = ".git/annex/objects"
 _KINDS = (

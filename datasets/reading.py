@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 from datasets import presence
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 _CAUSE = 300  # characters of a cause that a message quotes
 

@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 from datasets import files, layout, pictures, presence, same_file, split_names, stratified, table
 from datasets.base import OWN_SPLITS, SPLITS, Source, Split
-from fedshift_wire import same_names
-from fedshift_wire.bounds import as_found, shown
-from fedshift_wire.errors import DataError
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import as_found, shown
 
 LABELS = "labels.csv"
 LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"

@@ -3,7 +3,7 @@
 import re
 
 from datasets.base import OWN_SPLITS, Split
-from fedshift_wire import same_names
+from fedshift_core import same_names
 
 _WORDS: dict[str, Split] = {
     "train": "train", "training": "train", "trn": "train",

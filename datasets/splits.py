@@ -9,11 +9,11 @@ from pydantic import AfterValidator, BaseModel, Field, field_validator, model_va
 from datasets import dividing
 from datasets.base import SPLITS, Split
 from datasets.dividing import Indices
-from fedshift_wire.bounds import MOST_NODES, as_found
-from fedshift_wire.errors import ConfigError, DataError
-from fedshift_wire.frozen import FrozenDict
-from fedshift_wire.seeding import generator
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.frozen import FrozenDict
+from fedshift_core.limits import MOST_NODES, as_found
+from fedshift_core.seeding import generator
+from fedshift_core.spelling import meant
 
 #: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
 RANDOM = "random"

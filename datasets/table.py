@@ -11,9 +11,9 @@ import numpy as np
 from datasets import files, presence, same_file, split_names
 from datasets.base import Split
 from datasets.listing import Item, Listing
-from fedshift_wire import same_names
-from fedshift_wire.bounds import as_found, shown
-from fedshift_wire.errors import DataError
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import as_found, shown
 
 MOST_BYTES = 1 << 29  # of a table; the 455,954 rows of Camelyon17's have 40 MB
 _DELIMITERS = ",;\t"

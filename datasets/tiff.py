@@ -9,8 +9,8 @@ compression that cameras, scanners and microscopes use, each within the file, an
 import struct
 from typing import NamedTuple
 
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
 
 MAGIC = (b"II*\0", b"MM\0*")
 BIG_MAGIC = (b"II+\0", b"MM\0+")

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from datasets import files, layout, npz, pictures, presence
 from datasets.base import Source, Split, check_range
 from datasets.listing import Arrays, Found, Item, Listing
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
-from fedshift_wire.same_names import key
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
+from fedshift_core.same_names import key
 
 #: How compressed files begin.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}

@@ -29,8 +29,8 @@ import numpy as np
 from datasets import trees
 from datasets.base import Source, Split
 from datasets.listing import Listing
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
 
 NAME = "vlcs"
 TITLE = "VLCS: photographs of Caltech-101, LabelMe, PASCAL VOC and SUN09, 5 classes"

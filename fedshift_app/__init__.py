@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import datasets
-from fedshift_wire import __version__ as __version__
+from fedshift_core import __version__ as __version__
 
 if not getattr(datasets, "FEDSHIFT", False):
     raise ImportError(

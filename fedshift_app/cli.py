@@ -26,9 +26,9 @@ from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
 from fedshift_app.run.variables import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
-from fedshift_wire.bounds import WHOLE_PATH, as_found, plain, shown
-from fedshift_wire.errors import REFUSALS, ConfigError, FederationError, FedShiftError
-from fedshift_wire.paths import typed_path
+from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
+from fedshift_core.limits import WHOLE_PATH, as_found, plain, shown
+from fedshift_core.paths import typed_path
 
 #: Signals that end the command in order, and its exit code then.
 STOPPING = {

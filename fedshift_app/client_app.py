@@ -18,9 +18,10 @@ from fedshift_app.flower import simulating
 from fedshift_app.node import arithmetic, holdings, noise, requests, setup, shelves, starts
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import console
-from fedshift_wire.bounds import largest, plain
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import (
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import largest, plain
+from fedshift_core.params import ARITHMETICS
+from fedshift_core.wire.names import (
     ARRAYS,
     BN_IMAGES,
     BN_WAYS,
@@ -60,9 +61,8 @@ from fedshift_wire.names import (
     UNHELD_TEST,
     VALIDATION,
 )  # fmt: skip
-from fedshift_wire.packing import has_packed, packed, unpacked
-from fedshift_wire.params import ARITHMETICS
-from fedshift_wire.records import decode, encode
+from fedshift_core.wire.packing import has_packed, packed, unpacked
+from fedshift_core.wire.records import decode, encode
 
 log = logging.getLogger("fedshift")
 

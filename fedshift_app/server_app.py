@@ -45,8 +45,8 @@ from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import PROFILE_FILE, SKIPPED_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_app.run.variables import COMMAND, STATUS_FILE
-from fedshift_wire.errors import REFUSALS, FederationError, FedShiftError
-from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
+from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
+from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from strategies.base import DomainStrategy
 from strategies.federation import robust, stepping
 from strategies.federation.memory import NodeMemory

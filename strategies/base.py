@@ -19,9 +19,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import FederationError
-from fedshift_wire.names import (
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.params import Params
+from fedshift_core.wire.names import (
     ARRAYS,
     AVERAGED,
     BN_IMAGES,
@@ -40,7 +41,6 @@ from fedshift_wire.names import (
     TOLD,
     VALIDATION,
 )  # fmt: skip
-from fedshift_wire.params import Params
 from strategies import ga
 from strategies.contributions import Declaration, check_contribution
 from strategies.federation import announced, checks, clock, own_models, robust, statistics, stepping, untrained

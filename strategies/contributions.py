@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.bounds import Refused, check_numbers
+from fedshift_core.limits import Refused, check_numbers
 
 Shape = tuple[str | int, ...]
 Declaration = Mapping[str, Shape]

@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import HEADS
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import HEADS
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.averaging import shares
 from strategies.federation.roster import Node

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.optimize import nnls  # type: ignore[import-untyped]
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
+from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation.averaging import RunningAverage
 from strategies.federation.roster import Node

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.clustering import Partition, finch_groups
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.clustering import Partition, finch_groups
+from fedshift_core.params import Params
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import Declaration, Shape
 from strategies.federation.averaging import RunningAverage

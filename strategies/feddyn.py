@@ -23,9 +23,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 from pydantic import Field
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
+from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask

@@ -21,9 +21,9 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
+from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Observer
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update, average, decode

@@ -13,8 +13,8 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 
 from typing import ClassVar, Literal
 
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params, Rounds
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params, Rounds
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask

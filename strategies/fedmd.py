@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import MOST_OWN, Declaration
 from strategies.federation.roster import Node

@@ -24,8 +24,8 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.params import Params
-from fedshift_wire.records import encode
+from fedshift_core.params import Params
+from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation.updates import Update, average, decode
 

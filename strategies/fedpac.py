@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.optimize import nnls  # type: ignore[import-untyped]
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import HEAD
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
+from fedshift_core.wire.names import HEAD
 from strategies.base import DomainStrategy
 from strategies.contributions import Declaration, Shape
 from strategies.federation.roster import Node

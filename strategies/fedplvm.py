@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.clustering import finch_groups
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.clustering import finch_groups
+from fedshift_core.params import Params
 from strategies.base import DomainStrategy
 from strategies.contributions import Declaration
 from strategies.federation.updates import Update

@@ -11,7 +11,7 @@ Deviation: a class that no node of a round holds keeps its prototype.
 
 from typing import ClassVar
 
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 from strategies.base import Scalars
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask

@@ -21,8 +21,8 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.params import Params
-from fedshift_wire.seeding import generator
+from fedshift_core.params import Params
+from fedshift_core.seeding import generator
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import FloatArray, mean_prototypes, one_per_class, stack_prototypes

@@ -26,10 +26,10 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import MOST_BATCH
-from fedshift_wire.params import Params, Rounds
-from fedshift_wire.seeding import generator
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import MOST_BATCH
+from fedshift_core.params import Params, Rounds
+from fedshift_core.seeding import generator
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import as_kept, mean_prototypes, minibatches, stack_prototypes, uploaded

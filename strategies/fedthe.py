@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 from strategies.base import DomainStrategy
 from strategies.contributions import Declaration
 from strategies.federation.updates import Update

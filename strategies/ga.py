@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 from strategies.federation.updates import Update
 from strategies.settings import AggregationConfig
 

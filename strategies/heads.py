@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import CLASSIFIER, HEADS
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import CLASSIFIER, HEADS
 from strategies.federation.averaging import RunningAverage
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.clustering import finch_groups
-from fedshift_wire.errors import FederationError
+from fedshift_core.arrays import Arrays
+from fedshift_core.clustering import finch_groups
+from fedshift_core.errors import FederationError
 
 FloatArray = NDArray[np.float32]
 

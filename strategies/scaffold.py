@@ -23,8 +23,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
 from strategies.base import DomainStrategy
 from strategies.contributions import Declaration
 from strategies.federation.roster import Node

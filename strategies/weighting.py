@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedshift_wire.errors import FederationError
+from fedshift_core.errors import FederationError
 from strategies import f2dc
 from strategies.federation.averaging import shares
 from strategies.federation.updates import Update

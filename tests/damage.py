@@ -33,7 +33,7 @@ from scipy.io import savemat  # type: ignore[import-untyped]
 
 from datasets import cifar, decode, digits, files, trees
 from datasets.listing import Item
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 LONGEST = 30  # seconds for one file, after which the process shows where it hangs, and ends
 TIFFS = ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg")

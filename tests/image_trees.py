@@ -11,7 +11,7 @@ from support import refusal_of
 
 from datasets.base import Source, Split
 from datasets.listing import Listing
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 SPLITS: tuple[Split, Split] = ("train", "test")
 #: The real images, which are no part of the project.

@@ -24,9 +24,9 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_app.flower import inline
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import LOSS_TERM, SERVER_ROUND
-from fedshift_wire.params import Params
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
+from fedshift_core.wire.names import LOSS_TERM, SERVER_ROUND
 from strategies.base import DomainStrategy
 from strategies.contributions import check_contribution
 from strategies.federation.roster import Node

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.training.settings import ImageConfig, ModelConfig
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 if TYPE_CHECKING:
     from clients.base import DomainClient

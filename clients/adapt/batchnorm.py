@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.training import statistics
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 def adaptable(model: nn.Module, who: str, network: str = "this network") -> list[_BatchNorm]:

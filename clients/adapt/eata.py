@@ -29,8 +29,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clients.adapt.batchnorm import adaptable, entropy
 from clients.adapt.stream import LEAST, Predictor, Stream, StreamParams
 from clients.training import optimizers, statistics
-from fedshift_wire.params import BatchSize
-from fedshift_wire.seeding import generator
+from fedshift_core.params import BatchSize
+from fedshift_core.seeding import generator
 
 if TYPE_CHECKING:
     from clients.base import DomainClient

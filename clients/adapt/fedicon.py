@@ -26,8 +26,8 @@ from clients.training import optimizers
 from clients.training.batches import Batch
 from clients.training.settings import Crop, ImageConfig, Jitter, Padding, Probability
 from datasets.base import ImageSet
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import BatchSize, Params, Rounds
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import BatchSize, Params, Rounds
 
 if TYPE_CHECKING:
     from clients.base import DomainClient

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.adapt.base import Adaptation, Places
-from fedshift_wire.params import Params, Rounds
+from fedshift_core.params import Params, Rounds
 
 if TYPE_CHECKING:
     from clients.base import DomainClient

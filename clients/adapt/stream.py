@@ -19,8 +19,8 @@ from clients.adapt.finetune import Finetune, FinetuneParams
 from clients.models.networks import SplitModel
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import BatchSize, Params, Rounds
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import BatchSize, Params, Rounds
 
 if TYPE_CHECKING:
     from clients.base import DomainClient

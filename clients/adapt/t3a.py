@@ -24,8 +24,8 @@ from clients.adapt.batchnorm import entropy
 from clients.adapt.stream import Predictor, Stream, StreamParams
 from clients.models.networks import SplitModel, before_last
 from clients.training.settings import ModelConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import BatchSize
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import BatchSize
 
 if TYPE_CHECKING:
     from clients.base import DomainClient

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from clients.adapt.batchnorm import adaptable, entropy
 from clients.adapt.stream import Predictor, Stream, StreamParams
 from clients.training import optimizers, statistics
-from fedshift_wire.params import BatchSize, Rounds
+from fedshift_core.params import BatchSize, Rounds
 
 if TYPE_CHECKING:
     from clients.base import DomainClient

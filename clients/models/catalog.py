@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.extensions import Registry
-from fedshift_wire.methods import imported
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import Registry
+from fedshift_core.limits import as_found
+from fedshift_core.registry import imported
+from fedshift_core.spelling import meant
 
 
 @dataclass(frozen=True)

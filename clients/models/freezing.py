@@ -5,7 +5,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.networks import SplitModel
 from clients.models.stages import feature_stages
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 _NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm2d, nn.RMSNorm)
 

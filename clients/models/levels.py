@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.stages import pooled
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 def feature_levels(encoder: nn.Module) -> tuple[nn.Module, ...] | None:

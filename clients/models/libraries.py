@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.stages import Stages
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 MOST_REASON = 120  # characters of a library's own error that are shown
 

@@ -11,9 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.catalog import NETWORKS
 from clients.training.settings import ModelConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.methods import imported
-from fedshift_wire.seeding import torch_seed
+from fedshift_core.errors import ConfigError
+from fedshift_core.registry import imported
+from fedshift_core.seeding import torch_seed
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -10,7 +10,7 @@ from clients.models.catalog import Network, unknown
 from clients.models.libraries import LibraryEncoder, has_batchnorm, passed, too_odd, without_weights
 from clients.models.networks import SplitModel
 from clients.models.stages import Stages
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 PREFIX = "timm:"
 COMMON_SIZE = 224

@@ -14,7 +14,7 @@ from clients.models.catalog import Network, unknown
 from clients.models.libraries import LibraryEncoder, has_batchnorm, passed, too_odd, without_weights
 from clients.models.networks import SplitModel
 from clients.models.stages import Stages
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 PREFIX = "torchvision:"
 HEADS = ("fc", "classifier", "heads", "head")  # where torchvision keeps its heads

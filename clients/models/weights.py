@@ -19,8 +19,8 @@ from torch import Tensor
 
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
-from fedshift_wire.bounds import as_found, largest, shown
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, largest, shown
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 MOST_BYTES = 1 << 34  # of a file: ten times the largest network of torchvision

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clients.models.networks import Blueprint, SplitModel
 from clients.training.batches import Batch
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class Modules:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedshift_wire.extensions import Registry
+from fedshift_core.extensions import Registry
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.models.stages import Stages, feature_stages, pooled
 from clients.modules.base import Modules
 from clients.training.batches import Batch
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
-from fedshift_wire.seeding import torch_seed
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
+from fedshift_core.seeding import torch_seed
 
 PART = "decoupling."  # so start the state-dict names of all modules
 TestFeature = Literal["fused", "f_plus", "f_minus", "f_star"]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedshift_wire.counts import CALIBRATION_BINS, MOST_CLASSES, SCORE_BINS, Counts, score_edges, sums_of
+from fedshift_core.wire.counts import CALIBRATION_BINS, MOST_CLASSES, SCORE_BINS, Counts, score_edges, sums_of
 
 CHUNK = 4096  # images that are counted together: a batch alone would cost a dozen small operations
 

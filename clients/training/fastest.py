@@ -19,7 +19,7 @@ from clients.models.freezing import freeze
 from clients.training import precision
 from clients.training.settings import ModelConfig, TrainConfig
 from clients.training.workbench import optimizer_of
-from fedshift_wire.params import ARITHMETICS, Arithmetic
+from fedshift_core.params import ARITHMETICS, Arithmetic
 
 SECONDS = 1.6  # for all steps of a measurement; with the network's own making it is about two
 TURNS = 5  # steps of each arithmetic that count, where they fit

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 from clients.training.settings import Precision, TrainConfig
-from fedshift_wire.params import Arithmetic
+from fedshift_core.params import Arithmetic
 
 Format = Literal["bf16", "float32"]
 LAYOUTS = {"channels_last": torch.channels_last, "nchw": torch.contiguous_format}

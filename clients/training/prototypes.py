@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clients.base import DomainClient
-from fedshift_wire.arrays import Arrays
+from fedshift_core.arrays import Arrays
 
 #: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
 #: augmented; or the features seen in the last local epoch, in training mode and augmented.

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from datasets.base import ImageSet
-from fedshift_wire.names import DOMAINS, DRAWN, STARTS, STOPS
-from fedshift_wire.seeding import generator
+from fedshift_core.seeding import generator
+from fedshift_core.wire.names import DOMAINS, DRAWN, STARTS, STOPS
 
 
 def asked_images(

@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from fedshift_wire.bounds import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
-from fedshift_wire.params import Arithmetic, BatchSize, Rounds
+from fedshift_core.limits import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
+from fedshift_core.params import Arithmetic, BatchSize, Rounds
 
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze", "group"]

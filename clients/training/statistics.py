@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedshift_wire.names import BN_MEAN, BN_VAR
+from fedshift_core.wire.names import BN_MEAN, BN_VAR
 
 
 @dataclass

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from fedshift_wire.names import WORK
+from fedshift_core.wire.names import WORK
 
 # The parts of a node's time: reading, augmenting and normalising images; loss, gradients, optimiser step; what a method
 # does before and after local training; arrays to and from records and the model, setting up the client; evaluation.

@@ -23,10 +23,10 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import Stopwatch
 from clients.training.workbench import Workbench
 from datasets.base import ImageSet
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.counts import Counts
-from fedshift_wire.params import NoiseParams, Params
-from fedshift_wire.seeding import generator, torch_seed, unpredictable
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import NoiseParams, Params
+from fedshift_core.seeding import generator, torch_seed, unpredictable
+from fedshift_core.wire.counts import Counts
 
 T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
@@ -164,7 +164,7 @@ class NodeTools(NumPyClient):
         """Return a generator for noise or a mask that protects what the node sends.
 
         It is seeded by the system, so that nobody can draw the same again; by (run seed, purpose, node, round) where
-        the method's parameters have ``repeatable_noise`` (:class:`fedshift_wire.params.NoiseParams`).
+        the method's parameters have ``repeatable_noise`` (:class:`fedshift_core.params.NoiseParams`).
         """
         if isinstance(self.params, NoiseParams) and self.params.repeatable_noise:
             return generator(self.setup.seed, purpose, self.setup.index, server_round)

@@ -21,7 +21,7 @@ from clients.training import optimizers
 from clients.training.arrays import view
 from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet
-from fedshift_wire.arrays import Arrays
+from fedshift_core.arrays import Arrays
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 KEPT_BYTES = 1 << 30

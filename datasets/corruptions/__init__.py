@@ -26,8 +26,8 @@ import numpy as np
 from datasets.corruptions import blur, digital, noise, weather
 from datasets.corruptions.arrays import Constants, Draws, Indices, Pixels
 from datasets.corruptions.levels import constants
-from fedshift_wire.errors import ConfigError, DataError
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.seeding import generator
 
 _Corruption = Callable[[Pixels, Constants, Draws], Pixels]
 

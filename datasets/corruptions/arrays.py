@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
-from fedshift_wire.seeding import generator
+from fedshift_core.seeding import generator
 
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]

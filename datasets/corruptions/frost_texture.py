@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from scipy import ndimage  # type: ignore[import-untyped]
 
 from datasets.corruptions.arrays import Floats, Pixels
-from fedshift_wire.seeding import generator
+from fedshift_core.seeding import generator
 
 #: How many pictures there are, as in the authors' code, and their height and width.
 TEXTURES, SIDE = 5, 640

@@ -15,8 +15,8 @@ from fedshift_app.comparing.grouping import parameter, shown
 from fedshift_app.comparing.papers import Beside, Standing, Table
 from fedshift_app.comparing.runs import ASIDE, NODES, ROW_SECTIONS, WAYS, own_settings, paper_settings
 from fedshift_app.config.keys import as_of
-from fedshift_wire.bounds import shortened
-from fedshift_wire.names import BATCH, OWN, RETAKEN
+from fedshift_core.limits import shortened
+from fedshift_core.wire.names import BATCH, OWN, RETAKEN
 
 #: So many values are named in a line; of more, the number is told.
 MOST_NAMED = 24

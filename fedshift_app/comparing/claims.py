@@ -21,8 +21,8 @@ from fedshift_app.comparing.runs import BASELINE, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST, Paired, paired
 from fedshift_app.comparing.table import numbers_of
 from fedshift_app.config import registry
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.paths import user_path
 
 SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE = "seen", "not seen", "reversed", "not comparable"
 VERDICTS = (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE)

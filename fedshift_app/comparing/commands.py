@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from fedshift_app.run import exit_codes
-from fedshift_wire.bounds import WHOLE_PATH, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import typed_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.paths import typed_path
 
 app = typer.Typer()
 

@@ -25,7 +25,7 @@ from fedshift_app.report.drawing import (
     titled,
 )
 from fedshift_app.report.naming import name_points
-from fedshift_wire.bounds import MOST_NAME, plain, shortened
+from fedshift_core.limits import MOST_NAME, plain, shortened
 
 MOST_ROWS = 60  # rows of a figure
 MOST_PANELS = 12  # columns of the table that have a figure

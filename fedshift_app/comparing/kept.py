@@ -10,8 +10,8 @@ from fedshift_app.comparing.runs import Run
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.figures import SHORT
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.errors import ConfigError
+from fedshift_core.yaml_files import read_yaml
 
 #: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
 _TOLD = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "images", "started", "scored_again")

@@ -11,7 +11,7 @@ from fedshift_app.comparing.runs import BASELINE, NODES, WAYS, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST
 from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.summary import lost_told, untrained_line
-from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
+from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
 #: Begins the notes of values that the paper leaves open.

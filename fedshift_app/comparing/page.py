@@ -17,7 +17,7 @@ from fedshift_app.comparing.table import Numbers
 from fedshift_app.report.command import REPORT_FILE
 from fedshift_app.report.theme import STYLE
 from fedshift_app.run.figures import total_told
-from fedshift_wire.bounds import MOST_NAME, plain
+from fedshift_core.limits import MOST_NAME, plain
 
 OPEN = 30  # up to so many runs their list is open
 MOST_VALUES = 3  # of a fact in which runs differ

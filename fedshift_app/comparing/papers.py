@@ -12,9 +12,9 @@ from fedshift_app.comparing import unsettled
 from fedshift_app.comparing.runs import ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.spelling import meant
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.errors import ConfigError
+from fedshift_core.spelling import meant
+from fedshift_core.yaml_files import read_yaml
 
 FOLDER = "papers"
 #: What a printed row of plain ``fedavg`` stands for: a method without modules and without an adaptation, but for

@@ -12,9 +12,9 @@ from fedshift_app.comparing import contents
 from fedshift_app.comparing.rows import Row, named
 from fedshift_app.comparing.runs import ASIDE
 from fedshift_app.config.keys import COST_SECTIONS
-from fedshift_wire.bounds import as_found, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shown
+from fedshift_core.spelling import meant
 
 MOST_COSTS = 10_000  # of a file
 MEGA, GIGA = 1e6, 1e9

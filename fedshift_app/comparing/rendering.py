@@ -14,7 +14,7 @@ from fedshift_app.comparing.runs import BASELINE
 from fedshift_app.comparing.seeds import Spread
 from fedshift_app.comparing.table import Numbers
 from fedshift_app.run.logs import cleaned
-from fedshift_wire.cells import harmless_row
+from fedshift_core.cells import harmless_row
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedshift_app.comparing.scores import Score
 from fedshift_app.comparing.seeds import Paired, Spread, paired, spread
 from fedshift_app.run.folder import ON_ALL
 from fedshift_app.run.scores import worst
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 AVG, STD, WORST = "AVG", "STD", "WORST"
 OVERALL = (AVG, STD, WORST)  # columns that are no domain

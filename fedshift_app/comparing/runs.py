@@ -22,11 +22,11 @@ from fedshift_app.run import told as told_of_run
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE, full_lines
-from fedshift_wire.bounds import MOST_ROUNDS, as_found, plain, shortened, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import AVERAGED
-from fedshift_wire.paths import user_path
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
+from fedshift_core.paths import user_path
+from fedshift_core.wire.names import AVERAGED
+from fedshift_core.yaml_files import read_yaml
 from strategies.federation.schedule import LAST_ROUNDS
 
 #: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;

@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Callable, Collection
 
 from fedshift_app.comparing.runs import Run
-from fedshift_wire.bounds import MOST_NAME, as_found, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import AVERAGED, BN_SCORE
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_NAME, as_found, shown
+from fedshift_core.spelling import meant
+from fedshift_core.wire.names import AVERAGED, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS, last_rounds
 
 #: Of a column of ``--score bn``: the worst domain with that way, beside the average over the domains.

@@ -12,10 +12,10 @@ from fedshift_app.comparing import runs as reading
 from fedshift_app.comparing.rows import AVG, OVERALL, STD, Row
 from fedshift_app.comparing.runs import BASELINE, Run
 from fedshift_app.config import registry
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import BN_SCORE
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.spelling import meant
+from fedshift_core.wire.names import BN_SCORE
 
 #: What may be asked for alone: which models a run scored.
 SCORED = ("global", "personal")

@@ -8,7 +8,7 @@ from typing import Any
 from fedshift_app.comparing import contents, grouping
 from fedshift_app.comparing.altered import HELD_OUT
 from fedshift_app.comparing.runs import NODES, Chosen, Run
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 #: What is said of the columns.
 TOLD = "each domain as the run scored it in which no node held it; AVG, STD and WORST are over these runs"

@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field
 
 from clients.modules.catalog import MODULES
 from fedshift_app.config import dotted_keys, registry
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.methods import imported
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.registry import imported
+from fedshift_core.spelling import meant
 
 #: ``METHOD.*``: all of a method's own parameters, and what it asks for of other sections.
 ALL = "*"

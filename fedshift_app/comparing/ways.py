@@ -5,8 +5,8 @@ from functools import cache
 from clients.models.catalog import NETWORKS
 from fedshift_app.comparing.runs import Run
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import AVERAGED, OWN, RETAKEN
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN
 
 
 def why_not(run: Run, way: str) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 from fedshift_app.config import dotted_keys
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import MODEL_PER_NODE
-from fedshift_wire.bounds import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, as_found
+from fedshift_core.paths import user_path
+from fedshift_core.spelling import meant
 
 #: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
 LAUNCH_KEYS = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")

@@ -9,7 +9,7 @@ from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.resolving import DEFAULT_EXPERIMENT, resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError, DataError
 
 
 def asked_by_method(given: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -5,11 +5,11 @@ from pathlib import Path
 from datasets import catalog, folders
 from datasets.base import Dataset
 from fedshift_app.config.sections import DatasetConfig
-from fedshift_wire import same_names
-from fedshift_wire.bounds import as_found, shortened
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import check_path
-from fedshift_wire.spelling import meant
+from fedshift_core import same_names
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shortened
+from fedshift_core.paths import check_path
+from fedshift_core.spelling import meant
 
 
 def check_dataset(config: DatasetConfig) -> None:

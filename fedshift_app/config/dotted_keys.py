@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pydantic import BaseModel
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire import spelling
+from fedshift_core import spelling
 
 
 @functools.cache

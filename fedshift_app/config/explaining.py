@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.bounds import as_found, shortened
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shortened
+from fedshift_core.spelling import meant
 
 _QUOTED = re.compile(r"'([^']*)'")
 

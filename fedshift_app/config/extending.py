@@ -14,11 +14,11 @@ from clients.models.catalog import NETWORKS
 from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire import extensions
-from fedshift_wire.bounds import MOST_NAME, as_found, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.extensions import OURS
-from fedshift_wire.paths import user_path
+from fedshift_core import extensions
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
+from fedshift_core.limits import MOST_NAME, as_found, shown
+from fedshift_core.paths import user_path
 
 #: Environment variable: files that this process may run, separated as in PATH.
 ALLOWED = "FEDSHIFT_PLUGINS"

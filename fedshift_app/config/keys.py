@@ -5,7 +5,7 @@ from typing import Any
 
 from fedshift_app.config import registry
 from fedshift_app.config.recipes import targets_of
-from fedshift_wire.methods import Method
+from fedshift_core.registry import Method
 
 NONE = registry.NONE
 #: The settings that make what a method computes and sends: of a run, beside its images and its optimiser.

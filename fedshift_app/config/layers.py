@@ -6,9 +6,9 @@ from typing import Any
 
 from fedshift_app.config import dotted_keys, registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.yaml_files import MOST_BYTES, parse
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.yaml_files import MOST_BYTES, parse
 
 #: What an experiment calls ``model.per_node``.
 MODEL_PER_NODE = "model_per_node"

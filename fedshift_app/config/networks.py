@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from clients.models.catalog import FAMILIES, family_of
 from clients.training.settings import ModelConfig
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import check_path, user_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.paths import check_path, user_path
 
 if TYPE_CHECKING:
     from fedshift_app.config.sections import RunConfig

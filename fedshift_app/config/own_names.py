@@ -9,10 +9,10 @@ from datasets import catalog
 from datasets.base import Dataset
 from fedshift_app.config.explaining import explained
 from fedshift_app.config.sections import DatasetConfig
-from fedshift_wire import same_names
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.spelling import meant
+from fedshift_core import same_names
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.spelling import meant
 
 
 def dataset(name: str, of: Any) -> Dataset:

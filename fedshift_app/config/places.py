@@ -7,9 +7,9 @@ from typing import Any
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.yaml_files import outline
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+from fedshift_core.yaml_files import outline
 
 Key = tuple[str | int, ...]
 #: Line and column, from 1.

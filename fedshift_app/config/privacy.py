@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field
 from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
 from fedshift_app.config import registry
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.methods import Method
-from fedshift_wire.names import RETAKEN
+from fedshift_core.errors import ConfigError
+from fedshift_core.registry import Method
+from fedshift_core.wire.names import RETAKEN
 from strategies.federation.schedule import EvaluateConfig
 
 #: Of norm and epsilon. Within these bounds the noise, and what a run spends, are finite numbers, also in float32.

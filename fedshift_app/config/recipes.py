@@ -5,10 +5,10 @@ from typing import Any
 
 from clients.models.catalog import NETWORKS
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.bounds import as_found, shortened
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.methods import Method
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shortened
+from fedshift_core.registry import Method
+from fedshift_core.spelling import meant
 
 
 def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,11 +8,11 @@ from typing import Any, get_args
 from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
 from clients.modules.catalog import MODULES as MODULES
 from fedshift_app.config.files import CONF, names
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.extensions import OURS, Registry
-from fedshift_wire.methods import Group, Method, imported, method_file
-from fedshift_wire.params import Params
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS, Registry
+from fedshift_core.params import Params
+from fedshift_core.registry import Group, Method, imported, method_file
+from fedshift_core.spelling import meant
 from strategies.contributions import described
 
 NONE = "none"  # the name of no adaptation

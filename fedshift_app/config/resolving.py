@@ -35,14 +35,14 @@ from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.config.together import check_together
 from fedshift_app.run.tracking import check_trackers
-from fedshift_wire.bounds import as_found, shortened
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.extensions import OURS
-from fedshift_wire.frozen import FrozenDict
-from fedshift_wire.methods import Method, imported
-from fedshift_wire.paths import user_path
-from fedshift_wire.spelling import meant
-from fedshift_wire.yaml_files import MOST_DEPTH, read_yaml
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
+from fedshift_core.frozen import FrozenDict
+from fedshift_core.limits import as_found, shortened
+from fedshift_core.paths import user_path
+from fedshift_core.registry import Method, imported
+from fedshift_core.spelling import meant
+from fedshift_core.yaml_files import MOST_DEPTH, read_yaml
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
 FLAT_KEYS: dict[str, str | int | float | bool] = {

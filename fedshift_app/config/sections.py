@@ -14,10 +14,10 @@ from datasets.splits import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.run.tracking import Trackers
-from fedshift_wire.bounds import MOST_KEPT, MOST_NODES, as_found
-from fedshift_wire.frozen import FrozenDict, Section
-from fedshift_wire.params import Params, Rounds, Seconds, Seed
-from fedshift_wire.spelling import meant
+from fedshift_core.frozen import FrozenDict, Section
+from fedshift_core.limits import MOST_KEPT, MOST_NODES, as_found
+from fedshift_core.params import Params, Rounds, Seconds, Seed
+from fedshift_core.spelling import meant
 from strategies.federation.schedule import EvaluateConfig
 from strategies.settings import AggregationConfig, ServerConfig
 

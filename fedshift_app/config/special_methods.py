@@ -7,10 +7,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedshift_app.config import recipes, registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.bounds import as_found, shortened
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.methods import Method
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shortened
+from fedshift_core.registry import Method
+from fedshift_core.spelling import meant
 
 
 def check(method: Method, params: Mapping[str, Any], sections: Mapping[str, Any]) -> None:

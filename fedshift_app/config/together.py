@@ -5,8 +5,8 @@ from datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
 from fedshift_app.config import networks
 from fedshift_app.config.places import at
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import AVERAGED, OWN
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import AVERAGED, OWN
 
 
 def check_together(config: RunConfig) -> None:

@@ -15,7 +15,7 @@ from fedshift_app.config import extending, registry, resolving
 from fedshift_app.config.explaining import explained
 from fedshift_app.config.layers import modules_by_name
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 def read_back(layers: Mapping[str, Any]) -> RunConfig:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedshift_app.comparing import papers
 from fedshift_app.comparing.papers import Cost, Table
 from fedshift_app.comparing.runs import BASELINE
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedshift_app.costs.measuring import Costs

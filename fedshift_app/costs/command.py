@@ -9,9 +9,9 @@ from fedshift_app.costs.table import Table
 from fedshift_app.launch.checking import check_data
 from fedshift_app.run import console
 from fedshift_app.sweep import grid
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import as_found
+from fedshift_core.spelling import meant
 
 log = logging.getLogger("fedshift")
 #: Keys of ``fedshift run`` and of a sweep that say nothing about what a round costs.

@@ -31,8 +31,8 @@ from fedshift_app.costs.measuring import TimedGrid
 from fedshift_app.help.tables import columns, facts
 from fedshift_app.node import setup
 from fedshift_app.run import arithmetic, console, space, starting
-from fedshift_wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
-from fedshift_wire.records import decode, encode
+from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
+from fedshift_core.wire.records import decode, encode
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation
 from strategies.federation.statistics import expected_images

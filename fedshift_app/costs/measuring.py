@@ -23,9 +23,9 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import InlineGrid
 from fedshift_app.node import setup
 from fedshift_app.run import arithmetic, starting
-from fedshift_wire.errors import FederationError
-from fedshift_wire.names import ARRAYS, CONFIG, SERVER_ROUND
-from fedshift_wire.records import decode
+from fedshift_core.errors import FederationError
+from fedshift_core.wire.names import ARRAYS, CONFIG, SERVER_ROUND
+from fedshift_core.wire.records import decode
 from strategies.federation.roster import Listener, Node
 from strategies.federation.updates import num_bytes
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 def refusals(folder: Path) -> list[str]:

@@ -13,10 +13,10 @@ from flwr.app.message import make_message
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import RAISED
-from fedshift_wire.packing import has_packed, packed, unpacked
-from fedshift_wire.records import RecordError
+from fedshift_core.errors import FedShiftError
+from fedshift_core.wire.names import RAISED
+from fedshift_core.wire.packing import has_packed, packed, unpacked
+from fedshift_core.wire.records import RecordError
 
 log = logging.getLogger("fedshift")
 
@@ -62,7 +62,7 @@ def watch_replies(grid: Grid, heard: Callable[[list[int]], None]) -> None:
 def pack_messages(grid: Grid) -> None:
     """Pack the arrays of what goes through a real deployment's grid, and unpack those of replies.
 
-    Each would be two objects, and each object some requests (:mod:`fedshift_wire.packing`). A reply whose packed
+    Each would be two objects, and each object some requests (:mod:`fedshift_core.wire.packing`). A reply whose packed
     arrays are none is an error of its node.
     """
     push, pull = grid.push_messages, grid.pull_messages

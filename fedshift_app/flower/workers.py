@@ -18,8 +18,8 @@ from flwr.app import Message
 from fedshift_app.flower import forking, parcels, worker
 from fedshift_app.flower.inline import LocalGrid, index_of
 from fedshift_app.flower.simulating import TRIES
-from fedshift_wire.errors import FederationError
-from fedshift_wire.names import CONFIG, KEPT_IN
+from fedshift_core.errors import FederationError
+from fedshift_core.wire.names import CONFIG, KEPT_IN
 
 log = logging.getLogger("fedshift")
 

@@ -9,8 +9,8 @@ from clients.models.catalog import FAMILIES, NETWORKS
 from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.help import completing
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.extensions import OURS, Named, Registry
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS, Named, Registry
 
 T = TypeVar("T", bound=Named)
 

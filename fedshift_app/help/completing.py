@@ -17,7 +17,7 @@ from fedshift_app.config import dotted_keys, files, registry
 from fedshift_app.config.arguments import ENGINES, LAUNCH_KEYS, WITHOUT_DOT
 from fedshift_app.config.resolving import FLAT_KEYS
 from fedshift_app.help.ranges import model_of
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.errors import FedShiftError
 
 SWITCHES = ("true", "false")
 

@@ -13,10 +13,10 @@ from fedshift_app.config.layers import modules_by_name, section_of
 from fedshift_app.config.recipes import said_by, targets_of
 from fedshift_app.help import ranges
 from fedshift_app.help.tables import columns, facts
-from fedshift_wire.extensions import OURS
-from fedshift_wire.methods import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
-from fedshift_wire.ranges import read
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.extensions import OURS
+from fedshift_core.ranges import read
+from fedshift_core.registry import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
+from fedshift_core.yaml_files import read_yaml
 
 PAGES = "docs/methods"  # of the repository
 EQUATIONS = "#equations"  # of a page

@@ -9,7 +9,7 @@ from pydantic_core import PydanticUndefined
 from clients.adapt.catalog import ADAPTATIONS
 from clients.modules.catalog import MODULES
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.methods import imported
+from fedshift_core.registry import imported
 
 #: Bounds of a number in JSON Schema, in the order of telling.
 _BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}

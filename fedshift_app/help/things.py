@@ -12,9 +12,9 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import section_of
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.help.tables import facts
-from fedshift_wire.bounds import shown
-from fedshift_wire.extensions import OURS
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.extensions import OURS
+from fedshift_core.limits import shown
+from fedshift_core.yaml_files import read_yaml
 
 MOST_CLASSES = 40  # that are named
 DRAWN = ("handwritten",)  # data sets that need no data-dir

@@ -11,7 +11,7 @@ from datasets.dividing import given_validation
 from datasets.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 UNREADABLE = ": cannot be read ("  # of an image file (``datasets.pictures``)
 REMEDY = (

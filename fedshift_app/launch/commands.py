@@ -8,9 +8,9 @@ import typer
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.help import completing
-from fedshift_wire.bounds import WHOLE_PATH, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import typed_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.paths import typed_path
 
 app = typer.Typer()
 credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")

@@ -11,7 +11,7 @@ from datasets.base import OWN_SPLITS, SPLITS, Split
 from datasets.checkup import Checkup, Part
 from datasets.splits import Allocation
 from fedshift_app.config.sections import DatasetConfig
-from fedshift_wire.bounds import MOST_NAME, shown
+from fedshift_core.limits import MOST_NAME, shown
 
 MOST_CLASSES = 60  # rows of the table of classes
 MOST_SITES = 8  # columns of it; more sites make several tables

@@ -11,7 +11,7 @@ from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import credentials, exporting, processes, runner
 from fedshift_app.node import shelves
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 EXPERIMENT = "handwritten"
 MOST_NODES = 16  # SuperNodes that one machine is made to start

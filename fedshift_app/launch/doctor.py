@@ -20,8 +20,8 @@ from fedshift_app.launch import problems, publishing
 from fedshift_app.node import arithmetic, shelves
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import VERSIONS_OF
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
 
 #: Instructions of a processor that decide how fast it trains, by their names in /proc/cpuinfo.
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "asimd", "bf16")

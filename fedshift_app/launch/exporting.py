@@ -13,9 +13,9 @@ from datasets.base import ImageSet, Split
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import credentials, runner
 from fedshift_app.node.holdings import Place, given_validation, own_images, public_images, test_images, uncorrupted
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+from fedshift_core.paths import user_path
 
 _QUOTES = "'\"\\"
 

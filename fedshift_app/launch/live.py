@@ -27,7 +27,7 @@ from fedshift_app.run.folder import METRICS_FILE
 from fedshift_app.run.logs import FORMAT
 from fedshift_app.run.scores import mean
 from fedshift_app.run.variables import LIVE
-from fedshift_wire.bounds import MOST_NAME, MOST_SHOWN, plain
+from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 
 BLOCKS, LETTERS = "▁▂▃▄▅▆▇█", "_.-=+*#%"  # of a sparkline, and where the terminal has no such letters
 WIDEST, NARROWEST = 40, 8  # cells of a sparkline

@@ -7,7 +7,7 @@ from clients.models.catalog import NETWORKS
 from clients.models.libraries import LibraryEncoder, without_weights
 from clients.models.networks import SplitModel
 from clients.models.stages import feature_stages
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 COLUMNS = ("network", "features D", "parameters", "BatchNorm", "feature map", "stages")
 CLASSES = 2  # of the model that is looked at; the head is not counted

@@ -23,10 +23,10 @@ from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.launch import checking, data_check, runner
 from fedshift_app.node import holdings
-from fedshift_wire import same_names
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
+from fedshift_core import same_names
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.paths import user_path
 
 
 def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from datasets import cache
 from fedshift_app.launch import leftovers
 from fedshift_app.node import shelves
-from fedshift_wire.bounds import shown
+from fedshift_core.limits import shown
 
 DISTRIBUTION = "fedshift"
 LEAST_FREE = 1 << 30  # bytes in a folder that fills: PACS at 128 pixels takes half a gigabyte

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from fedshift_app.config.files import APP
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.errors import FedShiftError
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0

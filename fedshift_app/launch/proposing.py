@@ -17,9 +17,9 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
 from fedshift_app.launch import checking, runner
-from fedshift_wire.bounds import as_found, shown
-from fedshift_wire.errors import ConfigError, DataError, FedShiftError
-from fedshift_wire.paths import user_path
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.limits import as_found, shown
+from fedshift_core.paths import user_path
 
 LOOKED_AT = 500  # images of a site whose size is looked at
 TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share")

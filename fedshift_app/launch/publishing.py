@@ -8,8 +8,8 @@ from typing import Any
 
 from fedshift_app.flower import hub
 from fedshift_app.launch.problems import Problem
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
 
 FORMAT = 1  # of the bundle; the Hub takes no other from new apps
 LONGEST_DESCRIPTION = 200  # characters

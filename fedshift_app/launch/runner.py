@@ -22,7 +22,7 @@ from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.live import Screen
 from fedshift_app.run import plain, status
 from fedshift_app.run.variables import STATUS_FILE, TELEMETRY
-from fedshift_wire.errors import REFUSALS, ConfigError, FederationError, FedShiftError
+from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
 #: As often SuperExec asks for work; by itself once a second. A question costs both some 20 ms of computing.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.bounds import MOST_CORES, as_found
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_CORES, as_found
 
 #: Environment variable: how many worker processes an inline run has unless ``workers=N`` says it.
 WORKERS = "FEDSHIFT_WORKERS"

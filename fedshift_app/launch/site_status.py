@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.launch import processes
-from fedshift_wire.bounds import plain
-from fedshift_wire.errors import FederationError
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import plain
 
 TIMEOUT_SECONDS = 60
 

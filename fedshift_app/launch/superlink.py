@@ -19,9 +19,9 @@ from typing import Any
 
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.variables import COMMAND, TELEMETRY
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+from fedshift_core.paths import user_path
 
 # ASGI's own types, as its specification names them.
 Scope = MutableMapping[str, Any]

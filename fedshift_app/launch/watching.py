@@ -10,9 +10,9 @@ from typing import Any
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.launch import leftovers, site_status
 from fedshift_app.run import exit_codes, status
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.paths import user_path
 
 WATCH_SECONDS = 2.0
 

@@ -25,9 +25,9 @@ from clients.training.settings import ModelConfig
 from datasets import cache, private_files
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.durable import write_atomically
-from fedshift_wire.bounds import MOST_BATCH, MOST_NAME, MOST_PATH, as_found, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import ARITHMETICS, Arithmetic
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_BATCH, MOST_NAME, MOST_PATH, as_found, shown
+from fedshift_core.params import ARITHMETICS, Arithmetic
 
 log = logging.getLogger("fedshift")
 

@@ -10,7 +10,7 @@ from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.exact_copies import Place, Role
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.node import holdings
-from fedshift_wire.bounds import MOST_NAME, shown
+from fedshift_core.limits import MOST_NAME, shown
 
 log = logging.getLogger("fedshift")
 

@@ -12,8 +12,8 @@ from datasets.dividing import Indices
 from datasets.dividing import given_validation as divide_given
 from datasets.splits import Allocation, Parts, domain_parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import ConfigError
+from fedshift_core.seeding import generator
 
 
 @dataclass(frozen=True)

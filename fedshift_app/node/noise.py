@@ -12,12 +12,12 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedshift_app.config.privacy import PrivacyConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import largest
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import ARRAYS, KEPT, KNOWLEDGE, METRICS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
-from fedshift_wire.records import decode, encode
-from fedshift_wire.seeding import unpredictable
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import largest
+from fedshift_core.seeding import unpredictable
+from fedshift_core.wire.names import ARRAYS, KEPT, KNOWLEDGE, METRICS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
+from fedshift_core.wire.records import decode, encode
 
 Work = Callable[[Message, Context], RecordDict]
 #: The numbers that travel with a noised update: none of them depends on what the images show.

@@ -15,8 +15,8 @@ from flwr.app import ConfigRecord, Context, Message
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import NODE_INDEX, RUN, RUN_ID, SERVER_ROUND, START_DIGEST
+from fedshift_core.errors import FedShiftError
+from fedshift_core.wire.names import NODE_INDEX, RUN, RUN_ID, SERVER_ROUND, START_DIGEST
 
 PINS = "pins"  # the record of context.state
 _FLOWER_RUN, _CONFIGURATION, _TRAINED = "flower-run", "configuration", "trained"

@@ -17,9 +17,9 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings, pins, setup
 from fedshift_app.node.holdings import Place
-from fedshift_wire.bounds import MOST_NAME, as_found, plain
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import (
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import MOST_NAME, as_found, plain
+from fedshift_core.wire.names import (
     ARRAYS,
     AVERAGED,
     BN_IMAGES,

@@ -29,15 +29,15 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import copies
 from fedshift_app.node.holdings import Place, dealt, own_images, public_set, test_images
 from fedshift_app.run.variables import THREADS
-from fedshift_wire import same_names
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import largest
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.methods import imported
-from fedshift_wire.names import BN_MEAN, BN_VAR, DOMAINS, ENGINE, RUN, SERVER_ROUND
-from fedshift_wire.params import NoiseParams
-from fedshift_wire.seeding import torch_seed
-from fedshift_wire.spelling import meant
+from fedshift_core import same_names
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import largest
+from fedshift_core.params import NoiseParams
+from fedshift_core.registry import imported
+from fedshift_core.seeding import torch_seed
+from fedshift_core.spelling import meant
+from fedshift_core.wire.names import BN_MEAN, BN_VAR, DOMAINS, ENGINE, RUN, SERVER_ROUND
 
 SIMULATION = "simulation"
 DEPLOYMENT = "deployment"

@@ -23,10 +23,10 @@ from typing import Any
 from datasets import private_files
 from fedshift_app.node.holdings import Place
 from fedshift_app.run import checkpoints, durable
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import MOST_KEPT
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import CHOSEN, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import MOST_KEPT
+from fedshift_core.wire.names import CHOSEN, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"

@@ -11,11 +11,11 @@ from flwr.app import RecordDict
 from clients.base import DomainClient
 from fedshift_app.node.shelves import START_STEM, Shelf
 from fedshift_app.run import durable
-from fedshift_wire.arrays import Arrays, digest
-from fedshift_wire.bounds import as_found, largest
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import KEPT_IN, START, START_DIGEST
-from fedshift_wire.records import decode
+from fedshift_core.arrays import Arrays, digest
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import as_found, largest
+from fedshift_core.wire.names import KEPT_IN, START, START_DIGEST
+from fedshift_core.wire.records import decode
 
 _SUFFIX = ".safetensors"
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -10,8 +10,8 @@ from clients.adapt import eata, t3a, tent
 from fedshift_app.out import opening
 from fedshift_app.out.saved import SavedModel
 from fedshift_app.out.scorer import Scorer
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
 
 TENT, EATA, T3A = "tent", "eata", "t3a"
 #: The adaptations that there are, with the images of a batch, as in a run.

@@ -11,7 +11,7 @@ import yaml
 from datasets.base import Exif, Resize
 from fedshift_app.config import registry
 from fedshift_app.out.forms import Form
-from fedshift_wire.bounds import plain
+from fedshift_core.limits import plain
 
 if TYPE_CHECKING:
     from fedshift_app.out.saved import SavedModel

@@ -8,9 +8,9 @@ import typer
 
 from fedshift_app.out.forms import FORMS, Form
 from fedshift_app.run import exit_codes
-from fedshift_wire.bounds import MOST_BATCH, MOST_ROUNDS, WHOLE_PATH, as_found, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import typed_path, user_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_BATCH, MOST_ROUNDS, WHOLE_PATH, as_found, shown
+from fedshift_core.paths import typed_path, user_path
 
 app = typer.Typer()
 

@@ -11,9 +11,9 @@ from datasets import files, layout, pictures, presence
 from datasets.base import Form
 from datasets.decode import decode
 from datasets.listing import Item
-from fedshift_wire import same_names
-from fedshift_wire.bounds import MOST_NAME, shown
-from fedshift_wire.errors import ConfigError, DataError
+from fedshift_core import same_names
+from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.limits import MOST_NAME, shown
 
 MOST_CLASSES = 10  # that a line names
 _SCORED = "FOLDER/<class>/* is"
@@ -49,7 +49,7 @@ def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture],
     """Return the images of files and folders, in order, and what a person is to know of them.
 
     The images of ``folder/<class>/`` are labelled where all folders in it bear the names of classes; which spellings
-    are one name, :mod:`fedshift_wire.same_names` says. Of others a line says why they are not scored.
+    are one name, :mod:`fedshift_core.same_names` says. Of others a line says why they are not scored.
 
     Raises:
         ConfigError: If something is not there, or a folder holds no image.

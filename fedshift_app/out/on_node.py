@@ -17,8 +17,8 @@ from fedshift_app.out import programs, saved, saving, scorer
 from fedshift_app.out.forms import Form
 from fedshift_app.out.opening import configuration_of
 from fedshift_app.out.saved import SavedModel
-from fedshift_wire.bounds import as_found, shown
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shown
 
 _NUMBERED = re.compile(r"node-(\d{1,7})")
 

@@ -12,8 +12,8 @@ from fedshift_app.out import programs, saved, scorer
 from fedshift_app.out.programs import Program
 from fedshift_app.out.saved import SavedModel
 from fedshift_app.out.scorer import Scorer
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
 
 
 def configuration_of(model: SavedModel, folder: Path) -> RunConfig:

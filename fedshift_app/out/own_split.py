@@ -9,8 +9,8 @@ from datasets.listing import Listing
 from fedshift_app.out import opening
 from fedshift_app.out.images import Picture
 from fedshift_app.out.saved import SavedModel
-from fedshift_wire.bounds import as_found, shown
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shown
 
 
 def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str) -> list[Picture]:

@@ -15,9 +15,9 @@ from torch import Tensor
 from fedshift_app.out import adapting, images, opening, own_split, saved
 from fedshift_app.out.images import Batch, Picture
 from fedshift_app.out.saved import SavedModel
-from fedshift_wire.bounds import MOST_NAME, WHOLE_PATH, shown
-from fedshift_wire.cells import harmless_row
-from fedshift_wire.errors import ConfigError, DataError
+from fedshift_core.cells import harmless_row
+from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
 
 TEST_FOLDERS = ("test", "testing")  # of a site: what a run does not train on, unless it is told to
 BATCH = 64  # images, unless a person says otherwise

@@ -18,7 +18,7 @@ from torch.jit._trace import TracerWarning
 from datasets import files
 from fedshift_app.out.forms import FILES, Form
 from fedshift_app.out.scorer import Scorer
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.errors import FedShiftError
 
 Program = Callable[[Tensor], Tensor]
 ONNX_NEEDS = ("onnx", "onnxscript", "onnxruntime")

@@ -24,8 +24,8 @@ from fedshift_app.config.sections import RunConfig, WindowEnd
 from fedshift_app.out.card import card
 from fedshift_app.out.forms import FILES, Form
 from fedshift_app.run import durable
-from fedshift_wire.bounds import LARGEST_COUNT, MOST_ROUNDS, as_found, shown
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS, as_found, shown
 
 VERSION: Literal[1] = 1  # of model.json
 MODEL_JSON, CARD = "model.json", "README.md"

@@ -21,11 +21,11 @@ from fedshift_app.report.reading import Record
 from fedshift_app.run import beginnings, checkpoints, durable, figures, starting
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.scores import mean
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.frozen import FrozenDict
-from fedshift_wire.names import BN_SCORE
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.frozen import FrozenDict
+from fedshift_core.limits import shown
+from fedshift_core.wire.names import BN_SCORE
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask
 

@@ -22,9 +22,9 @@ from datasets.base import ImageSet
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import largest, shown
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import largest, shown
 
 KNOWLEDGE = "knowledge/"  # prefix of a server's array among saved weights
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
+from fedshift_core.arrays import Arrays
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

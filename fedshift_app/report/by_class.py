@@ -16,7 +16,7 @@ from fedshift_app.report.drawing import (
 from fedshift_app.report.page import Section, Table
 from fedshift_app.run.console import percent
 from fedshift_app.run.figures import SHORT, Figures, Of
-from fedshift_wire.bounds import MOST_NAME, MOST_SHOWN, few, plain
+from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
 
 HEADS = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC",

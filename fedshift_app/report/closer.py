@@ -18,8 +18,8 @@ from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
 from fedshift_app.run import checkpoints
 from fedshift_app.run.checkpoints import Damaged
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.seeding import generator
 from strategies.federation.roster import Node
 
 NODE_IMAGES = 600  # of all domains together, that one node's model looks at

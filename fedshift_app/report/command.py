@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedshift_app.run import console
-from fedshift_wire.bounds import LARGEST_COUNT, as_found
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.paths import user_path
-from fedshift_wire.spelling import meant
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import LARGEST_COUNT, as_found
+from fedshift_core.paths import user_path
+from fedshift_core.spelling import meant
 
 if TYPE_CHECKING:
     from fedshift_app.report.making import Made

@@ -19,8 +19,8 @@ from fedshift_app.report.drawing import (
 )  # fmt: skip
 from fedshift_app.run.console import percent
 from fedshift_app.run.scores import mean
-from fedshift_wire.bounds import MOST_NAME, MOST_SHOWN, plain
-from fedshift_wire.names import LOSS_TERM
+from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
+from fedshift_core.wire.names import LOSS_TERM
 from strategies.federation.schedule import last_rounds
 
 Lines = Sequence[Mapping[str, Any]]

@@ -14,9 +14,9 @@ from fedshift_app.run import choosing, one_class
 from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import lost_told
-from fedshift_wire.bounds import MOST_SHOWN, few, plain
-from fedshift_wire.methods import Method
-from fedshift_wire.names import AVERAGED, BATCH, BN_SCORE
+from fedshift_core.limits import MOST_SHOWN, few, plain
+from fedshift_core.registry import Method
+from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, last_rounds
 
 EVENTS = 30  # that the page names; more are a number

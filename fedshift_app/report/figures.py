@@ -11,7 +11,7 @@ from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
 from fedshift_app.report.views import Example, Sight, View
 from fedshift_app.run.figures import images_told
-from fedshift_wire.seeding import generator
+from fedshift_core.seeding import generator
 from strategies.federation.schedule import BN_WAYS_TOLD
 
 MATRIX_ROWS = 400  # of class means by domain; beyond, a cell would be smaller than a pixel

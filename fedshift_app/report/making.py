@@ -11,7 +11,7 @@ from fedshift_app.report.command import REPORT_FILE
 from fedshift_app.report.page import Section
 from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.summary import finite
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 NUMBERS_FILE = "report.json"
 

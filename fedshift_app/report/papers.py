@@ -18,7 +18,7 @@ from fedshift_app.report.drawing import Drawing
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
 from fedshift_app.report.views import Sight
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.errors import FedShiftError
 from strategies.federation.roster import Node
 
 ONE_NODE = "FedCode, figures 1a and 4 (one node's model on all domains)"

@@ -17,10 +17,10 @@ from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.paths import user_path
+from fedshift_core.yaml_files import read_yaml
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
 

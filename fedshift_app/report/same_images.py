@@ -20,7 +20,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats
 from fedshift_app.report.closer import NotOfThisRun
-from fedshift_wire.seeding import generator
+from fedshift_core.seeding import generator
 
 CLASSES = 3  # of which an image of each domain is shown
 MAPS = ("f~", "f+", "f-", "f*")

@@ -26,10 +26,10 @@ from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
 from fedshift_app.run import beginnings, checkpoints, starting
-from fedshift_wire.arrays import digest
-from fedshift_wire.errors import DataError, FedShiftError
-from fedshift_wire.names import DOMAINS, DRAWN, SERVER_ROUND
-from fedshift_wire.seeding import generator
+from fedshift_core.arrays import digest
+from fedshift_core.errors import DataError, FedShiftError
+from fedshift_core.seeding import generator
+from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Ask
 

@@ -21,9 +21,9 @@ from fedshift_app.run import console
 from fedshift_app.run.folder import RESULTS_FILE, commit
 from fedshift_app.run.variables import COMMIT
 from fedshift_app.sweep.grid import WHOLE, split
-from fedshift_wire.bounds import MOST_CORES, WHOLE_PATH, as_found, shown
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
+from fedshift_core.paths import user_path
 
 MOST = 10_000  # questions
 

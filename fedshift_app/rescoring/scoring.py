@@ -20,8 +20,8 @@ from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import arithmetic, beginnings, checkpoints, resuming, starting
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, StatusFile
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
 from strategies.federation.memory import NodeMemory
 from strategies.federation.rounds import RoundResult
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedshift_app.run.scores import mean
-from fedshift_wire.bounds import MOST_NAME, plain
+from fedshift_core.limits import MOST_NAME, plain
 from strategies.federation.schedule import LAST_ROUNDS
 
 #: Percentage points by which a sum in another order may differ.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from clients.training import precision
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.folder import Past
-from fedshift_wire.params import ARITHMETICS, Arithmetic
+from fedshift_core.params import ARITHMETICS, Arithmetic
 
 EMULATED = "; this machine has no instructions for bfloat16 and computes it slowly"
 

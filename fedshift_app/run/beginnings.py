@@ -11,9 +11,9 @@ from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_wire.arrays import digest
-from fedshift_wire.bounds import shown
-from fedshift_wire.errors import ConfigError
+from fedshift_core.arrays import digest
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
 
 LARGE = 64  # pixels; above, a network for small images is slow
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.run import durable
-from fedshift_wire.arrays import Arrays
+from fedshift_core.arrays import Arrays
 from strategies.federation.roster import Node
 
 FORMAT = 2  # of the JSON file; 1 had no state

@@ -13,7 +13,7 @@ from typing import Any
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
 from fedshift_app.run.scores import mean
-from fedshift_wire.errors import FederationError
+from fedshift_core.errors import FederationError
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
 

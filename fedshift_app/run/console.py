@@ -14,9 +14,9 @@ from fedshift_app.run.figures import images_told
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.scores import mean, worst
 from fedshift_app.run.variables import LIVE
-from fedshift_wire.bounds import MOST_NAME, few, plain
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.names import AVERAGED, BN_SCORE
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import MOST_NAME, few, plain
+from fedshift_core.wire.names import AVERAGED, BN_SCORE
 from strategies.federation.rounds import RoundResult
 from strategies.federation.schedule import last_rounds
 

@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from datasets import private_files
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import message
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import message
 
 PART = ".part"  # ends the name of a file that is being written
 #: What the system says of a disk that is full, over its quota, read-only or failing.

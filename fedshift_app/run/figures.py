@@ -25,8 +25,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_app.run import checkpoints
 from fedshift_app.run.told import first_problem
-from fedshift_wire.bounds import as_found
-from fedshift_wire.counts import Counts, Ints
+from fedshift_core.limits import as_found
+from fedshift_core.wire.counts import Counts, Ints
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
 

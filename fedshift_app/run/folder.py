@@ -27,11 +27,11 @@ from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_told, summary
 from fedshift_app.run.variables import COMMIT
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import RETAKEN
-from fedshift_wire.paths import user_path
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.paths import user_path
+from fedshift_core.wire.names import RETAKEN
+from fedshift_core.wire.records import encode
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult
 from strategies.federation.updates import decode

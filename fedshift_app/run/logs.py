@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedshift_wire.bounds import plain
+from fedshift_core.limits import plain
 
 LOG_FILE = "log.jsonl"
 FORMAT = "FEDSHIFT_LOG"  # environment variable: `json` for JSON lines on standard output

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.bounds import MOST_NAME, plain
-from fedshift_wire.counts import Counts
+from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.wire.counts import Counts
 from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")

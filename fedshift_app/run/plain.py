@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 NODES_PER_DOMAIN = 2  # where the experiment takes any number
 ALL_HERE_SECONDS = 2.0  # Flower registers simulated nodes while the ServerApp is loaded

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedshift_wire.names import WORK
+from fedshift_core.wire.names import WORK
 
 WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
 

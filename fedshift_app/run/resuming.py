@@ -20,10 +20,10 @@ from fedshift_app.run import told as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
-from fedshift_wire.bounds import MOST_LINE, MOST_ROUNDS, as_found, few, whole
-from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
-from fedshift_wire.paths import user_path
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
+from fedshift_core.paths import user_path
+from fedshift_core.yaml_files import read_yaml
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 from strategies.federation.rounds import RoundResult

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 from strategies.federation.schedule import LAST_ROUNDS

@@ -15,8 +15,8 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import choosing
 from fedshift_app.run.checkpoints import KEEP_STEPS
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
 from strategies.base import DomainStrategy
 from strategies.federation.roster import Node
 

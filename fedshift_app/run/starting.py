@@ -13,11 +13,11 @@ from fedshift_app.run import beginnings
 from fedshift_app.run.beginnings import Beginning
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.space import size
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.methods import Method
-from fedshift_wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.registry import Method
+from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
+from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Observer
 from strategies.federation.roster import Node
 from strategies.federation.rounds import Federation

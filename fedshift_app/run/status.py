@@ -19,8 +19,8 @@ from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFol
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite
-from fedshift_wire.bounds import MOST_REMEDY, plain, shortened
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_REMEDY, plain, shortened
 from strategies.federation.roster import Listener, Node
 from strategies.federation.rounds import RoundResult
 

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_wire.bounds import LARGEST_COUNT, MOST_ROUNDS, as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Arithmetic
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS, as_found
+from fedshift_core.params import Arithmetic
 
 
 class _Resumed(BaseModel, extra="allow"):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from fedshift_app.run.tracking import Guarded, scalars, settings
-from fedshift_wire.bounds import shortened
+from fedshift_core.limits import shortened
 from strategies.federation.rounds import RoundResult
 
 STORE = "mlruns"  # beside the run folders: one page for all of them

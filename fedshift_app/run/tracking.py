@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from fedshift_app.run.scores import mean
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")

@@ -18,8 +18,8 @@ from fedshift_app.flower.inline import NAME as INLINE
 from fedshift_app.launch import runner, side_by_side
 from fedshift_app.node.setup import SIMULATION
 from fedshift_app.run.resuming import FREE
-from fedshift_wire.bounds import MOST_CORES, as_found, shortened
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import MOST_CORES, as_found, shortened
 
 MOST_RUNS = 10_000  # of a grid
 METHOD_KEYS = ("method", "method.name")

@@ -21,8 +21,8 @@ from fedshift_app.run.variables import COMMAND
 from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import Asked, CheckData, CheckModel, Point
 from fedshift_app.sweep.sweeping import Sweep, folder_of
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.paths import user_path
+from fedshift_core.errors import ConfigError
+from fedshift_core.paths import user_path
 
 
 def show(

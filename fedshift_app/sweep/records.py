@@ -14,9 +14,9 @@ from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import Point
 from fedshift_app.sweep.progress import Timed
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import as_found
+from fedshift_core.yaml_files import read_yaml
 
 SWEEP_FILE = "sweep.json"
 

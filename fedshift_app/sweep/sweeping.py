@@ -30,7 +30,7 @@ from fedshift_app.sweep.children import MARK, POLL_SECONDS, Child
 from fedshift_app.sweep.grid import Asked, CheckData, CheckModel, Point
 from fedshift_app.sweep.progress import Bar, time_left
 from fedshift_app.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
-from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 
 @dataclass(frozen=True)

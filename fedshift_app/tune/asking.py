@@ -13,11 +13,11 @@ from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.layers import parse_set
 from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import METHOD_KEYS, Asked, CheckData, Point
-from fedshift_wire import ranges
-from fedshift_wire.bounds import as_found, shortened
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.ranges import Range
-from fedshift_wire.yaml_files import parse
+from fedshift_core import ranges
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import as_found, shortened
+from fedshift_core.ranges import Range
+from fedshift_core.yaml_files import parse
 
 MOST_TRIALS = 10_000  # of a method
 SHARED = "fedavg"  # whose file says where every method is searched

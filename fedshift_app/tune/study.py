@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.ranges import Range
-from fedshift_wire.seeding import torch_seed
+from fedshift_core.errors import ConfigError
+from fedshift_core.ranges import Range
+from fedshift_core.seeding import torch_seed
 
 #: So many trials are drawn at random, the first one included, before what they came to is gone by.
 STARTUP = 5

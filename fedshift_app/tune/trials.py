@@ -13,7 +13,7 @@ from fedshift_app.run.scores import mean
 from fedshift_app.sweep import children, sweeping
 from fedshift_app.sweep.children import Child
 from fedshift_app.sweep.grid import Point
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.errors import FedShiftError
 from strategies.federation.schedule import LAST_ROUNDS
 
 SET_ASIDE = "set-aside"  # folder of a trial's runs that could not be continued

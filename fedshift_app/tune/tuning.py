@@ -31,9 +31,9 @@ from fedshift_app.tune import asking, study
 from fedshift_app.tune.asking import Plan, Request
 from fedshift_app.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift_app.tune.trials import Going, score
-from fedshift_wire.bounds import shortened
-from fedshift_wire.cells import harmless_row
-from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.cells import harmless_row
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.limits import shortened
 
 STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedshift_wire.arrays import Arrays
+from fedshift_core.arrays import Arrays
 from strategies.contributions import COUNTS, Declaration
 from strategies.federation.nodes import Node
 

@@ -7,9 +7,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import BLOCK
-from fedshift_wire.records import Draft, encode_array
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import BLOCK
+from fedshift_core.wire.records import Draft, encode_array
 
 
 class RunningAverage:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.bounds import BLOCK, LARGEST_COUNT, Refused, Wild, largest
+from fedshift_core.limits import BLOCK, LARGEST_COUNT, Refused, Wild, largest
 from strategies.contributions import WHOLE
 
 Given = Mapping[str, NDArray[Any]]

@@ -15,7 +15,7 @@ from typing import Any
 
 from flwr.app import Message, MetricRecord, RecordDict
 
-from fedshift_wire.bounds import (
+from fedshift_core.limits import (
     LARGEST_COUNT,
     MOST_LOSS,
     MOST_METRICS,
@@ -26,7 +26,7 @@ from fedshift_wire.bounds import (
     plain,
     whole,
 )
-from fedshift_wire.names import (
+from fedshift_core.wire.names import (
     KEPT,
     LOCAL_CORRECT,
     LOCAL_COUNT,

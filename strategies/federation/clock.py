@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fedshift_wire.names import PROCESS, SECONDS
+from fedshift_core.wire.names import PROCESS, SECONDS
 
 # The parts of a round on the server, one after another.
 TRAINING = "training"  # from the first message until all answers are there

@@ -1,14 +1,14 @@
-"""What nodes count of test images for the figures (``fedshift_wire.counts``): checked before it is added up."""
+"""What nodes count of test images for the figures (``fedshift_core.wire.counts``): checked before it is added up."""
 
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 from flwr.app import RecordDict
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import MOST_NAME, Refused, plain
-from fedshift_wire.counts import CALIBRATION_BINS, Counts, from_arrays, shapes
-from fedshift_wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import MOST_NAME, Refused, plain
+from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, from_arrays, shapes
+from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS
 from strategies.federation.updates import array_record, decode
 
 ROUNDING = 1e-6  # by which a mean confidence may lie out of its bin

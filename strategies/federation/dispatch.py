@@ -12,8 +12,8 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.records import encode_array
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.records import encode_array
 from strategies.federation.roster import Node
 
 #: Times the mean: where no node has so much work, the order hardly matters and nothing waits.

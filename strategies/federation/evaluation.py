@@ -10,9 +10,9 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedshift_wire.bounds import Refused
-from fedshift_wire.counts import Counts
-from fedshift_wire.names import (
+from fedshift_core.limits import Refused
+from fedshift_core.wire.counts import Counts
+from fedshift_core.wire.names import (
     BN_SCORE,
     CORRECT,
     COUNT,

@@ -6,9 +6,10 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedshift_wire.bounds import LARGEST_COUNT, MOST_NAME, plain, whole
-from fedshift_wire.errors import FederationError
-from fedshift_wire.names import (
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, plain, whole
+from fedshift_core.params import ARITHMETICS, Arithmetic
+from fedshift_core.wire.names import (
     CLASS_COUNTS,
     CONFIG,
     DOMAIN,
@@ -23,7 +24,6 @@ from fedshift_wire.names import (
     SHARED_TEST,
     UNHELD_TEST,
 )
-from fedshift_wire.params import ARITHMETICS, Arithmetic
 from strategies.federation import checks
 from strategies.federation.nodes import UNSEATED, Node
 

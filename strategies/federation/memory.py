@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedshift_wire.names import CHOSEN, KEPT, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID, STARTED_ANEW
+from fedshift_core.wire.names import CHOSEN, KEPT, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID, STARTED_ANEW
 from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fedshift_wire.bounds import Refused
-from fedshift_wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
+from fedshift_core.limits import Refused
+from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
 from strategies.federation.checks import right_of
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import largest
-from fedshift_wire.records import decode
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import largest
+from fedshift_core.wire.records import decode
 from strategies.federation.nodes import Node
 from strategies.federation.updates import Update
 

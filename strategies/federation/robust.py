@@ -33,10 +33,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import BLOCK
-from fedshift_wire.errors import FederationError
-from fedshift_wire.records import Draft
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import BLOCK
+from fedshift_core.wire.records import Draft
 from strategies.federation.averaging import RunningAverage
 from strategies.federation.changes import change
 from strategies.federation.updates import Update

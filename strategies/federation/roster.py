@@ -13,10 +13,10 @@ from dataclasses import replace
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedshift_wire.bounds import Refused
-from fedshift_wire.errors import FederationError
-from fedshift_wire.names import ARRAYS, CONFIG, ENGINE, KNOWLEDGE, RUN
-from fedshift_wire.params import Arithmetic
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused
+from fedshift_core.params import Arithmetic
+from fedshift_core.wire.names import ARRAYS, CONFIG, ENGINE, KNOWLEDGE, RUN
 from strategies.federation import announced, public_sets
 from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED

@@ -4,10 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.counts import Counts
-from fedshift_wire.names import AVERAGED, BN_SCORE, CE, RETAKEN
-from fedshift_wire.seeding import generator
+from fedshift_core.arrays import Arrays
+from fedshift_core.seeding import generator
+from fedshift_core.wire.counts import Counts
+from fedshift_core.wire.names import AVERAGED, BN_SCORE, CE, RETAKEN
 from strategies.federation.evaluation import ClientScores, Evaluation
 from strategies.federation.roster import Node
 from strategies.federation.schedule import EvaluateConfig

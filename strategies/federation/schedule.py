@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from fedshift_wire.bounds import MOST_ROUNDS
-from fedshift_wire.names import AVERAGED, BATCH, OWN, RETAKEN
-from fedshift_wire.params import Rounds
+from fedshift_core.limits import MOST_ROUNDS
+from fedshift_core.params import Rounds
+from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 
 #: With which statistics of BatchNorm the same weights are scored.
 BnWay = Literal["averaged", "retaken", "own", "batch"]

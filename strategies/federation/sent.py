@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Message, Metadata
 
-from fedshift_wire.bounds import plain
-from fedshift_wire.errors import FederationError
-from fedshift_wire.names import RAISED
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import plain
+from fedshift_core.wire.names import RAISED
 from strategies.federation.checks import let_go
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedshift_wire.arrays import Arrays, digest
-from fedshift_wire.names import CONFIG, START, START_DIGEST
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays, digest
+from fedshift_core.wire.names import CONFIG, START, START_DIGEST
+from fedshift_core.wire.records import encode
 
 
 class Start:

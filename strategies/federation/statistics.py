@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused, check_numbers
-from fedshift_wire.errors import FederationError
-from fedshift_wire.names import (
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused, check_numbers
+from fedshift_core.wire.names import (
     BN_IMAGES,
     BN_MEAN,
     BN_SQUARES,

@@ -27,8 +27,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.records import encode
 from strategies.federation.rounds import Federation
 from strategies.federation.updates import decode
 from strategies.settings import ServerConfig

@@ -7,11 +7,11 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
-import fedshift_wire.records
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused, Wild, check_numbers
-from fedshift_wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES, START
-from fedshift_wire.records import RecordError
+import fedshift_core.wire.records
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused, Wild, check_numbers
+from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES, START
+from fedshift_core.wire.records import RecordError
 from strategies.federation import checks
 from strategies.federation.averaging import RunningAverage, shares
 from strategies.federation.changes import SentWeights, far_from_others, out_of_proportion
@@ -51,7 +51,7 @@ def decode(record: ArrayRecord) -> Arrays:
         Refused: If one is not what it claims to be.
     """
     try:
-        return fedshift_wire.records.decode(record)
+        return fedshift_core.wire.records.decode(record)
     except RecordError as error:
         raise Refused(str(error)) from None
 

@@ -23,8 +23,8 @@ from support import (
 )  # fmt: skip
 
 from clients.copa import CopaClient
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
 
 M = 3
 

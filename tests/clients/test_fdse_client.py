@@ -16,7 +16,7 @@ from clients.losses.fdse import layer_weights
 from clients.models.networks import SplitModel, build
 from clients.modules.f2dc import F2DCModules, F2DCParams
 from clients.training.settings import ImageConfig
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, FedShiftError
 from strategies.fdse import is_eraser
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from clients.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
-from fedshift_wire.names import DOMAINS, SERVER_ROUND
+from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 
 PLAIN: dict[str, Any] = {"images": ImageConfig(), "epochs": 1}
 TOP = ["classifier.weight", "classifier.bias"]

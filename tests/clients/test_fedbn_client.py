@@ -12,9 +12,9 @@ from clients.modules.f2dc import F2DCModules, F2DCParams
 from clients.training.settings import ImageConfig, ModelConfig
 from datasets.base import ImageSet
 from fedshift_app.config import resolving
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.extensions import OURS
-from fedshift_wire.params import Params
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
+from fedshift_core.params import Params
 
 OUR_NETWORKS = [network for name, network in NETWORKS.items() if NETWORKS.origin(name) == OURS]
 ABLE = [network.name for network in OUR_NETWORKS if network.batchnorm]

@@ -34,8 +34,8 @@ from clients.fedcode import SAIN, FedCodeClient, FedCodeParams, with_sain
 from clients.models.networks import Blueprint, bare, build
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import DOMAINS, SERVER_ROUND
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy
 
 J = 3  # clusters of style prototypes

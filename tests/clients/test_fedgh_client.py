@@ -9,9 +9,9 @@ from support import C, D, changed, check_accepted, features_of, fit, new_client,
 
 from clients.fedgh import FedGHClient
 from clients.local import LocalClient
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
 from strategies.fedgh import FedGHStrategy
 
 

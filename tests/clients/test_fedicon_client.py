@@ -38,8 +38,8 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.setup import initial_model, is_personal
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import LOCAL_DOMAINS, SERVER_ROUND
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import LOCAL_DOMAINS, SERVER_ROUND
 
 BEFORE = "before-adaptation"
 VIEWS = ImageConfig(

@@ -26,8 +26,8 @@ from clients.fedmd import FedMDClient
 from clients.local import LocalClient
 from clients.losses import fedmd as equations
 from clients.training.settings import ImageConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
 from strategies.fedmd import FedMDStrategy
 
 PUBLIC = barred_images(12, seed=7)

@@ -25,9 +25,9 @@ from support import (
 
 from clients.fedpac import FedPACClient
 from clients.training.settings import ImageConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
 from strategies.fedpac import FedPACStrategy
 
 

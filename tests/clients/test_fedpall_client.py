@@ -12,8 +12,8 @@ from clients.fedpall import FedPallClient, FedPallParams
 from clients.local import LocalClient
 from clients.losses import fedpall as terms
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
 from strategies.fedpall import FedPallStrategy
 
 H, NODES = 6, 2

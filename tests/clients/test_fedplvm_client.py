@@ -28,7 +28,7 @@ from support import (
 
 from clients.fedplvm import FedPLVMClient, FedPLVMParams
 from clients.losses import fedplvm as terms
-from fedshift_wire.clustering import finch_groups
+from fedshift_core.clustering import finch_groups
 from strategies.fedplvm import FedPLVMStrategy
 
 CLASSES = [0, 0, 2, 3, 3, 3]  # of the cluster prototypes: class 1 has none

@@ -36,8 +36,8 @@ from clients.fedproto import FedProtoClient, FedProtoParams
 from clients.models.networks import batchnorm_names, build
 from clients.training.prototypes import EpochMeans
 from clients.training.settings import ImageConfig, ModelConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
 from strategies.fedproto import FedProtoStrategy
 
 SHARED: dict[str, Any] = {"share_weights": True}

@@ -15,7 +15,7 @@ from clients.losses import fedrcl as terms
 from clients.models.networks import Blueprint
 from clients.modules.f2dc import F2DCModules, F2DCParams
 from clients.training.settings import ModelConfig
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 OFF: dict[str, Any] = {"lambda_scl": 0.0, "lambda_penalty": 0.0}
 client = partial(new_client, FedRCLClient)

@@ -11,8 +11,8 @@ from clients.base import DomainClient
 from clients.fedrep import FedRepClient, FedRepParams
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
 
 
 class Watched(FedRepClient):

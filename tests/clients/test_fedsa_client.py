@@ -30,7 +30,7 @@ from support import (
 from clients.fedsa import FedSAClient
 from clients.models.networks import build
 from clients.training.settings import ModelConfig
-from fedshift_wire.arrays import Arrays
+from fedshift_core.arrays import Arrays
 from strategies.fedsa import FedSAStrategy
 
 OFF = {"lambda_calibration": 0.0, "lambda_anchor": 0.0, "lambda_margin": 0.0, "share_weights": True}

@@ -39,9 +39,9 @@ from clients.models.networks import build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.tools import MODEL_PART
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import SERVER_ROUND
-from fedshift_wire.seeding import torch_seed
+from fedshift_core.errors import ConfigError
+from fedshift_core.seeding import torch_seed
+from fedshift_core.wire.names import SERVER_ROUND
 from strategies.fedseproto import FedSeProtoStrategy
 
 OFF: dict[str, Any] = {"schedule": "joint", "use_kd": False, "use_mi": False, "use_proto": False}

@@ -25,7 +25,7 @@ from support import (
 from clients.fedsr import FedSRClient, FedSRParams
 from clients.models.networks import build
 from clients.training.settings import ImageConfig
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 8}
 

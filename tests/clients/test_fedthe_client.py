@@ -32,8 +32,8 @@ from clients.adapt.tent import TentAdaptation, TentParams
 from clients.fedthe import FedTHEClient
 from clients.losses import fedthe as equations
 from clients.training.settings import ImageConfig
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import BN_IMAGES, BN_WAYS, DOMAINS, LOSS_SUM, SERVER_ROUND
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import BN_IMAGES, BN_WAYS, DOMAINS, LOSS_SUM, SERVER_ROUND
 from strategies.fedthe import FedTHEStrategy
 
 PLAIN = ImageConfig(eval_batch=7)

@@ -37,8 +37,8 @@ from support import (
 from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLParams
 from clients.images.augment import Pipeline
 from clients.training.batches import Batch
-from fedshift_wire.names import SERVER_ROUND
-from fedshift_wire.seeding import generator, torch_seed
+from fedshift_core.seeding import generator, torch_seed
+from fedshift_core.wire.names import SERVER_ROUND
 from strategies.i2pfl import I2PFLStrategy
 
 OFF: dict[str, Any] = {"use_gpcl": False, "use_apa": False}

@@ -9,8 +9,8 @@ from support import C, image_set, new_client, same, whole
 from clients.base import DomainClient
 from clients.local import LocalClient
 from clients.training.settings import ImageConfig
-from fedshift_wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
+from fedshift_core.wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, SERVER_ROUND
 
 N = 12
 images = partial(image_set, N, classes=C)

@@ -17,7 +17,7 @@ from clients.models.networks import SplitModel, build
 from clients.moon import PREVIOUS, PROJECTED, MoonClient, MoonParams, ProjectedClassifier
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig
-from fedshift_wire.names import DOMAINS, SERVER_ROUND
+from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 
 TRAIN: dict[str, Any] = {"images": ImageConfig(crop_padding=2), "epochs": 1, "batch_size": 4}
 

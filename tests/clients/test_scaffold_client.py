@@ -25,8 +25,8 @@ from clients.base import DomainClient
 from clients.losses import scaffold as equations
 from clients.scaffold import CHANGE, CONTROL, SERVERS, ScaffoldClient, ScaffoldParams
 from clients.training.batches import Batch
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.records import encode
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.wire.records import encode
 from strategies.scaffold import ScaffoldStrategy
 
 PLAIN: dict[str, Any] = {"weight_decay": 0.0, "momentum": 0.0}

@@ -11,7 +11,7 @@ from support import refusal_of
 from datasets import broken, cache, catalog, folders
 from datasets.base import Source
 from datasets.listing import Listing
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 
 @pytest.fixture

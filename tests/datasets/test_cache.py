@@ -16,7 +16,7 @@ from support import SmallDisk
 from datasets import cache, catalog, trees
 from datasets.base import Form, ImageSet, Source
 from datasets.listing import Arrays, Listing
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 8)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from datasets import cifar
 from datasets.base import ImageSet, Source, Split
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 FILES: dict[Split, list[str]] = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 

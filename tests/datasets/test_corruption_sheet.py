@@ -7,7 +7,7 @@ from datasets.base import ImageSet
 from datasets.corruption_sheet import corruption_sheet
 from datasets.corruptions import corrupt
 from datasets.preview import PAD
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 def some_images(count: int) -> ImageSet:

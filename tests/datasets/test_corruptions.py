@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from datasets.corruptions import CORRUPTIONS, blur, corrupt, digital, levels, random_corruption, weather
 from datasets.corruptions.arrays import Draws, convolved, sampled, trailed, zoomed
 from datasets.corruptions.frost_texture import frost_textures
-from fedshift_wire.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError, DataError
 
 Pixels = NDArray[np.uint8]
 Reals = NDArray[np.float64]

@@ -24,7 +24,7 @@ from support import refusal_of
 from datasets import files, pictures
 from datasets.decode import decode
 from datasets.listing import Item
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 STORED = noise(12, 9).astype(np.int16) * 16 - 1024  # -1024 to 3056
 

@@ -18,7 +18,7 @@ from pydicom.uid import (
 )
 
 from datasets import files, pictures
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 STORED = np.array([[0, 864, 1064, 1264]], np.uint16)  # -1024, -160, 40 and 240 Hounsfield units
 ROW = np.array([[0, 1000, 2000, 4095]], np.uint16)

@@ -18,7 +18,7 @@ from datasets import files
 from datasets.base import ImageSet, Split
 from datasets.catalog import DATASETS
 from datasets.digits import DOMAINS
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 REAL = image_trees.REAL / "digits"
 

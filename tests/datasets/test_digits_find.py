@@ -11,7 +11,7 @@ from datasets import files
 from datasets.base import Source, Split
 from datasets.digits import COUNTS, find
 from datasets.listing import Arrays, Listing
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 
 def found_arrays(root: Path, domain: str, split: Split) -> Arrays:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from datasets import dividing
 from datasets.splits import Allocation, Parts, mixed_test, node_parts
-from fedshift_wire.errors import DataError
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import DataError
+from fedshift_core.seeding import generator
 
 seeds = st.integers(0, 2**31)
 #: How many images a domain has of each class.

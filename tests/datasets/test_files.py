@@ -18,7 +18,7 @@ from support import refusal_of
 
 from datasets import files, layout
 from datasets.base import ImageSet
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")
 

@@ -14,7 +14,7 @@ from support import refusal_of
 from datasets import catalog, files, folders, table
 from datasets.base import ImageSet, Source, Split
 from datasets.listing import Arrays, Listing
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("benign", "malignant")
 COUNTS = {"benign": 10, "malignant": 5}

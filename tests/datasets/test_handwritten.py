@@ -12,8 +12,8 @@ from datasets import handwritten
 from datasets.base import SPLITS, Source, Split, checked
 from datasets.catalog import DATASETS
 from datasets.handwritten import CLASSES, DOMAINS, RENDERERS, SIZE, load, source_indices, upsample
-from fedshift_wire.errors import DataError
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import DataError
+from fedshift_core.seeding import generator
 
 PARTS = [(domain, split) for domain in DOMAINS for split in SPLITS]
 LABELS: NDArray[np.int64] = load_digits().target.astype(np.int64)

@@ -12,7 +12,7 @@ from support import refusal_of
 from datasets import catalog, files, folders, split_names, trees
 from datasets.base import OWN_SPLITS, ImageSet, Source
 from datasets.listing import Listing
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("x", "y")
 

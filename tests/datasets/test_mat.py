@@ -18,7 +18,7 @@ from scipy.sparse import csr_array  # type: ignore[import-untyped]
 from support import refusal_of
 
 from datasets import mat
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8")
 SHAPES = ((32, 32, 3, 5), (2, 3, 1, 7), (1, 1, 1, 1), (0, 2, 3, 1))

@@ -21,8 +21,8 @@ from datasets.base import ImageSet, Source
 from datasets.listing import Item
 from fedshift_app import cli
 from fedshift_app.launch import exporting
-from fedshift_wire.bounds import MOST_PATH, shown
-from fedshift_wire.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.limits import MOST_PATH, shown
 
 CLASSES = ("dog", "cat", "owl")
 #: ESC with a colour and a title, a line's end, a byte that is no UTF-8, a mark that turns the direction.

@@ -14,7 +14,7 @@ from support import refusal_of
 from datasets import catalog, digits, folders, npz, trees
 from datasets.base import ImageSet, Source
 from datasets.listing import Arrays
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("benign", "cyst", "malignant")
 NUMBERS = tuple(map(str, range(11)))

@@ -16,7 +16,7 @@ from datasets import catalog, files, pictures, trees
 from datasets.base import Source
 from datasets.decode import decode
 from datasets.listing import Item
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"

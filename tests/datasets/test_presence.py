@@ -16,7 +16,7 @@ from datasets import broken, catalog, decode, folders, presence, table, trees
 from datasets.base import PLAIN, Source
 from datasets.listing import Item, Listing
 from fedshift_app.out import images as predicted
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("x", "y")
 ANNEX = "../../.git/annex/objects/Xk/9q/MD5E-s12--abc.png/MD5E-s12--abc.png"

@@ -11,7 +11,7 @@ from support import refusal_of
 
 from datasets import catalog, folders, layout, same_file
 from datasets.base import Source
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("x", "y")
 

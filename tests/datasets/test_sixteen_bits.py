@@ -15,7 +15,7 @@ from support import refusal_of
 
 from datasets import files, pictures
 from datasets import png as png_files
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 V = [0, 1000, 2000, 4095]
 FULL = [65535] * 4

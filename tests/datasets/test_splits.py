@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from support import refusal_of
 
 from datasets.splits import Allocation, node_parts
-from fedshift_wire.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError, DataError
 
 DOMAINS = ("a", "b", "c")
 

@@ -11,7 +11,7 @@ from image_trees import fill, write_tar
 
 from datasets import trees
 from datasets.listing import Item, Listing
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")
 NAMES = [f"art/{name}/{number}.jpg" for name in ("owl", "dog", "cat") for number in (2, 10, 1)]

@@ -21,7 +21,7 @@ from support import ROOT, InlineRun, Run
 import fedshift
 from fedshift_app.config import files
 
-PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_wire", "conf")
+PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_core", "conf")
 PLUGIN = ROOT / "tests" / "example_plugin"
 #: A run of a second or two.
 TINY = ("dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1")

@@ -25,7 +25,7 @@ from fedshift_app.rescoring import command as rescoring
 from fedshift_app.run import console, trackers, tracking
 from fedshift_app.sweep import grid
 from fedshift_app.tune import asking
-from fedshift_wire.methods import Method
+from fedshift_core.registry import Method
 
 NAME, LABEL = "fedmlp", "fedmlp (approximation)"
 WHY = registry.get(NAME).approximation

@@ -15,10 +15,10 @@ from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import runner
 from fedshift_app.run import starting
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError, FederationError
-from fedshift_wire.methods import Method
-from fedshift_wire.records import decode, encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.registry import Method
+from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
 
 SHORT = "train.epochs=2 allocation.share=0.1 train.lr=0.05 dataset.domains=[scan] evaluate.every=2"

@@ -21,8 +21,8 @@ from fedshift_app.node import setup
 from fedshift_app.report import reading, views
 from fedshift_app.run import checkpoints, starting
 from fedshift_app.run.folder import weights_hash
-from fedshift_wire.errors import ConfigError, FederationError
-from fedshift_wire.names import BN_MEAN, BN_VAR
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.wire.names import BN_MEAN, BN_VAR
 from strategies.federation import statistics as federation_statistics
 
 QUICK = "train.epochs=1 allocation.share=0.1 model.name=cnn_bn"

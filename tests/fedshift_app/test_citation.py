@@ -8,7 +8,7 @@ import yaml
 from support import ROOT
 
 from fedshift_app.config import registry
-from fedshift_wire.extensions import OURS
+from fedshift_core.extensions import OURS
 
 CITED: list[dict[str, Any]] = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
 NO_PAPER = "-"  # as venue

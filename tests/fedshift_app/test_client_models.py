@@ -18,7 +18,8 @@ from datasets.base import ImageSet
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_app.run.scores import mean
-from fedshift_wire.names import (
+from fedshift_core.params import Params
+from fedshift_core.wire.names import (
     CORRECT,
     DOMAINS,
     LOCAL_CORRECT,
@@ -32,7 +33,6 @@ from fedshift_wire.names import (
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
-from fedshift_wire.params import Params
 
 TINY = "train.epochs=1 allocation.share=0.1"
 NAMES = ["scan", "texture", "street", "sketch"]

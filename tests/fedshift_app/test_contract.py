@@ -32,9 +32,9 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.launch import runner
 from fedshift_app.node import setup
 from fedshift_app.run import starting
-from fedshift_wire.extensions import OURS
-from fedshift_wire.methods import Method
-from fedshift_wire.params import NoiseParams
+from fedshift_core.extensions import OURS
+from fedshift_core.params import NoiseParams
+from fedshift_core.registry import Method
 from strategies.contributions import described
 
 METHODS = {m.name: m for m in registry.listed()}

@@ -258,12 +258,12 @@ def test_the_bundle_holds_the_app_and_nothing_else() -> None:
     assert len(bundle) < 2_000_000  # code alone, not compressed; Flower Hub takes 10 MB
     names = zipfile.ZipFile(BytesIO(bundle)).namelist()
     tops = {name.split("/")[0] for name in names}
-    allowed = {"fedshift_app", "strategies", "clients", "datasets", "fedshift_wire", "conf", "README.md", "LICENSE"}
+    allowed = {"fedshift_app", "strategies", "clients", "datasets", "fedshift_core", "conf", "README.md", "LICENSE"}
     assert tops - {"pyproject.toml", ".info"} == allowed
     assert {Path(name).suffix for name in names} <= {".py", ".yaml", ".md", ".toml", ""}
     assert "conf/experiments/handwritten.yaml" in names
     assert not any(part.startswith("test") for name in names for part in Path(name).parts)
-    for top in ("fedshift_app", "strategies", "clients", "datasets", "fedshift_wire"):
+    for top in ("fedshift_app", "strategies", "clients", "datasets", "fedshift_core"):
         for path in (ROOT / top).rglob("*.py"):  # Flower leaves out files called test_*
             place = path.relative_to(ROOT)
             assert (str(place) in names) == (

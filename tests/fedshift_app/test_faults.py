@@ -15,8 +15,8 @@ from clients.base import DomainClient
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node.setup import Place, place
-from fedshift_wire.errors import ConfigError, FederationError
-from fedshift_wire.names import WORK
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.wire.names import WORK
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 Change = Callable[[Message, Message], Message | None]

@@ -19,10 +19,10 @@ from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_app.run import console
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.records import encode
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.records import encode
 
-PARTS = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fedshift_wire")
+PARTS = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fedshift_core")
 SHORT = "train.epochs=1 allocation.share=0.1"
 
 #: cifar.py alone reads pickled files: those of the data set's authors, by an unpickler that refuses all but arrays.
@@ -72,20 +72,20 @@ def test_no_path_that_reads_what_another_party_wrote_can_run_code() -> None:
 def test_only_a_users_own_file_is_run_by_its_path() -> None:
     """One place loads Python by a path, and asks the process's environment first."""
     found = [path for path in sources() if "exec_module(" in path.read_text() or "runpy" in path.read_text()]
-    assert [str(path.relative_to(ROOT)) for path in found] == ["fedshift_wire/extensions.py"]
+    assert [str(path.relative_to(ROOT)) for path in found] == ["fedshift_core/extensions.py"]
     callers = [path for path in sources() if "load_file(" in path.read_text()]
-    assert {str(path.relative_to(ROOT)) for path in callers} - {"fedshift_wire/extensions.py"} == {
+    assert {str(path.relative_to(ROOT)) for path in callers} - {"fedshift_core/extensions.py"} == {
         "fedshift_app/config/extending.py"
     }
 
 
 #: What each package may import of ours, besides itself.
 BELOW = {
-    "fedshift_wire": set(),
-    "datasets": {"fedshift_wire"},
-    "strategies": {"datasets", "fedshift_wire"},
-    "clients": {"datasets", "fedshift_wire"},
-    "fedshift_app": {"strategies", "clients", "datasets", "fedshift_wire"},
+    "fedshift_core": set(),
+    "datasets": {"fedshift_core"},
+    "strategies": {"datasets", "fedshift_core"},
+    "clients": {"datasets", "fedshift_core"},
+    "fedshift_app": {"strategies", "clients", "datasets", "fedshift_core"},
     "fedshift": {"fedshift_app"},
 }  # fmt: skip
 
@@ -107,15 +107,15 @@ def test_imports_point_one_way() -> None:
 def test_a_node_computes_without_flower() -> None:
     """Of Flower the node side knows the NumPyClient alone: its loop can be measured where there is none."""
     found = []
-    for part in ("clients", "datasets", "fedshift_wire"):
+    for part in ("clients", "datasets", "fedshift_core"):
         for path in (ROOT / part).rglob("*.py"):
             for place in ast.walk(ast.parse(path.read_text())):
                 if isinstance(place, ast.ImportFrom) and (place.module or "").split(".")[0] == "flwr":
                     found.append(f"{path.relative_to(ROOT)}: {place.module}")
-                if isinstance(place, ast.ImportFrom) and place.module == "fedshift_wire.records":
+                if isinstance(place, ast.ImportFrom) and place.module == "fedshift_core.wire.records":
                     found.append(f"{path.relative_to(ROOT)}: {place.module}")
-    travels = ["fedshift_wire/packing.py: fedshift_wire.records", "fedshift_wire/packing.py: flwr.app"]
-    assert sorted(found) == ["clients/training/tools.py: flwr.client", *travels, "fedshift_wire/records.py: flwr.app"]
+    travels = ["fedshift_core/packing.py: fedshift_core.wire.records", "fedshift_core/packing.py: flwr.app"]
+    assert sorted(found) == ["clients/training/tools.py: flwr.client", *travels, "fedshift_core/records.py: flwr.app"]
 
 
 def test_what_the_bundle_leaves_out_is_not_needed_in_it() -> None:

@@ -19,8 +19,8 @@ from fedshift_app.node import setup
 from fedshift_app.out import opening, saved, saving
 from fedshift_app.out.saving import Wanted
 from fedshift_app.run import space, starting
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.records import encode
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.records import encode
 from strategies.fdse import is_eraser
 
 FEW = "train.epochs=1 allocation.share=0.06 train.batch_size=16"

@@ -25,10 +25,10 @@ from fedshift_app.node.holdings import Place
 from fedshift_app.out import saving
 from fedshift_app.report import reading, views
 from fedshift_app.run import beginnings, starting
-from fedshift_wire.arrays import Arrays, digest
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.names import START, START_DIGEST
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays, digest
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.wire.names import START, START_DIGEST
+from fedshift_core.wire.records import encode
 
 NETWORK = "torchvision:shufflenet_v2_x0_5"
 SHORT = f"train.epochs=1 allocation.share=0.05 model.name={NETWORK}"

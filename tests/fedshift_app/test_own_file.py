@@ -21,9 +21,9 @@ from fedshift_app.config.resolving import from_json, resolve
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner
 from fedshift_app.run import starting
-from fedshift_wire import extensions
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.records import encode
+from fedshift_core import extensions
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.records import encode
 
 FILE = '''
 """FedAvg with momentum on the server (FedAvgM), and a node that is told of it."""
@@ -32,9 +32,9 @@ import numpy as np
 from pydantic import Field
 
 from clients.base import DomainClient
-from fedshift_wire.methods import Method
-from fedshift_wire.params import Params
-from fedshift_wire.records import decode, encode
+from fedshift_core.registry import Method
+from fedshift_core.params import Params
+from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.federation.updates import average
 

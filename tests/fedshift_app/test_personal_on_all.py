@@ -15,7 +15,7 @@ from fedshift_app.comparing import compare
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import setup, shelves
 from fedshift_app.report import reading, views
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 ON_ALL = "evaluate.personal_on=all_domains"
 

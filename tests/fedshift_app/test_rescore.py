@@ -13,7 +13,7 @@ from support import InlineRun, Run
 from fedshift_app.comparing import compare
 from fedshift_app.rescoring import command
 from fedshift_app.sweep.records import read_run
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 QUICK = "train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
 SHIFTED = "shift.name=corruption shift.severity=3"

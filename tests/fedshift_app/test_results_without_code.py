@@ -15,12 +15,12 @@ from fedshift_app.comparing import compare, keep
 from fedshift_app.config import extending, written
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import runner
-from fedshift_wire import extensions
-from fedshift_wire.errors import ConfigError
+from fedshift_core import extensions
+from fedshift_core.errors import ConfigError
 
 FILE = """
 from clients.base import DomainClient
-from fedshift_wire.methods import Method
+from fedshift_core.registry import Method
 from strategies.base import DomainStrategy
 
 METHOD = Method(name="mine", title="Mine", strategy=DomainStrategy, client=DomainClient)

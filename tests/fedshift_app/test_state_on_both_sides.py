@@ -11,7 +11,7 @@ from support import refusal_of
 
 from fedshift_app.config import resolving
 from fedshift_app.run import resuming, space, starting
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 from strategies.base import DomainStrategy
 
 #: Two nodes, a batch each.

@@ -14,7 +14,7 @@ from datasets.base import Source
 from fedshift_app.config import resolving
 from fedshift_app.out import opening, saved, saving
 from fedshift_app.out.saving import Wanted
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 NODES, C, D = 4, 10, 64

@@ -13,7 +13,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
 from fedshift_app.report import reading, views
 from fedshift_app.rescoring import command
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 from strategies.federation import untrained
 
 HALF = f"{SHORT} federation.participation=0.5"

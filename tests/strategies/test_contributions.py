@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift_wire.bounds import Refused
+from fedshift_core.limits import Refused
 from strategies.contributions import Declaration, check_contribution, described
 
 DENSE: Declaration = {"prototypes": ("C", "D"), "counts": ("C",)}

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from support import ask, federation, node
 
-from fedshift_wire.params import Params
-from fedshift_wire.records import encode
+from fedshift_core.params import Params
+from fedshift_core.wire.records import encode
 from strategies.copa import CopaStrategy
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update

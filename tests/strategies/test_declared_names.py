@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedshift_app.config import registry
-from fedshift_wire.arrays import Arrays
+from fedshift_core.arrays import Arrays
 from strategies.contributions import declared
 from strategies.fedproto import FedProtoStrategy
 

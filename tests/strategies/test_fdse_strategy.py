@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import ask, federation, node
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.records import encode
 from strategies.fdse import FDSEServerParams, FDSEStrategy, consensus, is_eraser, mixtures, shortest
 from strategies.federation.updates import Update, decode
 

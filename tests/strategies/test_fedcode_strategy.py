@@ -15,7 +15,7 @@ from support import ask, check_knowledge, new_strategy, node
 from support import prototypes_of as semantic
 
 from fedshift_app.config import registry
-from fedshift_wire.bounds import Refused
+from fedshift_core.limits import Refused
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
 from strategies.federation.updates import Update
 

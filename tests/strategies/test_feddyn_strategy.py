@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support import ask, federation, node
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.records import decode, encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.records import decode, encode
 from strategies.feddyn import FedDynServerParams, FedDynStrategy
 from strategies.federation.roster import Node, Roster
 from strategies.federation.updates import Update

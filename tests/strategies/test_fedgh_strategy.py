@@ -8,8 +8,8 @@ import torch
 from support import ask, new_strategy, node, refusal_of, update
 from torch import nn
 
-from fedshift_wire.errors import FederationError
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import FederationError
+from fedshift_core.seeding import generator
 from strategies.federation.updates import Update
 from strategies.fedgh import CLIP, FedGHStrategy, Floats, cut, initial, softmax_regression
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import federation, node
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation.updates import Update, decode
 from strategies.fedheal import FedHEALParams, FedHEALStrategy, consistent, fair_weights

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import ArrayRecord
 from support import ask, check_knowledge, new_strategy, node
 
-from fedshift_wire.bounds import Refused
+from fedshift_core.limits import Refused
 from strategies.federation.roster import Node, Roster
 from strategies.federation.rounds import RoundResult
 from strategies.federation.updates import Update

@@ -7,8 +7,8 @@ import pytest
 from support import federation, node
 from torch import nn, optim, tensor
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.records import decode, encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.federation.updates import Update
 from strategies.fedomg import SMALL, FedOMGServerParams, FedOMGStrategy, least, mixture

@@ -7,9 +7,9 @@ import pytest
 from support import ask, check_knowledge, new_strategy, node
 from support import update as prototypes_of_node
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
+from fedshift_core.wire.records import encode
 from strategies.federation.updates import Update
 from strategies.fedpac import LEAST, FedPACStrategy, Floats, combinations
 

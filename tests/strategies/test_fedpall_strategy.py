@@ -7,10 +7,10 @@ from flwr.app import ArrayRecord
 from support import ask, check_knowledge, new_strategy, node, refusal_of
 from torch import nn
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
-from fedshift_wire.errors import FederationError
-from fedshift_wire.seeding import generator
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused
+from fedshift_core.seeding import generator
 from strategies.federation.roster import Node, Roster
 from strategies.federation.updates import Update
 from strategies.fedpall import FedPallStrategy, mean_directions

@@ -8,8 +8,8 @@ from flwr.app import ArrayRecord
 from slow_finch import slow_finch
 from support import check_knowledge, new_strategy, node
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
 from strategies.federation.updates import Update
 from strategies.fedplvm import FedPLVMStrategy, cluster_means, collected
 

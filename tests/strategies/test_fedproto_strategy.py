@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from support import after_rounds, check_knowledge, new_strategy, update
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
 from strategies.federation.updates import Update
 from strategies.fedproto import FedProtoServerParams, FedProtoStrategy, weighted_prototypes
 from strategies.prototypes import keep_absent_classes

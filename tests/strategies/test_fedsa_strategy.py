@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 from support import ask, new_strategy, node, update
 from torch.nn import functional as F
 
-from fedshift_wire.seeding import generator
+from fedshift_core.seeding import generator
 from strategies.fedsa import FedSAStrategy, initial_anchors, moved
 
 C, D = 3, 2

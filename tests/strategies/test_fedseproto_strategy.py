@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from support import after_rounds, check_knowledge, new_strategy, update
 
-from fedshift_wire.bounds import Refused
+from fedshift_core.limits import Refused
 from strategies.federation.updates import Update
 from strategies.fedseproto import FedSeProtoStrategy
 

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import ArrayRecord
 from support import check_knowledge, new_strategy, node
 
-from fedshift_wire.bounds import Refused
+from fedshift_core.limits import Refused
 from strategies.federation.updates import Update
 from strategies.fedthe import FedTHEStrategy
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import check_knowledge, new_strategy, update
 
-from fedshift_wire.bounds import Refused
+from fedshift_core.limits import Refused
 from strategies.federation.updates import Update
 from strategies.fpl import FPLStrategy
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import federation, node
 
-from fedshift_wire.bounds import Refused
-from fedshift_wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED, NUM_EXAMPLES
-from fedshift_wire.params import Params
+from fedshift_core.limits import Refused
+from fedshift_core.params import Params
+from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED, NUM_EXAMPLES
 from strategies import ga
 from strategies.base import DomainStrategy
 from strategies.federation import checks

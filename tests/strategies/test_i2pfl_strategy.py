@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import after_rounds, check_knowledge, new_strategy, update
 
-from fedshift_wire.bounds import Refused
+from fedshift_core.limits import Refused
 from strategies.i2pfl import I2PFLServerParams, I2PFLStrategy, reweighted_prototypes
 from strategies.prototypes import cluster_prototypes, mean_prototypes
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedshift_wire.bounds import Refused
-from fedshift_wire.clustering import finch_groups
+from fedshift_core.clustering import finch_groups
+from fedshift_core.limits import Refused
 from strategies.contributions import check_contribution
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import mean_prototypes, stack_prototypes

@@ -5,8 +5,8 @@ import pytest
 from flwr.app import ArrayRecord
 from support import ask, federation, node, refusal_of
 
-from fedshift_wire.bounds import Refused
-from fedshift_wire.records import encode
+from fedshift_core.limits import Refused
+from fedshift_core.wire.records import encode
 from strategies.contributions import check_contribution
 from strategies.federation.roster import Roster
 from strategies.federation.updates import Update

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import federation, refusal_of
 
-from fedshift_wire.errors import FederationError
-from fedshift_wire.params import Params
+from fedshift_core.errors import FederationError
+from fedshift_core.params import Params
 from strategies.base import DomainStrategy
 from strategies.f2dc import approximate_discrepancy, discrepancy, domain_aware
 from strategies.federation.roster import Node, Roster

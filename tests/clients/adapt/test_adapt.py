@@ -17,8 +17,8 @@ from clients.fedprox import FedProxClient
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import Params
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
 
 TEST = image_set(23, seed=5)
 ASKED: dict[str, Any] = {"server-round": 2, "domains": ["a"]}

@@ -34,9 +34,9 @@ from clients.losses.fedicon import instance_contrast
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from datasets.corruptions import corrupt, random_corruption
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import SERVER_ROUND
-from fedshift_wire.seeding import torch_seed
+from fedshift_core.arrays import Arrays
+from fedshift_core.seeding import torch_seed
+from fedshift_core.wire.names import SERVER_ROUND
 
 BEFORE = "before-adaptation"
 VIEWS = ImageConfig(

@@ -20,7 +20,8 @@ from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.setup import initial_model, is_personal
-from fedshift_wire.names import (
+from fedshift_core.params import Params
+from fedshift_core.wire.names import (
     CORRECT,
     DOMAINS,
     LOCAL_CORRECT,
@@ -31,7 +32,6 @@ from fedshift_wire.names import (
     VALIDATION,
     VALIDATION_CORRECT,
 )  # fmt: skip
-from fedshift_wire.params import Params
 
 BEFORE = "before-fine-tuning"
 N = 12

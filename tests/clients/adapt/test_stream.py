@@ -20,8 +20,8 @@ from clients.copa import CopaClient
 from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import LOCAL_DOMAINS, SERVER_ROUND
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import LOCAL_DOMAINS, SERVER_ROUND
 
 TEST = image_set(23, seed=5)
 ALL: dict[str, Callable[..., Stream]] = {

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from clients.adapt import batchnorm, tent
 from clients.models import freezing, networks
 from clients.training import statistics
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 def entropy_by_hand(logits: NDArray[np.float64]) -> list[float]:

@@ -18,8 +18,8 @@ from clients.models.networks import build
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
-from fedshift_wire.names import SERVER_ROUND
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
+from fedshift_core.wire.names import SERVER_ROUND
 
 CPU = torch.device("cpu")
 #: What FedICON trains with, and each of its parts alone.

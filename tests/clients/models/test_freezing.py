@@ -7,7 +7,7 @@ from torch import nn
 
 from clients.models import networks
 from clients.models.freezing import freeze
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 NETWORK = "torchvision:shufflenet_v2_x0_5"
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from clients.models.levels import feature_levels, level_features, levels_of
 from clients.models.networks import build
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 def gathered(name: str) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from clients.models.catalog import NETWORKS
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import MLPHead, SplitModel
 from clients.models.stages import feature_stages
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 SMALL = ("shufflenet_v2_x0_5", "mobilenet_v3_small", "resnet18")
 #: Networks that are cut in each of the ways that torchvision needs, and how wide the maps of their stages are.

@@ -8,8 +8,8 @@ from clients.models.catalog import NETWORKS
 from clients.models.networks import SplitModel, batchnorm_names, build, initialised, set_training
 from clients.models.resnet import BasicBlock
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.extensions import OURS
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
 
 NAMES = sorted(name for name in NETWORKS if NETWORKS.origin(name) == OURS)
 FEATURE_DIM = {"cnn": 64, "cnn_bn": 64, "cnn2": 512, "cnn3": 512, "resnet10": 512, "resnet18": 512}

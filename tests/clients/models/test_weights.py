@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision import models
 
 from clients.models import networks, weights
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 NAME = "shufflenet_v2_x0_5"
 OURS = f"torchvision:{NAME}"

@@ -18,8 +18,8 @@ from clients.modules.f2dc import F2DCModel, F2DCModules, F2DCParams, convolution
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig
 from datasets.base import ImageSet
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.names import SERVER_ROUND
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import SERVER_ROUND
 
 C, SEED = 4, 5
 CNNS = ("cnn", "cnn_bn", "cnn2", "cnn3")

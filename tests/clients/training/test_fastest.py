@@ -13,7 +13,7 @@ from clients.training import fastest, precision
 from clients.training.fastest import Work
 from clients.training.settings import ImageConfig, TrainConfig
 from clients.training.workbench import Workbench
-from fedshift_wire.params import ARITHMETICS, Arithmetic
+from fedshift_core.params import ARITHMETICS, Arithmetic
 
 CPU = torch.device("cpu")
 LAST, NCHW, BF16, BF16_NCHW = ARITHMETICS

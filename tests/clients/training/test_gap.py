@@ -6,7 +6,7 @@ import pytest
 from support import fedavg, fit, image_set, same, shared
 
 from clients.base import DomainClient
-from fedshift_wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
+from fedshift_core.wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
 
 
 def asked(of: DomainClient, *how: str) -> tuple[list[Any], dict[str, Any]]:

@@ -16,7 +16,7 @@ from clients.base import DomainClient, Phase
 from clients.training.batches import Batch
 from clients.training.settings import TrainConfig
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 class TwoParts(DomainClient):

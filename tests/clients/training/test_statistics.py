@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clients.models.networks import SplitModel, with_group_norm
 from clients.training import statistics
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 Float = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from datasets.base import ImageSet
 from fedshift_app.config import resolving
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 MODEL, TRAIN, IMAGES = ModelConfig(name="cnn"), TrainConfig(epochs=2, batch_size=8, lr=0.05), ImageConfig(flip=True)

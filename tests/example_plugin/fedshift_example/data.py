@@ -6,7 +6,7 @@ import numpy as np
 
 from datasets.base import ImageSet, Source, Split
 from datasets.listing import Arrays
-from fedshift_wire.seeding import generator
+from fedshift_core.seeding import generator
 
 DOMAINS = ("light", "dark")
 CLASSES = ("across", "down", "rising", "falling")

@@ -6,7 +6,7 @@ from torch import Tensor
 from clients import losses
 from clients.base import DomainClient
 from clients.training.batches import Batch
-from fedshift_wire.params import Params
+from fedshift_core.params import Params
 
 
 class ShortFeaturesParams(Params):

@@ -14,7 +14,7 @@ from fedshift_app import cli
 from fedshift_app.comparing import papers
 from fedshift_app.comparing.claims import NOT_COMPARABLE, NOT_SEEN, REVERSED, RULE, SEEN, Claim, Claims, claims
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 Make = Callable[..., None]
 PACS = ("photo", "art_painting", "cartoon", "sketch")

@@ -28,8 +28,8 @@ from fedshift_app.comparing.page import breakable
 from fedshift_app.comparing.seeds import paired, spread
 from fedshift_app.config.resolving import resolve
 from fedshift_app.report.drawing import titled
-from fedshift_wire.bounds import shortened
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shortened
 
 MakeRun = Callable[..., Path]
 SCAN_STREET = "dataset.domains=[scan,street]"

@@ -14,7 +14,7 @@ from fedshift_app.comparing import claims, compare, contents, keep
 from fedshift_app.comparing.table import Numbers
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.agreement import contradictions
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 Make = Callable[..., Path]
 Images = Mapping[str, Mapping[str, str]]

@@ -19,8 +19,8 @@ from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core.errors import ConfigError
+from fedshift_core.yaml_files import read_yaml
 
 TABLES = papers.all_tables()
 #: What the project adds to the printed facts.

@@ -15,7 +15,7 @@ from fedshift_app.comparing import compare
 from fedshift_app.comparing.paying import BYTES, FLOPS, SECONDS, front, notes, on_fronts, paid
 from fedshift_app.config.resolving import resolve
 from fedshift_app.costs.measuring import deciding
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 RUNS = ROOT / "docs" / "results" / "digits-heterogeneous"  # fedseproto, fedproto, local; three seeds
 

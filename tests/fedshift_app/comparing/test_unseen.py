@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedshift_app import cli
 from fedshift_app.comparing import compare
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 Keep = Callable[..., Path]
 THREE = ("scan", "street", "texture")

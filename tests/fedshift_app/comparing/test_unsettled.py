@@ -19,7 +19,7 @@ from fedshift_app.comparing.papers import Table
 from fedshift_app.comparing.runs import paper_settings
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 Keep = Callable[..., Path]
 TABLES = papers.all_tables()

@@ -9,7 +9,7 @@ import pytest
 
 from fedshift_app.comparing import compare
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 Keep = Callable[..., Path]
 TWO = "dataset.domains=[scan,street]"

@@ -18,7 +18,7 @@ from fedshift_app.config.layers import parse_set
 from fedshift_app.config.resolving import ASKED_BY_METHODS, FLAT_KEYS, from_json, resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.folder import CONFIG_FILE, RunFolder
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 #: A small experiment as a person would write one.
 EXPERIMENT: dict[str, Any] = {

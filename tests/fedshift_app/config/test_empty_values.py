@@ -10,7 +10,7 @@ from fedshift_app.config.resolving import FLAT_KEYS
 from fedshift_app.launch import preparing, proposing, watching
 from fedshift_app.rescoring import command as rescoring
 from fedshift_app.sweep import grid
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 LAUNCH = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
 

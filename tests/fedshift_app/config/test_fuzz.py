@@ -18,10 +18,10 @@ from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.launch import deploying, runner
 from fedshift_app.run import resuming
 from fedshift_app.sweep import grid
-from fedshift_wire.bounds import LARGEST_SEED, MOST_NODES, MOST_ROUNDS, as_found
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.paths import user_path
-from fedshift_wire.yaml_files import parse
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import LARGEST_SEED, MOST_NODES, MOST_ROUNDS, as_found
+from fedshift_core.paths import user_path
+from fedshift_core.yaml_files import parse
 
 PARTS, CASES = 8, 250  # seeds, and cases of each
 MOST_LINE = 300

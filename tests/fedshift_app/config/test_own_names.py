@@ -11,7 +11,7 @@ from support import refusal_of
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import from_json, resolve, resolve_dataset
 from fedshift_app.config.sections import RunConfig
-from fedshift_wire.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
 
 STATED = "dataset.domains=[Aachen,Bonn] dataset.classes=[benign,malignant]"
 

@@ -9,7 +9,7 @@ from fedshift_app.config import dotted_keys
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.places import places_of
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 EXPERIMENT = """\
 dataset: {name: handwritten}

@@ -14,9 +14,9 @@ from clients.base import DomainClient
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError, FederationError
-from fedshift_wire.records import decode
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.wire.records import decode
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 PRIVATE = f"{SHORT} privacy.name=local-dp privacy.clipping_norm=0.5"

@@ -11,7 +11,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.resolving import resolve, validate
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 from strategies.base import DomainStrategy
 
 RECIPES = ["f2dc", "f2dc-code", "fedavg-ft", "fedbn"]

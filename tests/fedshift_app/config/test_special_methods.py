@@ -6,7 +6,7 @@ import pytest
 
 from fedshift_app.config.files import names
 from fedshift_app.config.resolving import resolve
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 HEAD = """\
 dataset: {name: handwritten}

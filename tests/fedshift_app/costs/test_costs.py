@@ -12,7 +12,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.costs import beside, command, measuring
 from fedshift_app.costs.measuring import Costs
 from fedshift_app.costs.table import Table
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, FedShiftError
 
 QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16")
 #: The two-layer CNN of 32 pixels and 10 classes, by hand: multiply-adds of an image forwards, by layer.

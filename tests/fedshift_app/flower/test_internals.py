@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.superlink.grid import http_grid
 
 from fedshift_app.flower import internals
-from fedshift_wire import packing
-from fedshift_wire.names import RAISED
-from fedshift_wire.records import decode, encode
+from fedshift_core.wire import packing
+from fedshift_core.wire.names import RAISED
+from fedshift_core.wire.records import decode, encode
 
 
 @pytest.mark.parametrize(

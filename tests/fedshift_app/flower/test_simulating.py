@@ -24,7 +24,7 @@ from fedshift_app.flower import simulating
 from fedshift_app.flower.internals import make_context
 from fedshift_app.launch import runner
 from fedshift_app.run import exit_codes, status
-from fedshift_wire.errors import FederationError
+from fedshift_core.errors import FederationError
 from strategies.base import DomainStrategy
 from strategies.federation.sent import Sent
 

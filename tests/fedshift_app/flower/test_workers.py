@@ -25,10 +25,10 @@ from fedshift_app.flower.internals import identify_process
 from fedshift_app.flower.simulating import TRIES
 from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import runner, side_by_side
-from fedshift_wire import extensions
-from fedshift_wire.errors import ConfigError, FederationError
-from fedshift_wire.names import KEPT_IN
-from fedshift_wire.records import encode
+from fedshift_core import extensions
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.wire.names import KEPT_IN
+from fedshift_core.wire.records import encode
 
 ONE_EPOCH = "method.classifier_epochs=1 method.personal_epochs=1"
 SHORT = "train.epochs=1 allocation.share=0.06 train.batch_size=12"
@@ -38,7 +38,7 @@ import logging, multiprocessing, os, signal
 from pathlib import Path
 from clients.base import DomainClient
 from fedshift_app.node.shelves import Shelf
-from fedshift_wire.methods import Method
+from fedshift_core.registry import Method
 from strategies.base import DomainStrategy
 
 METHOD = Method(name="own", title="Own", strategy=DomainStrategy, client=DomainClient)

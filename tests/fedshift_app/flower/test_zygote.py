@@ -284,7 +284,7 @@ def test_its_libraries_start_no_thread_and_bring_nothing_of_fedshift() -> None:
     finally:
         warm.end()
     text = superexec.ZYGOTE.read_text() + Path(superexec.__file__).read_text()
-    for name in ("fedshift_app", "fedshift_wire", "datasets", "clients", "strategies"):
+    for name in ("fedshift_app", "fedshift_core", "datasets", "clients", "strategies"):
         assert f"import {name}" not in text and f"from {name}" not in text
 
 

@@ -18,7 +18,7 @@ from fedshift_app.config import files, registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.help import completing, methods
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 OURS = list(registry.METHODS)
 

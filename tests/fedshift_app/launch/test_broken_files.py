@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import checking, proposing
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 
 def test_a_broken_file_names_prepare_and_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

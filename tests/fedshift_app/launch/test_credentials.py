@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from fedshift_app import cli
 from fedshift_app.launch import credentials, deploying, superlink
 from fedshift_app.launch.credentials import Credentials
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, FedShiftError
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedshift_app import cli
 from fedshift_app.launch import credentials, superlink
 from fedshift_app.launch.credentials import Credentials
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 DAY = datetime.timedelta(days=1)
 

@@ -12,7 +12,7 @@ from support import refusal_of
 
 from fedshift_app.config import resolving
 from fedshift_app.launch import preparing, proposing
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, FedShiftError
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from flwr.common.config import parse_config_args
 
 from datasets import folders
 from fedshift_app.launch import credentials, exporting
-from fedshift_wire.bounds import MOST_NAME
+from fedshift_core.limits import MOST_NAME
 
 #: Names that a site may have.
 SITES = (

@@ -14,7 +14,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import checking, exporting, preparing, proposing
 from fedshift_app.node import holdings
 from fedshift_app.node.holdings import Place
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.errors import FedShiftError
 
 CLASSES = ("x", "y")
 

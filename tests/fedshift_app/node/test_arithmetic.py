@@ -11,7 +11,7 @@ from clients.training.fastest import Found, Work
 from datasets import cache
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import arithmetic, setup
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 CPU = torch.device("cpu")
 WORK = Work("cnn", 0, "none", 32, 32)

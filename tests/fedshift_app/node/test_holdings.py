@@ -20,7 +20,7 @@ from fedshift_app.launch.checking import check_data
 from fedshift_app.launch.exporting import export
 from fedshift_app.node import holdings
 from fedshift_app.node.holdings import Own, Place, own_images
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 FEW = "train.epochs=1 allocation.share=0.1"
 

@@ -20,9 +20,9 @@ from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import runner
 from fedshift_app.node.noise import noised
 from fedshift_app.run import starting
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.records import decode
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.wire.records import decode
 
 NODES = 8
 #: So much noise that the update itself is not seen in it.

@@ -13,7 +13,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import holdings, setup
-from fedshift_wire.errors import DataError
+from fedshift_core.errors import DataError
 
 KINDS = ("benign", "malignant", "normal")
 

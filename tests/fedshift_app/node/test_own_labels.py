@@ -18,7 +18,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.launch import checking, exporting, preparing, proposing
 from fedshift_app.node import copies, holdings, setup
-from fedshift_wire.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
 
 NUMBERS = tuple(map(str, range(11)))
 STATED = f"dataset.classes=[{','.join(NUMBERS)}]"

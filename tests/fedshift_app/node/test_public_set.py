@@ -20,7 +20,7 @@ from fedshift_app.launch.exporting import export
 from fedshift_app.node import holdings
 from fedshift_app.node.holdings import Place, own_images, public_set
 from fedshift_app.run import resuming, starting
-from fedshift_wire.errors import ConfigError, DataError, FederationError
+from fedshift_core.errors import ConfigError, DataError, FederationError
 from strategies.federation.roster import Node, Roster
 
 NODES = 8

@@ -8,8 +8,8 @@ from support import InlineRun, refusal_of
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import starting
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import NoiseParams
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import NoiseParams
 
 SWITCH = "method.repeatable_noise=true"
 #: Methods that draw noise or masks to protect what a node sends.

@@ -17,9 +17,9 @@ from fedshift_app.launch import exporting
 from fedshift_app.launch.exporting import NodeFolder
 from fedshift_app.node import holdings, pins, requests, setup, shelves
 from fedshift_app.run import starting
-from fedshift_wire import names
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.records import decode, encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire import names
+from fedshift_core.wire.records import decode, encode
 
 SHORT = "train.epochs=1 dataset.domains=[scan,sketch]"
 BN = "model.name=cnn_bn"

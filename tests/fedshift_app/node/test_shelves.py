@@ -19,8 +19,8 @@ from fedshift_app.launch.exporting import NodeFolder
 from fedshift_app.node import setup, shelves, starts
 from fedshift_app.node.holdings import Place
 from fedshift_app.node.shelves import Shelf
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.names import RESUMED_AFTER, RUN_ID
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.wire.names import RESUMED_AFTER, RUN_ID
 from strategies.fedcode import FedCodeStrategy
 from strategies.federation.updates import Update
 

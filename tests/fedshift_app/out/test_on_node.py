@@ -17,8 +17,8 @@ from fedshift_app.node.holdings import Place
 from fedshift_app.out import on_node, opening, saved, saving, scorer
 from fedshift_app.out.on_node import Wanted
 from fedshift_app.out.saved import Origin
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FedShiftError
 
 RUN = "0123456789abcdef" * 2
 

@@ -9,7 +9,7 @@ from support import InlineRun
 
 from fedshift_app.launch import proposing
 from fedshift_app.out import predicting, saving
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.out import images, opening, predicting, saved, saving, scorer
 from fedshift_app.out.predicting import Metrics
 from fedshift_app.out.saved import Origin
-from fedshift_wire.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError, DataError
 
 ORIGIN = Origin(
     experiment="e", dataset="handwritten", server_round=1, rounds=1, nodes=2, seed=0, engine="inline", run_id="",

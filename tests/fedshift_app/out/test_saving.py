@@ -25,8 +25,8 @@ from fedshift_app.out import card, forms, images, opening, programs, saved, savi
 from fedshift_app.out.forms import Form
 from fedshift_app.out.saving import Wanted
 from fedshift_app.report import reading
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError, FedShiftError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FedShiftError
 
 QUICK = "train.epochs=1 allocation.share=0.05 model.name=cnn_bn train.precision=float32"
 ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))

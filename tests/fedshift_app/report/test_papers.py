@@ -24,10 +24,10 @@ from fedshift_app.node import setup
 from fedshift_app.report import analysis, cams, closer, command, drawing, panels, papers, reading, same_images, views
 from fedshift_app.report.closer import Seen
 from fedshift_app.report.same_images import Attended
-from fedshift_wire.errors import ConfigError, FedShiftError
-from fedshift_wire.frozen import FrozenDict
-from fedshift_wire.names import SERVER_ROUND
-from fedshift_wire.seeding import generator
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.frozen import FrozenDict
+from fedshift_core.seeding import generator
+from fedshift_core.wire.names import SERVER_ROUND
 
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")

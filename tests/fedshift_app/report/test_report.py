@@ -28,8 +28,8 @@ from fedshift_app.report import analysis, by_class, command, curves, drawing, ma
 from fedshift_app.report.theme import widths
 from fedshift_app.report.views import View
 from fedshift_app.run import exit_codes
-from fedshift_wire.bounds import MOST_SHOWN
-from fedshift_wire.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.limits import MOST_SHOWN
 from strategies.federation.schedule import last_rounds
 
 QUICK = "train.epochs=1 allocation.share=0.1"

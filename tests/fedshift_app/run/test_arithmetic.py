@@ -21,8 +21,8 @@ from fedshift_app.node import arithmetic as of_nodes
 from fedshift_app.node import setup
 from fedshift_app.run import arithmetic, resuming
 from fedshift_app.run.folder import RESULTS_FILE
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.params import ARITHMETICS
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import ARITHMETICS
 
 LAST, NCHW, BF16, _ = ARITHMETICS
 SHORT = "train.epochs=1 allocation.share=0.05 dataset.domains=[scan,sketch]"

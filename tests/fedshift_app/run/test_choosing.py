@@ -25,8 +25,8 @@ from fedshift_app.flower import inline
 from fedshift_app.node.shelves import Shelf, keep_last
 from fedshift_app.report import facts, reading
 from fedshift_app.run import checkpoints, choosing, resuming, status
-from fedshift_wire.errors import ConfigError, FederationError
-from fedshift_wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
 from strategies.base import DomainStrategy
 from strategies.federation.rounds import RoundResult
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedshift_app.run.console import duration, percent, round_line, table
-from fedshift_wire.bounds import MOST_SHOWN
+from fedshift_core.limits import MOST_SHOWN
 from strategies.federation.rounds import RoundResult
 
 

@@ -12,8 +12,8 @@ from support import InlineRun, fedavg, image_set, node
 
 from clients.training.counting import Counting, count
 from fedshift_app.run import console, figures
-from fedshift_wire.counts import MOST_CLASSES, Counts, from_arrays
-from fedshift_wire.names import DOMAINS, FIGURES, STARTS, STOPS
+from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
+from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
 from strategies.federation.rounds import RoundResult
 
 QUICK = "train.epochs=1 allocation.share=0.1"

@@ -21,7 +21,7 @@ from fedshift_app import cli
 from fedshift_app.flower import inline
 from fedshift_app.report import command, making
 from fedshift_app.run import durable, space, status
-from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 FLAT = {"method": "fedcode", "rounds": 3, "set": SHORT}
 ARGUMENTS = ["handwritten", "method=fedcode", "rounds=3", *SHORT.split(), "engine=inline", "nodes=4", "report=false"]

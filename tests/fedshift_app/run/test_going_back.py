@@ -22,7 +22,7 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.launch import runner
 from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import checkpoints, status
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 # --- what is kept -------------------------------------------------------------------------------------------------
 

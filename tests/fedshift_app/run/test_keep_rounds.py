@@ -18,8 +18,8 @@ from fedshift_app.node.shelves import Shelf
 from fedshift_app.run import checkpoints, choosing, space, starting
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.sweep import grid
-from fedshift_wire.bounds import MOST_KEPT
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_KEPT
 from strategies.federation.rounds import RoundResult
 
 SHORT = "train.epochs=1 allocation.share=0.05"

@@ -9,7 +9,7 @@ from clients.modules.catalog import MODULES, ModulesEntry
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import starting
-from fedshift_wire.methods import Method
+from fedshift_core.registry import Method
 
 TINY = "train.epochs=1 allocation.share=0.1"
 

@@ -10,7 +10,7 @@ from support import InlineRun
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, one_class
-from fedshift_wire.counts import Counts
+from fedshift_core.wire.counts import Counts
 from strategies.federation.rounds import RoundResult
 
 CLASSES = ("cat", "dog", "cow")

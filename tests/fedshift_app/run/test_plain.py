@@ -12,7 +12,7 @@ from fedshift_app.launch import runner
 from fedshift_app.node.setup import place
 from fedshift_app.run import plain
 from fedshift_app.run.variables import THREADS
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 FLAT = {"experiment": "handwritten"}
 

@@ -8,7 +8,7 @@ from support import InlineRun
 from fedshift_app.config import resolving
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import profiling
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 SMALL = "allocation.share=0.05 train.epochs=1"
 

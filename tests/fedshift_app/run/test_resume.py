@@ -25,7 +25,7 @@ from fedshift_app.flower import inline
 from fedshift_app.launch import runner
 from fedshift_app.run import checkpoints, resuming
 from fedshift_app.run.durable import InUse, Lock
-from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_core.errors import ConfigError, FederationError
 
 #: Methods that keep something on the nodes, each with what makes it do so.
 PRIVATE = {

@@ -31,8 +31,8 @@ from fedshift_app.run.folder import (
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.variables import COMMIT
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import ConfigError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
 from strategies.federation.rounds import RoundResult
 from strategies.federation.schedule import LAST_ROUNDS
 

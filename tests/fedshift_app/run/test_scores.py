@@ -21,7 +21,7 @@ from fedshift_app.run.scores import (
     mean_client_models,
     over_seeds,
 )
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 

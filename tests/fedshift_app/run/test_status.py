@@ -21,7 +21,7 @@ from fedshift_app.launch import runner, site_status, watching
 from fedshift_app.run import durable, exit_codes, status
 from fedshift_app.run.durable import Lock
 from fedshift_app.run.folder import LOCK_FILE, RESULTS_FILE
-from fedshift_wire.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 

@@ -14,7 +14,7 @@ from fedshift_app.launch import watching
 from fedshift_app.report import reading
 from fedshift_app.run import resuming, status
 from fedshift_app.sweep import records
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 TOLD: dict[str, Any] = {"engine": "inline", "nodes": 4, "run_id": "a" * 32, "versions": {"numpy": "2"}}
 STATUS: dict[str, Any] = {

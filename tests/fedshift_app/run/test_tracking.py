@@ -11,7 +11,7 @@ from support import InlineRun, Killed, Run
 from fedshift_app.config.resolving import from_json, resolve
 from fedshift_app.launch import runner
 from fedshift_app.run import durable, resuming, tracking
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 from strategies.federation.rounds import RoundResult
 
 pytest.importorskip("tensorboard")

@@ -10,7 +10,7 @@ from played_runs import Compared, Played
 
 import fedshift_app
 from fedshift_app.sweep import sweeping
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from fedshift_app import cli
 from fedshift_app.run import exit_codes
 from fedshift_app.run.durable import Lock
 from fedshift_app.sweep import grid, listing
-from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_core.errors import ConfigError, FederationError
 
 
 def one(command: str) -> int:

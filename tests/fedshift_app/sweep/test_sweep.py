@@ -24,7 +24,7 @@ from fedshift_app.run.resuming import FREE
 from fedshift_app.sweep import children, grid, progress, sweeping
 from fedshift_app.sweep.grid import Point
 from fedshift_app.sweep.progress import Timed, time_left
-from fedshift_wire.errors import ConfigError, DataError, FederationError, FedShiftError
+from fedshift_core.errors import ConfigError, DataError, FederationError, FedShiftError
 
 QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.share=0.05")
 

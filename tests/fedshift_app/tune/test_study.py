@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("optuna")
 from fedshift_app.tune.study import COMPLETE, FAILED, PRUNED, STARTUP, Search, Store
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.ranges import read
+from fedshift_core.errors import ConfigError
+from fedshift_core.ranges import read
 
 SPACE = {
     "train.lr": read([0.001, 0.1, "log"], "lr"), "method.mu": read([0.0, 1.0], "mu"),

@@ -19,8 +19,8 @@ from fedshift_app.run.folder import versions
 from fedshift_app.sweep import sweeping
 from fedshift_app.tune import asking, study, trials
 from fedshift_app.tune.asking import FRACTION, Request
-from fedshift_wire import ranges
-from fedshift_wire.errors import ConfigError, FederationError
+from fedshift_core import ranges
+from fedshift_core.errors import ConfigError, FederationError
 
 SHORT = ("nodes=4", "rounds=6", "train.epochs=1", "allocation.share=0.2")
 

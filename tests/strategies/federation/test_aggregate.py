@@ -8,9 +8,9 @@ from flwr.clientapp import ClientApp
 from support import federation
 
 from fedshift_app.flower.inline import InlineGrid
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.params import Params
-from fedshift_wire.records import decode, encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
+from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
 
 FEDERATION = federation(num_classes=2, run_json="")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedshift_wire.records import decode, encode
+from fedshift_core.wire.records import decode, encode
 from strategies.federation import averaging
 from strategies.federation.averaging import RunningAverage, shares
 

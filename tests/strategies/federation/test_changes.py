@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
 from strategies.federation import changes
 from strategies.federation.changes import SentWeights, change, far_from_others, norm, out_of_proportion
 

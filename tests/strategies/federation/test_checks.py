@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedshift_app.flower.internals import identify_process
-from fedshift_wire import bounds
-from fedshift_wire.bounds import MOST_TEXT, Refused, check_numbers, largest, plain, whole
+from fedshift_core import limits
+from fedshift_core.limits import MOST_TEXT, Refused, check_numbers, largest, plain, whole
 from strategies.federation.checks import check_numbers_of, let_go, metrics_of, opened, trained
 
 
@@ -34,7 +34,7 @@ def test_a_refusal_says_no_more_than_may_be_logged() -> None:
 def test_one_number_that_is_not_finite_is_found_in_any_block(
     place: int, bad: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "BLOCK", 16)  # four float32
+    monkeypatch.setattr(limits, "BLOCK", 16)  # four float32
     most = float(np.finfo(np.float32).max)
     array = np.full(11, most, np.float32)  # their sum is not finite, they are
     assert largest(array) == largest(-array) == most

@@ -11,10 +11,10 @@ from support import node as node_of
 
 from clients.training.counting import count
 from fedshift_app.flower.internals import identify_process
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
-from fedshift_wire.counts import MOST_CLASSES, Counts
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
+from fedshift_core.wire.counts import MOST_CLASSES, Counts
+from fedshift_core.wire.records import encode
 from strategies.federation import counting
 from strategies.federation.evaluation import Evaluation
 

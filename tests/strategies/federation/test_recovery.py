@@ -7,7 +7,7 @@ import pytest
 from flwr.app import ArrayRecord
 from support import node
 
-from fedshift_wire.records import encode
+from fedshift_core.wire.records import encode
 from strategies.federation.recovery import MOST_ROUNDS, Point, Recovery, is_finite
 from strategies.federation.updates import Update
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import federation, node, refusal_of
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import FederationError
-from fedshift_wire.params import Params
-from fedshift_wire.records import decode, encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.params import Params
+from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.federation import robust
 from strategies.federation.averaging import shares

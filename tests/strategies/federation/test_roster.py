@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedshift_app.flower.internals import identify_process
-from fedshift_wire.errors import FederationError
+from fedshift_core.errors import FederationError
 from strategies.federation.roster import Roster
 
 DOMAINS = ("scan", "texture", "street")

@@ -11,9 +11,9 @@ from flwr.clientapp import ClientApp
 from support import federation
 
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_wire.errors import FederationError
-from fedshift_wire.params import Params
-from fedshift_wire.records import encode
+from fedshift_core.errors import FederationError
+from fedshift_core.params import Params
+from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation import silence
 from strategies.federation.roster import Listener

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
-from fedshift_wire.arrays import digest
-from fedshift_wire.names import ARRAYS, CONFIG, START, START_DIGEST
-from fedshift_wire.records import decode, encode
+from fedshift_core.arrays import digest
+from fedshift_core.wire.names import ARRAYS, CONFIG, START, START_DIGEST
+from fedshift_core.wire.records import decode, encode
 from strategies.federation.start import Start
 from strategies.federation.updates import num_bytes
 

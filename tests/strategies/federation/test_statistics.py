@@ -11,9 +11,9 @@ from support import federation
 from support import node as node_of
 
 from fedshift_app.flower.internals import identify_process
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.bounds import Refused
-from fedshift_wire.records import encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
+from fedshift_core.wire.records import encode
 from strategies.federation import statistics
 from strategies.federation.roster import Node
 

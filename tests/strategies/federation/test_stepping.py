@@ -9,8 +9,8 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYog
 from pydantic import ValidationError
 from support import federation
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.records import decode, encode
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.records import decode, encode
 from strategies.federation import stepping
 from strategies.settings import ServerConfig
 

@@ -2,14 +2,14 @@
 
 from typing import Self
 
-from fedshift_wire.bounds import MOST_REMEDY, message, plain
+from fedshift_core.limits import MOST_REMEDY, message, plain
 
 
 class FedShiftError(Exception):
     """Something a person can mend: the message says what was found and what is allowed.
 
     It is shown without a traceback. Messages are one or two lines long; whatever is in them, each line that anybody
-    is shown is bounded and without control characters (:func:`fedshift_wire.bounds.message`).
+    is shown is bounded and without control characters (:func:`fedshift_core.limits.message`).
     """
 
     def __init__(self, text: str | None, remedy: str = "") -> None:

@@ -20,13 +20,13 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from fedshift_wire import ranges
-from fedshift_wire.bounds import shortened
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.frozen import FrozenDict, Section
-from fedshift_wire.params import Params
-from fedshift_wire.spelling import meant
-from fedshift_wire.yaml_files import read_yaml
+from fedshift_core import ranges
+from fedshift_core.errors import ConfigError
+from fedshift_core.frozen import FrozenDict, Section
+from fedshift_core.limits import shortened
+from fedshift_core.params import Params
+from fedshift_core.spelling import meant
+from fedshift_core.yaml_files import read_yaml
 
 FEDAVG_STRATEGY, FEDAVG_CLIENT = "strategies.base:DomainStrategy", "clients.base:DomainClient"
 Group = Literal["papers", "weights", "prototypes", "personal", "test-time", "other"]
@@ -57,7 +57,7 @@ class Method(BaseModel):
         short: Settings that a run of two rounds needs, for tests.
         approximation: Why it is an approximation of its paper's method only; empty where it is that. Whatever names the
             method in a table, on a page or in a log then says so.
-        search: Where ``fedshift tune`` looks for the values of its parameters, by name (``fedshift_wire.ranges``); a
+        search: Where ``fedshift tune`` looks for the values of its parameters, by name (``fedshift_core.ranges``); a
             key of another section is dotted. What FedAvg's file says counts for every method.
         defaults: Parameters by name, and sections (``images``, ``train``, ...).
     """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift_wire import same_names
+from fedshift_core import same_names
 
 
 @pytest.mark.parametrize(

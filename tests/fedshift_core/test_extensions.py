@@ -9,12 +9,12 @@ import pytest
 
 from datasets import catalog
 from fedshift_app.config import registry
-from fedshift_wire import extensions
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.extensions import load_file, problems
+from fedshift_core import extensions
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import load_file, problems
 
 GOOD = """
-from fedshift_wire.methods import Method
+from fedshift_core.registry import Method
 METHOD = Method(name="mine", title="A method of my own", defaults={})
 """
 

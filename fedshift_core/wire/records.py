@@ -21,8 +21,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.errors import FedShiftError
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
 
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
 KINDS = "biufc"  # of dtypes that travel: booleans and numbers

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.methods import Method
-from fedshift_wire.ranges import read
+from fedshift_core.errors import ConfigError
+from fedshift_core.ranges import read
+from fedshift_core.registry import Method
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from support import ROOT
 
-from fedshift_wire.errors import FedShiftError
-from fedshift_wire.records import Draft, RecordError, decode, decode_array, encode, encode_array
+from fedshift_core.errors import FedShiftError
+from fedshift_core.wire.records import Draft, RecordError, decode, decode_array, encode, encode_array
 
 DTYPES = st.one_of(
     hnp.boolean_dtypes(), hnp.integer_dtypes(endianness="?"), hnp.unsigned_integer_dtypes(endianness="?"),
@@ -178,5 +178,5 @@ def test_broken_bytes_are_refused_or_read_as_flower_reads_them(data: st.DataObje
 
 
 def test_the_module_needs_no_torch() -> None:
-    code = "import sys, fedshift_wire.records; sys.exit('torch' in sys.modules)"
+    code = "import sys, fedshift_core.wire.records; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedshift_wire.bounds import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT
+from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT
 
 #: Rounds of a run, local epochs of a round.
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]

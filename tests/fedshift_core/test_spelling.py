@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedshift_wire.spelling import meant, near
+from fedshift_core.spelling import meant, near
 
 METHODS = ("fedavg", "fedprox", "fedproto", "i2pfl", "moon")
 

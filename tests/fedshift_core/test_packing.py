@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedshift_wire import packing
-from fedshift_wire.records import RecordError, encode
+from fedshift_core.wire import packing
+from fedshift_core.wire.records import RecordError, encode
 
 ARRAYS = hnp.arrays(
     st.sampled_from([np.dtype("f4"), np.dtype("i8"), np.dtype("?"), np.dtype(">f8")]), hnp.array_shapes(min_side=0)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedshift_wire.seeding import generator, seed_sequence, torch_seed
+from fedshift_core.seeding import generator, seed_sequence, torch_seed
 
 Name = tuple[int, str, tuple[int, int]]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedshift_app.config.resolving import from_json, resolve
-from fedshift_wire.frozen import FrozenDict, frozen
+from fedshift_core.frozen import FrozenDict, frozen
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-from fedshift_wire.bounds import MOST_FOUND
+from fedshift_core.limits import MOST_FOUND
 
 MOST_NEAR = 2  # words that are offered
 

@@ -8,7 +8,7 @@ larger than ``LARGE`` stays a record of its own, of one array, which Flower send
 The arrays of a record are packed as the length of an index (four bytes, little-endian), the index (JSON, for each
 array: name, dtype, shape, Flower's ``stype``, number of bytes) and the bytes of all arrays one after the other. What
 comes from a peer is not trusted: the index is bounded and checked, and each array is checked where it is read
-(:mod:`fedshift_wire.records`).
+(:mod:`fedshift_core.wire.records`).
 """
 
 import json
@@ -16,8 +16,8 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedshift_wire.bounds import shown
-from fedshift_wire.records import RecordError
+from fedshift_core.limits import shown
+from fedshift_core.wire.records import RecordError
 
 PACKED = "fedshift.packed"  # the name of the record that holds packed ones, and the stype of a large one's array
 LARGE = 5 << 20  # bytes of a record from which on it stays one; Flower sends an array in parts of so many

@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedshift_wire.bounds import as_found
+from fedshift_core.limits import as_found
 
 #: Letters of no width whose category is not Cf: a joiner, fillers, variation selectors.
 _NO_WIDTH = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0") | {chr(code) for code in range(0xFE00, 0xFE10)}

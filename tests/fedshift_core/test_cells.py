@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedshift_wire.cells import harmless, harmless_row
+from fedshift_core.cells import harmless, harmless_row
 
 FORMULAS = (
     "=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "\uff1d1", "-", "-a", "-1_0",

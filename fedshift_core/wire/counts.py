@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_wire.arrays import Arrays
-from fedshift_wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION
 
 CALIBRATION_BINS = 15  # of equal width, as Guo et al., ICML 2017, have them
 SCORE_BINS = 200

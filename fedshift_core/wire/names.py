@@ -22,7 +22,7 @@ CONFIG = "config"
 METRICS = "metrics"
 START = "start"  # a further record, once for each node: what it begins from beside the shared weights (frozen parts)
 STATISTICS = "statistics"  # a fifth record, where BatchNorm's statistics were taken anew: they, by state-dict name
-COUNTS = "counts"  # a further one of an answer to ``figures``: the arrays of ``fedshift_wire.counts``
+COUNTS = "counts"  # a further one of an answer to ``figures``: the arrays of ``fedshift_core.wire.counts``
 
 # --- config, server -> node ---
 SERVER_ROUND = "server-round"  # int, from 1
@@ -82,7 +82,7 @@ LOCAL_RECEIVED = "local-received"  # the answer to ``gap`` of the weights as the
 LOCAL_TRAINED = "local-trained"  # and of those that local training left
 VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; absent where it has none
 VALIDATION_COUNT = "validation-count"
-CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_wire.counts``
+CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_core.wire.counts``
 CALIBRATION, CLASS_SCORES = "calibration/", "scores/"  # counts: + domain
 KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; else absent
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
 
 MOST_PATH = 3000  # bytes; Linux takes 4095, and FedShift's own files and folders lie below
 MOST_PART = 255  # bytes of the name of one file or folder

@@ -1,7 +1,7 @@
 """Things of one kind by name: FedShift's own, those of installed packages, those of a user's own files.
 
 A package offers a thing by an entry point of the kind's group, whose name is the thing's and whose object is it (a
-:class:`~fedshift_wire.methods.Method`, a ``Dataset``, ...). What is wrong with one package is a line that names it; all
+:class:`~fedshift_core.registry.Method`, a ``Dataset``, ...). What is wrong with one package is a line that names it; all
 others still work.
 
 Specification: https://packaging.python.org/en/latest/specifications/entry-points/
@@ -22,10 +22,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from fedshift_wire import __version__
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
-from fedshift_wire.spelling import meant
+from fedshift_core import __version__
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.spelling import meant
 
 OURS = "fedshift"  # where what FedShift itself brings comes from
 MOST_REASON = 200  # characters of a package's own error that are shown

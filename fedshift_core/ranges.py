@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
 
 MOST_VALUES = 100
 LOG, WHOLE = "log", "whole"

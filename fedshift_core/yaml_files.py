@@ -11,8 +11,8 @@ import yaml
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from fedshift_wire.bounds import as_found
-from fedshift_wire.errors import ConfigError
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
 
 MOST_BYTES = 1 << 18  # of a text
 MOST_VALUES = 20_000  # of a text, with those that aliases repeat
