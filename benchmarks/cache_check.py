@@ -22,7 +22,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from datasets import cache, integrity
+from datasets.io import cache, integrity
 from datasets.listing import Item, Listing
 
 REPEATS = 5

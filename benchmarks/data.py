@@ -34,8 +34,8 @@ from torchvision import transforms as v1  # type: ignore[import-untyped]
 
 from clients.images.augment import Pipeline
 from clients.training.settings import ImageConfig
-from datasets import digits
 from datasets.base import Source
+from datasets.sets import digits
 
 BATCH = 64
 IMAGES = {32: 6400, 128: 1920}  # a repetition at each size

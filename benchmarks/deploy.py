@@ -27,7 +27,7 @@ from typing import Any
 import machine
 import psutil
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.flower.quick import PLAIN_WAITS
 from fedshift_app.launch import deploying, exporting, processes, runner

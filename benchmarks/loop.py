@@ -45,8 +45,8 @@ from clients.training import fastest, precision, workbench
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.workbench import Workbench
-from datasets import digits
 from datasets.base import ImageSet, Source
+from datasets.sets import digits
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Arithmetic, Params
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.launch import deploying, exporting, processes, runner
 from fedshift_app.node import shelves

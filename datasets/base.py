@@ -127,7 +127,7 @@ class Dataset:
             ``allocation``, and ``domains`` where a run does not have all of them.
         own: Of a data set whose domains and classes are a user's, how they are found; it names none itself.
         find_own: Finds one domain and split in the folder of a real node, None if that has no such split; None: in the
-            plain layouts (:func:`datasets.trees.find_plain`).
+            plain layouts (:func:`datasets.io.trees.find_plain`).
         validates: Its sites may have a split validation; ``find`` and ``find_own`` are called for it.
     """
 

@@ -7,27 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeGuard
 
-from datasets import (
-    broken,
-    cache,
-    camelyon,
-    cifar,
-    digits,
-    domainnet,
-    files,
-    folders,
-    handwritten,
-    isic,
-    layout,
-    office,
-    pacs,
-    same_file,
-    trees,
-    vlcs,
-)
 from datasets.base import PLAIN, Dataset, Form, ImageSet, Names, Source, Split, checked
-from datasets.decode import Progress, no_progress
+from datasets.io import cache, corrupt_files, files, layout, same_file, trees
+from datasets.io.decode import Progress, no_progress
 from datasets.listing import Arrays, Found, Listing
+from datasets.sets import camelyon, cifar, digits, domainnet, folders, handwritten, isic, office, pacs, vlcs
 from fedshift_core.errors import DataError
 from fedshift_core.extensions import Registry
 from fedshift_core.limits import shown
@@ -136,7 +120,7 @@ def load_own(
     if found is None:
         assert source.data_dir is not None
         raise DataError(f"{shown(source.data_dir)}: {domain} has no {split} images")
-    found = broken.left_out(found, form) if source.skip_broken else found
+    found = corrupt_files.left_out(found, form) if source.skip_broken else found
     return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), source, found)
 
 
@@ -152,7 +136,7 @@ def load_public(name: str, source: Source, size: int | None = None, form: Form =
     classes = source.classes if dataset.own is not None else dataset.classes
     stated = dataset.own is None or source.classes_stated
     found = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated)
-    found = broken.left_out(found, form) if source.skip_broken else found
+    found = corrupt_files.left_out(found, form) if source.skip_broken else found
     return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, found)
 
 
@@ -227,14 +211,16 @@ def content(
     return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size, form), found)
 
 
-def skipped(name: str, domain: str, split: Split, source: Source, form: Form = PLAIN) -> tuple[broken.Broken, ...]:
+def skipped(
+    name: str, domain: str, split: Split, source: Source, form: Form = PLAIN
+) -> tuple[corrupt_files.Broken, ...]:
     """Return the images of one domain and split that ``skip_broken`` leaves out.
 
     Raises:
         DataError: As for :func:`load`.
     """
     found = get(name).find(domain, split, source)
-    return broken.of(found, form) if source.skip_broken and isinstance(found, Listing) else ()
+    return corrupt_files.of(found, form) if source.skip_broken and isinstance(found, Listing) else ()
 
 
 def prepare(
@@ -263,7 +249,7 @@ def prepare(
 
 def _found(dataset: Dataset, domain: str, split: Split, source: Source, form: Form) -> Found:
     found = dataset.find(domain, split, source)
-    return broken.left_out(found, form) if source.skip_broken else found
+    return corrupt_files.left_out(found, form) if source.skip_broken else found
 
 
 def _images(

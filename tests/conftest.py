@@ -11,7 +11,7 @@ from hypothesis import settings
 from image_trees import REAL
 from support import InlineRun, Run, SmallDisk
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner, side_by_side

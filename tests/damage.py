@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.io import savemat  # type: ignore[import-untyped]
 
-from datasets import cifar, decode, digits, files, trees
+from datasets.io import decode, files, trees
 from datasets.listing import Item
+from datasets.sets import cifar, digits
 from fedshift_core.errors import DataError
 
 LONGEST = 30  # seconds for one file, after which the process shows where it hangs, and ends

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.io import savemat  # type: ignore[import-untyped]
 
 from datasets.base import ImageSet, Source, Split
-from datasets.digits import load as load_digits
+from datasets.sets.digits import load as load_digits
 
 LABELS = np.arange(12) % 10
 

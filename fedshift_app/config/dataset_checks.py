@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from datasets import catalog, folders
+from datasets import catalog
 from datasets.base import Dataset
+from datasets.sets import folders
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError

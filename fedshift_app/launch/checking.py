@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from datasets import catalog
 from datasets.base import Split
-from datasets.dividing import given_validation
-from datasets.splits import domain_parts
+from datasets.partition.shares import given_validation
+from datasets.partition.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import holdings
 from fedshift_core.errors import DataError
 
-UNREADABLE = ": cannot be read ("  # of an image file (``datasets.pictures``)
+UNREADABLE = ": cannot be read ("  # of an image file (``datasets.io.pictures``)
 REMEDY = (
     "to see all such files: fedshift prepare, with the same experiment and data-dir; to go on without them: "
     "dataset.skip_broken=true"

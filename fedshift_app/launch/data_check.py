@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import cache, folders, trees
 from datasets.base import OWN_SPLITS, SPLITS, Split
-from datasets.checkup import Checkup, Part
-from datasets.splits import Allocation
+from datasets.io import cache, trees
+from datasets.partition.splits import Allocation
+from datasets.quality.checkup import Checkup, Part
+from datasets.sets import folders
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core.limits import MOST_NAME, shown
 
@@ -26,7 +27,7 @@ class Around:
     """What else lies in a user's own folders.
 
     Attributes:
-        layouts: Of each domain, as :class:`datasets.folders.Site`.
+        layouts: Of each domain, as :class:`datasets.sets.folders.Site`.
         not_taken: Files that were left out, each with its reason.
         notes: What could not be as it should.
     """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.config.sections import RunConfig

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from clients.training import machine, precision
-from datasets import cache
+from datasets.io import cache
 from fedshift_app import __version__
 from fedshift_app.config.files import APP
 from fedshift_app.launch import problems, publishing

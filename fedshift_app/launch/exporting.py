@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets import catalog, files, private_files
+from datasets import catalog
 from datasets.base import ImageSet, Split
+from datasets.io import files, private_files
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import credentials, runner
 from fedshift_app.node.holdings import Place, given_validation, own_images, public_images, test_images, uncorrupted

@@ -11,13 +11,15 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from datasets import catalog, checkup, folders
+from datasets import catalog
 from datasets.base import ImageSet, Split
-from datasets.corruption_sheet import corruption_sheet
 from datasets.corruptions import CORRUPTIONS
-from datasets.decode import Progress as Report
-from datasets.preview import contact_sheet
-from datasets.splits import Allocation
+from datasets.io.decode import Progress as Report
+from datasets.partition.splits import Allocation
+from datasets.quality import checkup
+from datasets.quality.corruption_sheet import corruption_sheet
+from datasets.quality.preview import contact_sheet
+from datasets.sets import folders
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import DatasetConfig, RunConfig

@@ -15,7 +15,7 @@ import psutil
 import torch
 from packaging.requirements import Requirement
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app.launch import leftovers
 from fedshift_app.node import shelves
 from fedshift_core.limits import shown

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from datasets import checkup, folders, sites
 from datasets.base import OWN_SPLITS, Split
+from datasets.io import sites
 from datasets.listing import Item
+from datasets.quality import checkup
+from datasets.sets import folders
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 from clients.training import fastest, machine, precision
 from clients.training.fastest import Found, Work
 from clients.training.settings import ModelConfig
-from datasets import cache, private_files
+from datasets.io import cache, private_files
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.durable import write_atomically
 from fedshift_core.errors import ConfigError

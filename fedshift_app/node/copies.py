@@ -5,9 +5,10 @@ import logging
 
 import numpy as np
 
-from datasets import catalog, exact_copies
+from datasets import catalog
 from datasets.base import SPLITS, ImageSet, Source, Split
-from datasets.exact_copies import Place, Role
+from datasets.quality import exact_copies
+from datasets.quality.exact_copies import Place, Role
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.node import holdings
 from fedshift_core.limits import MOST_NAME, shown

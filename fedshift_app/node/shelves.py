@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import private_files
+from datasets.io import private_files
 from fedshift_app.node.holdings import Place
 from fedshift_app.run import checkpoints, durable
 from fedshift_core.arrays import Arrays

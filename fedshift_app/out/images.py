@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import files, layout, pictures, presence
 from datasets.base import Form
-from datasets.decode import decode
+from datasets.io import files, layout, pictures, presence
+from datasets.io.decode import decode
 from datasets.listing import Item
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError, DataError

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets import broken, catalog
+from datasets import catalog
 from datasets.base import SPLITS, Split
+from datasets.io import corrupt_files
 from datasets.listing import Listing
 from fedshift_app.out import opening
 from fedshift_app.out.images import Picture
@@ -47,7 +48,7 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
             if not isinstance(listed, Listing):
                 raise ConfigError(f"--split {split}: the images of {shown(path)} are no image files")
             if source.skip_broken:
-                left = broken.left_out(listed, cfg.form())
+                left = corrupt_files.left_out(listed, cfg.form())
                 listed = left if isinstance(left, Listing) else listed
             found += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
     return found

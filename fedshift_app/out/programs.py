@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
 
-from datasets import files
+from datasets.io import files
 from fedshift_app.out.forms import FILES, Form
 from fedshift_app.out.scorer import Scorer
 from fedshift_core.errors import FedShiftError

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clients.base import DomainClient
 from datasets.base import ImageSet
-from datasets.files import check_data_dir
+from datasets.io.files import check_data_dir
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, shelves, starts
 from fedshift_app.node.holdings import Place

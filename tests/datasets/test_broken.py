@@ -8,9 +8,11 @@ import pytest
 from PIL import Image
 from support import refusal_of
 
-from datasets import broken, cache, catalog, folders
+from datasets import catalog
 from datasets.base import Source
+from datasets.io import cache, corrupt_files
 from datasets.listing import Listing
+from datasets.sets import folders
 from fedshift_core.errors import DataError
 
 
@@ -49,15 +51,15 @@ def test_broken_images_are_named_with_their_reasons(source: Source) -> None:
 def test_the_verdict_is_kept_until_a_file_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = folders.find("site", "train", source)
     assert isinstance(listing, Listing)
-    first = broken.of(listing)
+    first = corrupt_files.of(listing)
     with monkeypatch.context() as patch:
-        patch.setattr(broken, "decode", None)
-        assert broken.of(listing) == first
+        patch.setattr(corrupt_files, "decode", None)
+        assert corrupt_files.of(listing) == first
     kept = next(cache.cache_dir().glob("broken-*.json"))
     kept.write_text('{"images": 10, "broken": [[99, "x"]]}')  # no place of this listing
-    assert broken.of(listing) == first
+    assert corrupt_files.of(listing) == first
     Image.new("RGB", (20, 20)).save(listing.items[1].path)
-    assert [one.place for one in broken.of(listing)] == [8]
+    assert [one.place for one in corrupt_files.of(listing)] == [8]
 
 
 def test_a_site_of_broken_images_alone_is_refused(source: Source) -> None:

@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 from support import SmallDisk
 
-from datasets import cache, catalog, trees
+from datasets import catalog
 from datasets.base import Form, ImageSet, Source
+from datasets.io import cache, trees
 from datasets.listing import Arrays, Listing
 from fedshift_core.errors import DataError
 

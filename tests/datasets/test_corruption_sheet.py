@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from datasets.base import ImageSet
-from datasets.corruption_sheet import corruption_sheet
 from datasets.corruptions import corrupt
-from datasets.preview import PAD
+from datasets.quality.corruption_sheet import corruption_sheet
+from datasets.quality.preview import PAD
 from fedshift_core.errors import ConfigError
 
 

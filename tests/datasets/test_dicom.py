@@ -21,8 +21,8 @@ from pydicom.uid import (
 )
 from support import refusal_of
 
-from datasets import files, pictures
-from datasets.decode import decode
+from datasets.io import files, pictures
+from datasets.io.decode import decode
 from datasets.listing import Item
 from fedshift_core.errors import DataError
 

@@ -17,7 +17,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from datasets import files, pictures
+from datasets.io import files, pictures
 from fedshift_core.errors import DataError
 
 STORED = np.array([[0, 864, 1064, 1264]], np.uint16)  # -1024, -160, 40 and 240 Hounsfield units

@@ -14,10 +14,10 @@ from image_trees import SPLITS
 from scipy.io import savemat  # type: ignore[import-untyped]
 from support import refusal_of
 
-from datasets import files
 from datasets.base import ImageSet, Split
 from datasets.catalog import DATASETS
-from datasets.digits import DOMAINS
+from datasets.io import files
+from datasets.sets.digits import DOMAINS
 from fedshift_core.errors import DataError
 
 REAL = image_trees.REAL / "digits"

@@ -7,10 +7,10 @@ import pytest
 from digit_files import LABELS, NATIVE, load, noise, write_folder, write_usps
 from image_trees import SPLITS
 
-from datasets import files
 from datasets.base import Source, Split
-from datasets.digits import COUNTS, find
+from datasets.io import files
 from datasets.listing import Arrays, Listing
+from datasets.sets.digits import COUNTS, find
 from fedshift_core.errors import DataError
 
 

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from datasets import dividing
-from datasets.splits import Allocation, Parts, mixed_test, node_parts
+from datasets.partition import shares
+from datasets.partition.splits import Allocation, Parts, mixed_test, node_parts
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 
@@ -118,7 +118,7 @@ def test_coverage_gives_every_node_every_class_and_keeps_sizes(
 
 def test_coverage_takes_what_nobody_holds_before_it_takes_from_a_node() -> None:
     labels = np.array([0, 0, 1, 0, 1, 0, 1, 1])
-    parts = dividing.cover_classes([np.array([0, 1]), np.array([2, 3, 4])], np.array([5, 6, 7]), labels, 2, "a")
+    parts = shares.cover_classes([np.array([0, 1]), np.array([2, 3, 4])], np.array([5, 6, 7]), labels, 2, "a")
     assert [part.tolist() for part in parts] == [[6, 1], [2, 3, 4]]
 
 
@@ -126,7 +126,7 @@ def test_coverage_takes_from_the_node_that_has_most() -> None:
     labels = np.array([0, 0, 1, 1, 0, 1, 1, 1])
     nobody = np.array([], np.int64)
     parts = [np.array([0, 1]), np.array([2, 4, 3]), np.array([5, 6, 7])]
-    covered = dividing.cover_classes(parts, nobody, labels, 2, "a")
+    covered = shares.cover_classes(parts, nobody, labels, 2, "a")
     assert [part.tolist() for part in covered] == [[5, 1], [2, 4, 3], [0, 6, 7]]
 
 
@@ -258,7 +258,7 @@ def test_cut_keeps_classes_in_proportion(counts: list[int], fraction: float, see
     labels = labels_of(counts)
     assume(len(labels) > 0)
     images = np.flatnonzero(np.arange(len(labels)) % 3 != 1)
-    rest, off = dividing.cut(images, labels, fraction, generator(seed, "cut"))
+    rest, off = shares.cut(images, labels, fraction, generator(seed, "cut"))
     assert np.array_equal(np.sort(np.concatenate([rest, off])), images)
     have, taken = (np.bincount(labels[part], minlength=len(counts)) for part in (images, off))
     spare = int(np.maximum(have - 1, 0).sum())
@@ -272,7 +272,7 @@ def test_cut_keeps_classes_in_proportion(counts: list[int], fraction: float, see
 def test_cut_by_hand() -> None:
     """Of 10, 5 and 1 images 20 % are 3.2, so 3: 2 and 1; the single one stays."""
     labels = np.repeat([0, 1, 2], [10, 5, 1])
-    _, off = dividing.cut(np.arange(16), labels, 0.2, generator(0, "cut"))
+    _, off = shares.cut(np.arange(16), labels, 0.2, generator(0, "cut"))
     assert np.bincount(labels[off], minlength=3).tolist() == [2, 1, 0]
 
 
@@ -297,7 +297,7 @@ mixes = st.lists(st.integers(0, 5000), min_size=1, max_size=8).filter(any)
 
 @given(mix=mixes, size=st.integers(0, 3000))
 def test_largest_remainders_are_within_one_of_the_exact_share(mix: list[int], size: int) -> None:
-    drawn = dividing.largest_remainders(np.array(mix), size)
+    drawn = shares.largest_remainders(np.array(mix), size)
     assert drawn.dtype == np.int64
     assert drawn.sum() == size
     exact = [Fraction(size * part, sum(mix)) for part in mix]
@@ -311,7 +311,7 @@ def test_largest_remainders_are_within_one_of_the_exact_share(mix: list[int], si
 
 def test_largest_remainders_by_hand() -> None:
     """Of 10 images for 5, 3, 3 and 1 labels: 4.17, 2.5, 2.5 and 0.83; two are left, for the last and the second."""
-    assert dividing.largest_remainders(np.array([5, 3, 3, 1]), 10).tolist() == [4, 3, 2, 1]
+    assert shares.largest_remainders(np.array([5, 3, 3, 1]), 10).tolist() == [4, 3, 2, 1]
 
 
 @given(counts=full_counts, data=st.data(), size=st.integers(0, 400), seed=seeds)
@@ -320,11 +320,11 @@ def test_a_drawn_test_set_has_the_mix_and_repeats_only_what_ran_out(
 ) -> None:
     labels = labels_of(counts)
     mix = np.array(data.draw(st.lists(st.integers(0, 900), min_size=len(counts), max_size=len(counts)).filter(any)))
-    first, second = (dividing.draw_mix(labels, mix, size, generator(seed, "mix"), "here") for _ in range(2))
+    first, second = (shares.draw_mix(labels, mix, size, generator(seed, "mix"), "here") for _ in range(2))
     assert np.array_equal(first, second)
     assert first.dtype == np.int64
     assert np.all(np.diff(first) >= 0)
-    wanted = dividing.largest_remainders(mix, size)
+    wanted = shares.largest_remainders(mix, size)
     assert np.array_equal(np.bincount(labels[first], minlength=len(counts)), wanted)
     for label, number in enumerate(wanted):
         # Each image of the class once at most, or, where there are too few, once at least.
@@ -334,7 +334,7 @@ def test_a_drawn_test_set_has_the_mix_and_repeats_only_what_ran_out(
 
 def test_another_seed_draws_other_images() -> None:
     labels = labels_of([100, 100])
-    first, second = (dividing.draw_mix(labels, np.array([1, 1]), 50, generator(seed, "mix"), "") for seed in (0, 1))
+    first, second = (shares.draw_mix(labels, np.array([1, 1]), 50, generator(seed, "mix"), "") for seed in (0, 1))
     assert not np.array_equal(first, second)
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets import exact_copies
 from datasets.base import ImageSet
-from datasets.exact_copies import Role
+from datasets.quality import exact_copies
+from datasets.quality.exact_copies import Role
 
 
 def images(*greys: int, labels: tuple[int, ...] = ()) -> ImageSet:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from datasets import cache, checkup, decode, pictures
 from datasets.base import PLAIN, Form
+from datasets.io import cache, decode, pictures
 from datasets.listing import Item, Listing
+from datasets.quality import checkup
 
 APPLY = Form(exif="apply")
 _TAG = 274

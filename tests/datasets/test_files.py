@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from support import refusal_of
 
-from datasets import files, layout
 from datasets.base import ImageSet
+from datasets.io import files, layout
 from fedshift_core.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")

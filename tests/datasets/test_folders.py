@@ -11,9 +11,11 @@ from image_trees import SPLITS, fill
 from PIL import Image
 from support import refusal_of
 
-from datasets import catalog, files, folders, table
+from datasets import catalog
 from datasets.base import ImageSet, Source, Split
+from datasets.io import files, table
 from datasets.listing import Arrays, Listing
+from datasets.sets import folders
 from fedshift_core.errors import DataError
 
 CLASSES = ("benign", "malignant")

@@ -8,10 +8,10 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-from datasets import handwritten
 from datasets.base import SPLITS, Source, Split, checked
 from datasets.catalog import DATASETS
-from datasets.handwritten import CLASSES, DOMAINS, RENDERERS, SIZE, load, source_indices, upsample
+from datasets.sets import handwritten
+from datasets.sets.handwritten import CLASSES, DOMAINS, RENDERERS, SIZE, load, source_indices, upsample
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 

@@ -9,9 +9,11 @@ import pytest
 from image_trees import fill
 from support import refusal_of
 
-from datasets import catalog, files, folders, split_names, trees
+from datasets import catalog
 from datasets.base import OWN_SPLITS, ImageSet, Source
+from datasets.io import files, split_names, trees
 from datasets.listing import Listing
+from datasets.sets import folders
 from fedshift_core.errors import DataError
 
 CLASSES = ("x", "y")

@@ -17,7 +17,7 @@ from scipy.io import loadmat, savemat  # type: ignore[import-untyped]
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 from support import refusal_of
 
-from datasets import mat
+from datasets.io import mat
 from fedshift_core.errors import DataError
 
 TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8")

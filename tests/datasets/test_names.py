@@ -16,9 +16,10 @@ from PIL import Image
 from support import refusal_of
 from typer.testing import CliRunner
 
-from datasets import cache, decode, domainnet, files, mat, trees
 from datasets.base import ImageSet, Source
+from datasets.io import cache, decode, files, mat, trees
 from datasets.listing import Item
+from datasets.sets import domainnet
 from fedshift_app import cli
 from fedshift_app.launch import exporting
 from fedshift_core.errors import ConfigError, DataError

@@ -11,9 +11,11 @@ from digit_files import noise
 from image_trees import fill
 from support import refusal_of
 
-from datasets import catalog, digits, folders, npz, trees
+from datasets import catalog
 from datasets.base import ImageSet, Source
+from datasets.io import npz, trees
 from datasets.listing import Arrays
+from datasets.sets import digits, folders
 from fedshift_core.errors import DataError
 
 CLASSES = ("benign", "cyst", "malignant")
@@ -200,7 +202,7 @@ def test_kept_images_of_plain_integers_stay_where_they_were(tmp_path: Path) -> N
 
 
 def test_exported_files_say_what_their_labels_are(tmp_path: Path) -> None:
-    from datasets import files
+    from datasets.io import files
 
     path = tmp_path / "s2_train.npz"
     files.write_npz(path, ImageSet(noise(2, 8, 8, 3), np.array([1, 0])), CLASSES)

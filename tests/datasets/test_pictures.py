@@ -12,9 +12,10 @@ from image_trees import write_tar
 from PIL import EpsImagePlugin, Image
 from support import refusal_of
 
-from datasets import catalog, files, pictures, trees
+from datasets import catalog
 from datasets.base import Source
-from datasets.decode import decode
+from datasets.io import files, pictures, trees
+from datasets.io.decode import decode
 from datasets.listing import Item
 from fedshift_core.errors import DataError
 

@@ -12,9 +12,11 @@ from image_trees import fill
 from PIL import Image
 from support import refusal_of
 
-from datasets import broken, catalog, decode, folders, presence, table, trees
+from datasets import catalog
 from datasets.base import PLAIN, Source
+from datasets.io import corrupt_files, decode, presence, table, trees
 from datasets.listing import Item, Listing
+from datasets.sets import folders
 from fedshift_app.out import images as predicted
 from fedshift_core.errors import DataError
 
@@ -115,10 +117,10 @@ def test_content_that_comes_back_is_taken_at_once(root: Path) -> None:
     kept = path.read_bytes()
     to_link(path)
     listing = Listing((Item(path, str(path)), Item(root / "a" / "x" / "4.png", "4")), np.zeros(2, np.int64))
-    assert [one.place for one in broken.of(listing)] == [0]
+    assert [one.place for one in corrupt_files.of(listing)] == [0]
     path.unlink()
     path.write_bytes(kept)
-    assert broken.of(listing) == ()
+    assert corrupt_files.of(listing) == ()
 
 
 def rights(path: Path) -> None:
@@ -238,7 +240,7 @@ def test_a_file_that_a_published_table_names_is_named(tmp_path: Path) -> None:
     to_link(tmp_path / "away.png")
     rows = [table.Row(2 + place, name, "x", "a", "train") for place, name in enumerate(("there.png", "away.png"))]
     listing = table.listing(tmp_path / "t.csv", rows, "a", "train", tmp_path, CLASSES)
-    (bad,) = broken.of(listing)
+    (bad,) = corrupt_files.of(listing)
     assert bad.name.endswith("away.png") and "git annex get" in bad.reason
     absent = [table.Row(2, "none.png", "x", "a", "train")]
     assert "line 2: no file" in refusal_of(

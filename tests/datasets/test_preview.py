@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets import preview
 from datasets.base import ImageSet
-from datasets.preview import PAD, contact_sheet
+from datasets.quality import preview
+from datasets.quality.preview import PAD, contact_sheet
 
 WHITE = (255, 255, 255)
 

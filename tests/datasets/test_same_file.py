@@ -9,8 +9,10 @@ import pytest
 from image_trees import fill
 from support import refusal_of
 
-from datasets import catalog, folders, layout, same_file
+from datasets import catalog
 from datasets.base import Source
+from datasets.io import layout, same_file
+from datasets.sets import folders
 from fedshift_core.errors import DataError
 
 CLASSES = ("x", "y")

@@ -13,8 +13,8 @@ from digit_files import noise
 from PIL import Image
 from support import refusal_of
 
-from datasets import files, pictures
-from datasets import png as png_files
+from datasets.io import files, pictures
+from datasets.io import png as png_files
 from fedshift_core.errors import DataError
 
 V = [0, 1000, 2000, 4095]

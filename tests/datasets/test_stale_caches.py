@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets import broken, building, cache, integrity, table, trees
 from datasets.base import ImageSet
+from datasets.io import building, cache, corrupt_files, integrity, table, trees
 from datasets.listing import Arrays, Listing
 
 CLASSES = ("cat", "dog")
@@ -182,10 +182,10 @@ def test_a_verdict_of_broken_images_goes_with_the_file_not_with_its_time(photos:
     before = file.stat()
     file.write_bytes(bytes(len(sound)))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert [verdict.place for verdict in broken.of(listed(photos))] == [0]
+    assert [verdict.place for verdict in corrupt_files.of(listed(photos))] == [0]
     file.write_bytes(sound)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert broken.of(listed(photos)) == ()
+    assert corrupt_files.of(listed(photos)) == ()
 
 
 def test_a_verdict_of_broken_images_is_kept_for_copies_and_not_when_it_is_damaged(
@@ -193,14 +193,14 @@ def test_a_verdict_of_broken_images_is_kept_for_copies_and_not_when_it_is_damage
 ) -> None:
     file = photos / "cat" / "000.bmp"
     file.write_bytes(b"no image")
-    verdict = broken.of(listed(photos))
+    verdict = corrupt_files.of(listed(photos))
     (note,) = kept.glob("broken-*.json")
     note.write_text(note.read_text().replace("[0,", "[1,"))  # another image
-    assert broken.of(listed(photos)) == verdict
+    assert corrupt_files.of(listed(photos)) == verdict
     file.chmod(0o600)
     with monkeypatch.context() as patch:
-        patch.setattr(broken, "decode", None)
-        assert broken.of(listed(photos)) == verdict == broken.of(listed(photos))
+        patch.setattr(corrupt_files, "decode", None)
+        assert corrupt_files.of(listed(photos)) == verdict == corrupt_files.of(listed(photos))
 
 
 def test_a_table_that_is_replaced_with_its_old_time_is_read_again(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from datasets.stratified import test_part as split
-from datasets.stratified import uncovered
+from datasets.partition.stratified import test_part as split
+from datasets.partition.stratified import uncovered
 
 
 def names(n: int, kind: str) -> list[str]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from image_trees import fill, write_tar
 
-from datasets import trees
+from datasets.io import trees
 from datasets.listing import Item, Listing
 from fedshift_core.errors import DataError
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from image_trees import check_split, check_usual_refusals, fill, refusal
 
-from datasets import vlcs
 from datasets.base import Source
 from datasets.listing import Item, Listing
+from datasets.sets import vlcs
 
 SMALL = dict.fromkeys(vlcs.CLASSES, 4)  # 20 images
 NUMBERS = dict.fromkeys("01234", 4)

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 from support import ROOT, InlineRun, Run
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.launch import exporting, processes, runner
 from fedshift_app.node import shelves

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from support import InlineRun
 
 from clients.adapt.fedicon import ContrastParams
-from datasets import catalog, office, pacs
-from datasets.splits import node_parts
+from datasets import catalog
+from datasets.partition.splits import node_parts
+from datasets.sets import office, pacs
 from fedshift_app.comparing import papers
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.resolving import CONF, names, resolve

@@ -11,7 +11,7 @@ import pytest
 from own_sites import CLASSES, make
 from support import ROOT, Run
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app.config import resolving
 from fedshift_app.launch import deploying, exporting, processes, runner
 from fedshift_app.node import shelves

@@ -10,8 +10,8 @@ from PIL import Image
 
 from clients.images.augment import Pipeline, draw_moves
 from clients.training.settings import ImageConfig
-from datasets import cache, trees
 from datasets.base import Form
+from datasets.io import cache, trees
 
 
 @pytest.mark.parametrize("size", [224, 384])

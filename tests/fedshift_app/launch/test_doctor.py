@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from clients.training import fastest
 from clients.training.fastest import Found, Work
-from datasets import cache
+from datasets.io import cache
 from fedshift_app import cli
 from fedshift_app.launch import doctor, problems
 from fedshift_app.launch.problems import Problem

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from datasets import folders
+from datasets.sets import folders
 from fedshift_app.launch import credentials, exporting
 from fedshift_core.limits import MOST_NAME
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, InlineRun, Run
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.launch import credentials, deploying, exporting, processes, runner
 from fedshift_app.launch.credentials import Credentials

@@ -13,7 +13,7 @@ import pytest
 from support import ROOT, InlineRun, Run
 from typer.testing import CliRunner
 
-from datasets import cache
+from datasets.io import cache
 from fedshift_app import cli
 from fedshift_app.config import resolving as configuration
 from fedshift_app.launch import deploying, exporting, processes, runner, supernode

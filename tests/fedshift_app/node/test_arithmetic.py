@@ -8,7 +8,7 @@ import torch
 
 from clients.training import fastest, machine
 from clients.training.fastest import Found, Work
-from datasets import cache
+from datasets.io import cache
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import arithmetic, setup
 from fedshift_core.errors import ConfigError

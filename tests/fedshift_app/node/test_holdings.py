@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from support import InlineRun, ListeningGrid
 
-from datasets import catalog, files
+from datasets import catalog
 from datasets.base import ImageSet, Source
-from datasets.fitting import fit
+from datasets.io import files
+from datasets.io.resize import fit
 from fedshift_app import cli
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig

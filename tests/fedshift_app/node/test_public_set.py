@@ -9,8 +9,9 @@ import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from support import InlineRun, refusal_of
 
-from datasets import catalog, files
+from datasets import catalog
 from datasets.base import ImageSet, Source
+from datasets.io import files
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import identify_process

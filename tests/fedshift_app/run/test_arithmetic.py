@@ -12,7 +12,7 @@ from support import InlineRun, ListeningGrid, Run
 
 from clients.training import fastest
 from clients.training.fastest import Found
-from datasets import cache
+from datasets.io import cache
 from fedshift_app import comparing
 from fedshift_app.config.resolving import resolve
 from fedshift_app.costs import measuring

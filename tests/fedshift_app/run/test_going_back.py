@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from killing import SHORT, KillAt, killing, only, resume, start, told
 from support import Killed, Run, refusal_of
 
-from datasets import cache, catalog
+from datasets import catalog
 from datasets.base import Source
+from datasets.io import cache
 from fedshift_app import cli
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments

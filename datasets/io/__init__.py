@@ -1,0 +1,1 @@
+"""Reading images and keeping them: files, formats, tables, the image cache."""

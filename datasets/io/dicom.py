@@ -1,0 +1,209 @@
+"""DICOM files through pydicom, an optional extra: their pixels as radiologists' screens show them, and nothing else.
+
+Of a header only what decides pixels is read (:data:`_READ`), so that no patient's name gets as far as an error's text.
+"""
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from datasets.io import dicom_header
+from datasets.io.resize import levels
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+#: The top-level tags that are read; a sequence is read with all that is in it.
+_READ = ["PlanarConfiguration", "NumberOfFrames", "Rows", "Columns", "PixelData", *dicom_header.READ]
+_DEFLATED = (
+    b"1.2.840.10008.1.2.1.99"  # a transfer syntax whose whole content is unpacked before anything is known of it
+)
+_JP2 = b"\0\0\0\x0cjP  "  # how a JP2 file begins; at one that is damaged pydicom 3.0.2 goes round for ever
+_MOST_TABLE = 16  # bits of values that are worked out once each, not for each pixel
+_GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
+_EXTRA = 'pip install "fedshift[medical]"'
+_DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+
+
+def is_dicom(content: bytes) -> bool:
+    """Tell whether a file is DICOM by its content."""
+    return content[128:132] == b"DICM"
+
+
+def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
+    """Return the image of a DICOM file as RGB of 8 bits a channel.
+
+    Grey values go through the modality's table or rescaling, then through ``window``, else the file's first
+    WindowCenter and WindowWidth, else from the least to the largest value that its bits can store. MONOCHROME1, and
+    what has a PresentationLUTShape INVERSE, is inverted after that. Where a header may have these values, and what is
+    refused: :mod:`datasets.io.dicom_header`.
+
+    Args:
+        content: The file.
+        name: How messages name it.
+        window: As in :class:`~datasets.base.Form`, in the modality's units (Hounsfield).
+
+    Raises:
+        DataError: If pydicom is not there, the file holds no image, several, or one of a kind that is not taken;
+            damaged bytes raise other types.
+    """
+    where = shown(name)
+    data = _read(content, where)
+    pixels = _stored(data, where)
+    if data.SamplesPerPixel == 3:
+        return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8))
+    dicom_header.settle_rescaling(data, where)
+    if window is None:
+        dicom_header.settle_window(data, where)
+    inverted = dicom_header.is_inverted(data, where)
+    grey = _grey(pixels, data, window, where)
+    return Image.fromarray(255 - grey if inverted else grey).convert("RGB")
+
+
+def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
+    """Return the width and height of a DICOM file's image, and its kind and bits.
+
+    Raises:
+        DataError: As :func:`decoded`.
+    """
+    data = _read(content, shown(name))
+    return (int(data.Columns), int(data.Rows)), f"{data.PhotometricInterpretation} {int(data.BitsStored)}"
+
+
+def _read(content: bytes, where: str) -> "Dataset":
+    """Return what decides pixels, checked.
+
+    Raises:
+        DataError: As :func:`decoded`.
+    """
+    try:
+        from pydicom import dcmread
+    except ImportError:
+        raise DataError(f"{where}: a DICOM file, which needs pydicom; run: {_EXTRA}") from None
+    if _DEFLATED in content:
+        raise DataError(f"{where}: a deflated DICOM file; allowed are others, as nothing bounds what it unpacks to")
+    data = dcmread(io.BytesIO(content), specific_tags=list(_READ))
+    _check(data, where)
+    return data
+
+
+def _stored(data: "Dataset", where: str) -> NDArray[Any]:
+    """Return stored values (H, W), or (H, W, 3) of colours, YCbCr as RGB."""
+    from pydicom.pixels import pixel_array
+
+    shift = dicom_header.shift(data, where)
+    if not shift:
+        return pixel_array(data, index=0)
+    # pydicom does not look at HighBit; with the bits below counted as stored it reads them all, and their sign.
+    stored = data.BitsStored
+    data.BitsStored = stored + shift
+    pixels: NDArray[Any] = pixel_array(data, index=0) >> shift
+    data.BitsStored = stored
+    return pixels
+
+
+def _check(data: "Dataset", where: str) -> None:
+    """Refuse what holds no single image, or one that cannot be read here.
+
+    Raises:
+        DataError: With what was found.
+    """
+    from pydicom.encaps import get_frame
+    from pydicom.pixels import get_decoder
+    from pydicom.uid import UID
+
+    if "PixelData" not in data:
+        raise DataError(f"{where}: a DICOM file without pixels of whole numbers (Pixel Data)")
+    if int(data.get("NumberOfFrames") or 1) != 1:
+        raise DataError(f"{where}: a DICOM file of {shown(data.NumberOfFrames, MOST_NAME)} frames; allowed is one")
+    rows, columns = int(data.Rows), int(data.Columns)
+    if rows * columns > (Image.MAX_IMAGE_PIXELS or 0):
+        raise DataError(f"{where}: {rows} x {columns} pixels; allowed are {Image.MAX_IMAGE_PIXELS} in all")
+    kind, samples, bits = data.PhotometricInterpretation, int(data.SamplesPerPixel), int(data.BitsAllocated)
+    grey = samples == 1 and kind in (_GREY, _INVERTED) and bits <= 32
+    if not grey and not (samples == 3 and bits == 8 and (kind == "RGB" or str(kind).startswith("YBR_"))):
+        raise DataError(
+            f"{where}: pixels of kind {shown(kind, MOST_NAME)}, {samples} of {bits} bits; allowed are {_INVERTED} and "
+            f"{_GREY} of up to 32 bits, RGB and YBR of 8 bits a channel"
+        )
+    dicom_header.shift(data, where)  # or its refusal
+    syntax = UID(data.file_meta.TransferSyntaxUID)
+    if syntax.is_compressed and not get_decoder(syntax).is_available:
+        raise DataError(f"{where}: compressed as {shown(syntax.name, MOST_NAME)}; to read it run: {_DECODERS}")
+    if syntax.is_compressed and get_frame(data.PixelData, 0, number_of_frames=1).startswith(_JP2):
+        raise DataError(f"{where}: JPEG 2000 within a JP2 file; allowed is its codestream alone, as DICOM has it")
+
+
+def _grey(stored: NDArray[Any], data: "Dataset", window: tuple[float, float] | None, where: str) -> NDArray[np.uint8]:
+    """Return stored values (H, W) as 8 bits, not inverted."""
+    bits = int(data.BitsStored)
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if data.PixelRepresentation else (0, (1 << bits) - 1)
+    stored = np.clip(stored.astype(np.int64), low, high)  # overlays may lie in the bits above
+    if bits > _MOST_TABLE:
+        return _windowed(stored, data, window, (low, high), where)
+    table = _windowed(np.arange(low, high + 1), data, window, (low, high), where)
+    shown_as: NDArray[np.uint8] = table[stored - low]
+    return shown_as
+
+
+def _windowed(
+    stored: NDArray[np.int64], data: "Dataset", window: tuple[float, float] | None, ends: tuple[int, int], where: str
+) -> NDArray[np.uint8]:
+    """Return stored values of any shape as 8 bits; ``ends`` are the least and the largest that can be stored."""
+    from pydicom.pixels import apply_modality_lut
+
+    values = apply_modality_lut(stored, data)
+    center, width = _number(data, "WindowCenter"), _number(data, "WindowWidth")
+    if window is None and center is not None and width is not None:
+        values, window = _by_own_window(values, str(data.get("VOILUTFunction") or "LINEAR"), center, width, where)
+    elif window is None:
+        window = _full_range(data, ends)
+    if not np.isfinite([values.min(), values.max(), *window]).all():
+        raise DataError(f"{where}: damaged (its rescaling or window makes values that are no numbers)")
+    return levels(values, *window)
+
+
+def _by_own_window(
+    values: NDArray[Any], function: str, center: float, width: float, where: str
+) -> tuple[NDArray[Any], tuple[float, float]]:
+    """Return values and those of them that become black and white, as PS3.3 C.11.2.1.2 and C.11.2.1.3 have it.
+
+    Raises:
+        DataError: If the function is unknown, or the width is too small for it.
+    """
+    least = 1 if function == "LINEAR" else np.finfo(float).tiny
+    if function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID") or not width >= least:
+        raise DataError(
+            f"{where}: a window of center {center:g} and width {width:g} by {shown(function, MOST_NAME)}; allowed are "
+            "LINEAR of a width of 1 or more, LINEAR_EXACT and SIGMOID of one above 0"
+        )
+    if function == "SIGMOID":
+        from scipy.special import expit  # type: ignore[import-untyped]
+
+        return expit(4 * (values - center) / width), (0, 1)
+    if function == "LINEAR":
+        center, width = center - 0.5, width - 1
+    return values, (center - width / 2, center + width / 2)
+
+
+def _full_range(data: "Dataset", ends: tuple[int, int]) -> tuple[float, float]:
+    """Return the least and the largest value that can come out of the modality's table or rescaling."""
+    from pydicom.pixels import apply_modality_lut
+
+    if "ModalityLUTSequence" in data:
+        return 0, 2 ** int(data.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
+    first, last = (float(value) for value in apply_modality_lut(np.array(ends), data))
+    return min(first, last), max(first, last)
+
+
+def _number(data: "Dataset", name: str) -> float | None:
+    """Return a number of the header, the first where there are several; None where there is none."""
+    value = data.get(name)
+    if value is None or isinstance(value, (int, float)):
+        return value
+    return float(value[0]) if len(value) else None

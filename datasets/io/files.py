@@ -1,0 +1,313 @@
+"""Images of one domain and split in the two plain layouts, and writing the first of them.
+
+| layout | place | content |
+|---|---|---|
+| npz | `<data_dir>/<domain>_<split>.npz` | `x` uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3); `y` (N,), see `npz.py` |
+| image folder | `<data_dir>/<domain>/<split>/<class>/*` | image files of any size (`datasets/io/pictures.py`) |
+
+Where both are there, the npz is read. Images of any height and width become RGB squares.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from datasets.base import ImageSet, Resize, Split, checked
+from datasets.io import layout, npz, pictures, presence, private_files
+from datasets.io.reading import brief as brief
+from datasets.io.reading import check_room as check_room
+from datasets.io.reading import listed as listed
+from datasets.io.reading import reading as reading
+from datasets.io.resize import fit
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
+
+_CHUNK = 1 << 24  # values that one resize call takes in or gives out
+
+
+def check_data_dir(data_dir: Path) -> None:
+    """Raise a :class:`DataError` unless ``data_dir`` is a folder."""
+    if why := presence.reason(data_dir):
+        raise DataError(f"data-dir {shown(data_dir.absolute())}: cannot be read ({why}); it must be a folder")
+    if not data_dir.exists():
+        raise DataError(f"data-dir {shown(data_dir.absolute())} does not exist; it must be a folder with images")
+    if not data_dir.is_dir():
+        raise DataError(f"data-dir {shown(data_dir.absolute())} is a file; it must be a folder with images")
+
+
+def domains_in(data_dir: Path, split: Split) -> list[str]:
+    """Return the sorted names of all domains that ``data_dir`` has in a plain layout."""
+    with reading(data_dir.absolute()):
+        packed = {name for name, named in layout.all_archives(data_dir).values() if named == split}
+        folders = {folder.name for folder in layout.folders_in(data_dir) if split in layout.split_folders(folder)}
+    return sorted(packed | folders)
+
+
+def read_domain(data_dir: Path, domain: str, split: Split, *, classes: tuple[str, ...], size: int) -> ImageSet:
+    """Read one domain and split from a plain layout.
+
+    Args:
+        data_dir: Folder that holds the domains.
+        domain: Name of the domain.
+        split: Which split.
+        classes: Class names; a label is an index into them.
+        size: Height and width of the result in pixels.
+
+    Returns:
+        Images of shape (N, size, size, 3).
+
+    Raises:
+        DataError: If the folder, the domain or any image in it is missing or broken.
+    """
+    check_data_dir(data_dir)
+    with reading(data_dir.absolute()):
+        path = layout.find_domain(data_dir, domain, split)
+    if path is None:
+        raise absent(data_dir, domain, split)
+    read = read_npz if path.is_file() else read_folder
+    return read(path, classes=classes, size=size)
+
+
+def absent(data_dir: Path, domain: str, split: Split) -> DataError:
+    """Return the error that says what was looked for in ``data_dir``, and which domains are there."""
+    there = listed(domains_in(data_dir, split)) or "none"
+    return DataError(
+        f"{domain} {split} not found in {shown(data_dir.absolute())}: "
+        f"neither {domain}_{split}.npz nor {domain}/{split}/<class>/\n"
+        f"Domains with a {split} split there: {there}"
+    )
+
+
+def read_npz(path: Path, *, classes: tuple[str, ...], size: int | None, stated: bool = True) -> ImageSet:
+    """Read an npz file with the keys ``x``, ``y`` and maybe ``classes``; other keys are left alone.
+
+    Args:
+        path: The file.
+        classes: The classes of the run.
+        size: Height and width of the result in pixels; None leaves both as they are.
+        stated: Somebody stated the order of ``classes``, see :mod:`datasets.io.npz`.
+
+    Returns:
+        Images of shape (N, size, size, 3), in the file's order.
+
+    Raises:
+        DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
+    """
+    found = npz.load(path, ("x", "y"))
+    where = str(path.absolute())
+    y = npz.of_run(found["y"], found.get(npz.KEY), where=where, classes=classes, stated=stated)
+    return as_images(found["x"], y, where=where, classes=classes, size=size)
+
+
+def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...], size: int | None) -> ImageSet:
+    """Check raw arrays and turn them into an :class:`ImageSet`.
+
+    Args:
+        x: Images, uint8, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3).
+        y: Labels, any integer type, shape (N,).
+        where: The file they came from, for the messages.
+        classes: Class names.
+        size: Height and width of the result in pixels; None leaves both as they are.
+
+    Returns:
+        Images of shape (N, size, size, 3), or (N, H, W, 3).
+
+    Raises:
+        DataError: If a type, a shape or a label is not allowed, or there are no images.
+    """
+    where = shown(where)
+    images = x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))
+    if x.dtype != np.uint8 or not images or 0 in x.shape[1:]:
+        raise DataError(
+            f"{where}: x has type {shown(x.dtype, MOST_NAME)} and shape {x.shape}; "
+            "allowed are uint8 and (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
+        )
+    npz.check_integers(y, where)
+    if len(x) != len(y):
+        raise DataError(f"{where}: {len(x)} images (x) but {len(y)} labels (y); the numbers must be equal")
+    result = ImageSet(_rgb(x) if size is None else resize(x, size), y.astype(np.int64))
+    return checked(result, classes=len(classes), size=size, where=where)
+
+
+def _rgb(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return images as (N, H, W, 3); grey ones as a view that cannot be written."""
+    x = x[..., np.newaxis] if x.ndim == 3 else x
+    return np.broadcast_to(x, (*x.shape[:3], 3))
+
+
+def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
+    """Read an image folder ``<folder>/<class>/*``, hidden files and other suffixes left out.
+
+    A class without a folder has no images. Class folders are matched by :mod:`fedshift_core.same_names`.
+
+    Returns:
+        Images of shape (N, size, size, 3), by class as in ``classes``, then by file name.
+
+    Raises:
+        DataError: If a folder is no class, an image is broken, or there are none.
+    """
+    where = folder.absolute()
+    with reading(where):
+        labelled = labelled_images(where, classes)
+    if not labelled:
+        raise DataError(f"{shown(where)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
+    x = np.empty((len(labelled), size, size, 3), np.uint8)
+    # One at a time: the files may be large and of different sizes.
+    for i, (file, _) in enumerate(labelled):
+        x[i] = resize(_decode(file)[np.newaxis], size)[0]
+    y = np.array([label for _, label in labelled], np.int64)
+    return checked(ImageSet(x, y), classes=len(classes), size=size, where=str(where))
+
+
+def labelled_images(
+    folder: Path,
+    classes: tuple[str, ...],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    others: Collection[str] = (),
+) -> list[tuple[Path, int]]:
+    """Return the image files right in the class folders with their labels, by class, then by name.
+
+    Files there that are not taken are told of in a warning.
+
+    Args:
+        folder: An absolute path.
+        classes: As for :func:`class_folders`.
+        aliases: As for :func:`class_folders`.
+        others: As for :func:`class_folders`.
+
+    Raises:
+        DataError: As in :func:`class_folders`, or if a class folder has files and none of them is taken.
+    """
+    found: list[tuple[Path, int]] = []
+    left: Counter[str] = Counter()
+    for label, sub in class_folders(folder, classes, aliases=aliases, others=others):
+        inside = [path for path in layout.visible(sub) if not path.is_dir()]  # links that lead nowhere among them
+        images = [(path, label) for path in inside if pictures.is_image_name(path.name)]
+        not_taken = pictures.not_taken(path.name for path in inside)
+        if not_taken and not images:
+            raise DataError(f"{shown(sub)}: no images found; {pictures.describe(not_taken)}")
+        found += images
+        left += not_taken
+    pictures.tell_not_taken(folder, left)
+    return found
+
+
+def class_folders(
+    folder: Path,
+    classes: tuple[str, ...],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    others: Collection[str] = (),
+) -> list[tuple[int, Path]]:
+    """Return the class folders in ``folder`` with their labels, in the order of the labels.
+
+    Args:
+        folder: Where they are.
+        classes: Class names; matched by :mod:`fedshift_core.same_names`.
+        aliases: Class name by a further, lower-case name of its folder.
+        others: Lower-case names of folders to pass over.
+
+    Raises:
+        DataError: If a folder is no class, or two are the same.
+    """
+    found: dict[int, Path] = {}
+    for sub in layout.visible(folder):
+        if same_names.key(sub.name) in others or not layout.is_folder(sub):
+            continue
+        label = label_of(sub.name, classes, aliases or {})
+        if label is None:
+            raise DataError(f"{shown(sub.absolute())}: no class of that name; allowed are {', '.join(classes)}")
+        if label in found:
+            both = f"folders {shown(found[label].name)} and {shown(sub.name)} both name"
+            raise DataError(
+                f"{shown(folder.absolute())}: {both} the class {classes[label]}; allowed is one folder per class"
+            )
+        found[label] = sub
+    return sorted(found.items())
+
+
+def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) -> int | None:
+    """Return the label that a folder's name stands for, None if it is no class; see :func:`class_folders`."""
+    return same_names.place(name if name in classes else aliases.get(same_names.key(name), name), classes)
+
+
+def _decode(path: Path) -> NDArray[np.uint8]:
+    """Return one image file as (H, W, 3) uint8, decoded to the last byte."""
+    where = path.absolute()
+    with reading(where):
+        return np.asarray(pictures.decoded(path.read_bytes(), where))
+
+
+def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[np.uint8]:
+    """Return images as RGB squares: bilinear with antialias, unchanged where already right.
+
+    Args:
+        x: Images, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), H and W above 0.
+        size: Height and width of the result in pixels.
+        how: As in :class:`~datasets.base.Form`.
+
+    Returns:
+        Images of shape (N, size, size, 3); each depends on its own pixels alone.
+    """
+    x = x[..., np.newaxis] if x.ndim == 3 else x
+    count, height, width, channels = x.shape
+    if (height, width, channels) == (size, size, 3):
+        return x
+    if how != "squash" and height != width:
+        rgb = _rgb(x)
+        out = np.empty((count, size, size, 3), np.uint8)
+        for number in range(count):
+            out[number] = np.asarray(fit(Image.fromarray(np.ascontiguousarray(rgb[number])), size, how))
+        return out
+    # Here, because torchvision takes a second to import and images of the right size do not need it.
+    import torch
+    from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
+    from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
+
+    out = np.empty((count, size, size, 3), np.uint8)
+    step = max(1, _CHUNK // (max(height * width, size * size) * channels))
+    for start in range(0, count, step):
+        chunk = torch.tensor(np.ascontiguousarray(x[start : start + step])).permute(0, 3, 1, 2)
+        resized = functional.resize(chunk, [size, size], InterpolationMode.BILINEAR, antialias=True)
+        out[start : start + step] = resized.permute(0, 2, 3, 1).numpy()  # grey spreads over the three channels
+    return out
+
+
+def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
+    """Write ``images`` as a compressed npz with ``x`` and ``y``: whole, or not at all; readable to its owner alone.
+
+    Args:
+        path: The file.
+        images: What it is to hold.
+        classes: The classes that labels are places in, for the key ``classes``; empty for none.
+
+    Raises:
+        DataError: If the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        private_files.make_folder(path.parent)
+        private_files.make(temporary)
+        with temporary.open("wb") as file:
+            arrays: dict[str, Any] = {"x": images.x, "y": images.y}
+            np.savez_compressed(file, **arrays | ({npz.KEY: np.array(classes)} if classes else {}))
+        temporary.replace(path)
+    except OSError as cause:
+        raise DataError(f"{shown(path.absolute())}: cannot be written ({brief(cause)})") from cause
+    finally:
+        _discard(temporary)
+
+
+def _discard(path: Path) -> None:
+    # The folder itself may be what is missing or closed; the first error is the one to show.
+    with suppress(OSError):
+        path.unlink(missing_ok=True)

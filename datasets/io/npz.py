@@ -1,0 +1,161 @@
+"""What the labels of an npz file mean: integers are places in a list of classes that somebody stated.
+
+| keys | what an integer of `y` means |
+|---|---|
+| `x`, `y` and `classes`, text (C,) | place in the file's own list, from 0; its names are matched with the run's |
+| `x` and `y` | place in the run's classes, from 0 |
+
+The latter is refused where it may be read in two ways: nobody stated the run's classes (they are the names of folders,
+by alphabet), or a class is called by a number that is not its place (``0, 1, 10, 2``, or ``1 .. 10``).
+"""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.io.reading import check_room, listed, reading
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
+
+KEY = "classes"
+REMEDY = (
+    "state the classes in the order of these integers, dataset.classes=[NAME_OF_0,NAME_OF_1,...], or in the file: "
+    "numpy.savez(FILE, x=x, y=y, classes=[NAME_OF_0, NAME_OF_1, ...])"
+)
+REMEDY_NUMBERS = (
+    "say in the file which class each integer is: numpy.savez(FILE, x=x, y=y, classes=[NAME_OF_0, NAME_OF_1, ...]); "
+    "dataset.classes alone does it where a class that is called by a number stands at that place: [0,1,2,...]"
+)
+
+
+def labels(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return ``y`` of an npz file and its own ``classes``, None where it has none; no image is read.
+
+    Raises:
+        DataError: If the file is broken.
+    """
+    found = load(path, ("y",))
+    return found["y"], found.get(KEY)
+
+
+def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """Return the wanted arrays of an npz file, and its ``classes`` where there are any.
+
+    Raises:
+        DataError: If the file is broken, or has no ``x`` or ``y``.
+    """
+    where = path.absolute()
+    with reading(where), path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise DataError(f"{shown(where)}: not an npz file, or cut short; allowed is a zip as numpy.savez writes it")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as archive:
+            missing = {"x", "y"} - set(archive.files)
+            if missing:
+                found = listed(archive.files) or "none"
+                raise DataError(
+                    f"{shown(where)}: no key {' and '.join(sorted(missing))}; it must have x and y, found: {found}"
+                )
+            keys = [key for key in (*wanted, KEY) if key in archive.files]
+            taken = [name for key in keys for name in (key, f"{key}.npy")]
+            check_room(where, sum(part.file_size for part in archive.zip.infolist() if part.filename in taken))
+            return {key: _load_key(archive, key, where) for key in keys}
+
+
+def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
+    with reading(f"{shown(where)}: key {key}"):
+        value = archive[key]
+    # A zip member that is not an npy file comes back as bytes.
+    if not isinstance(value, np.ndarray):
+        raise DataError(f"{shown(where)}: key {key} is no array; allowed is what numpy.savez writes")
+    return value
+
+
+def names(own: NDArray[Any], where: str) -> tuple[str, ...]:
+    """Return the classes that a file names itself.
+
+    Args:
+        own: Its key ``classes``.
+        where: The file, for messages.
+
+    Raises:
+        DataError: If it is no list of different names.
+    """
+    if own.dtype.kind != "U" or own.ndim != 1 or not len(own):
+        found = f"type {shown(own.dtype, MOST_NAME)} and shape {own.shape}"
+        raise DataError(f"{shown(where)}: classes has {found}; allowed are text and (C,)")
+    named = tuple(own.tolist())
+    if both := same_names.twice(named):
+        raise DataError(f"{shown(where)}: classes has {as_found(both[0])} and {as_found(both[1])}, which are one name")
+    return named
+
+
+def of_run(
+    y: NDArray[Any], own: NDArray[Any] | None, *, where: str, classes: tuple[str, ...], stated: bool
+) -> NDArray[Any]:
+    """Return labels as places in the run's classes; what are no integers is returned as it is.
+
+    Args:
+        y: Labels of a file.
+        own: Its key ``classes``; None where it has none.
+        where: The file, for messages.
+        classes: The run's classes.
+        stated: Somebody stated their order.
+
+    Raises:
+        DataError: If a name is no class, or an integer may be read in two ways.
+    """
+    if y.dtype.kind not in "iu" or y.ndim != 1 or not len(y):
+        return y  # `files.as_images` refuses it
+    if own is None:
+        _check_places(classes, where, stated=stated)
+        return y
+    named = names(own, where)
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= len(named):
+        raise DataError(f"{shown(where)}: labels from {low} to {high}; its key classes has 0 to {len(named) - 1}")
+    table = np.full(len(named), -1, np.int64)
+    for number in np.unique(y).tolist():  # a class without an image may be unknown to the run
+        place = same_names.place(named[number], classes)
+        if place is None:
+            known = shortened(", ".join(classes))
+            raise DataError(f"{shown(where)}: its class {as_found(named[number])} is none of the run's: {known}")
+        table[number] = place
+    places: NDArray[np.int64] = table[y]
+    return places
+
+
+def check_integers(y: NDArray[Any], where: str) -> None:
+    """Refuse labels that are no integers of shape (N,).
+
+    Raises:
+        DataError: With what they are.
+    """
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        found = f"type {shown(y.dtype, MOST_NAME)} and shape {y.shape}"
+        raise DataError(f"{shown(where)}: y has {found}; allowed are integers and (N,)")
+
+
+def nobody_stated(where: object, there: str = "") -> DataError:
+    """Return the error of integer labels whose classes nobody stated.
+
+    Args:
+        where: The file.
+        there: What else there is to know, for the message.
+    """
+    return DataError(f"{shown(where)}: y holds integers, and nobody stated which classes they are{there}", REMEDY)
+
+
+def _check_places(classes: tuple[str, ...], where: str, *, stated: bool) -> None:
+    """Refuse integer labels that are no places in a list that somebody stated."""
+    if not stated:
+        raise nobody_stated(where)
+    for number, name in enumerate(classes):
+        if (written := same_names.number(name)) is not None and written != str(number):
+            raise DataError(
+                f"{shown(where)}: y holds integers, and {number} is the place of class {as_found(name)}", REMEDY_NUMBERS
+            )

@@ -1,0 +1,113 @@
+"""The folder of one part of the image cache: its files, their checksums, and mending blocks that lack theirs."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.base import ImageSet
+from datasets.io import integrity, private_files
+
+X_FILE, Y_FILE, META_FILE = "x.npy", "y.npy", "meta.json"
+CONTENT_FILE = "content.sha256"
+
+
+def opened(folder: Path, meta: Mapping[str, Any]) -> ImageSet | None:
+    """Return a kept part, or None if there is none or its shape or labels are not what its ``meta.json`` promises."""
+    try:
+        # Copy on write: a process that writes does not harm the others, and torch gets writable memory.
+        x = np.load(folder / X_FILE, mmap_mode="c", allow_pickle=False)
+        y = np.load(folder / Y_FILE, allow_pickle=False)
+        size = meta.get("size")
+        if x.dtype != np.uint8 or y.dtype != np.int64 or x.shape != (len(y), size, size, 3):
+            return None
+        return ImageSet(x, y) if _label_sums(y).items() <= meta.items() else None
+    except Exception:  # numpy raises nearly any type on damaged bytes, and the images are decoded anew
+        return None
+
+
+def checksums(path: Path, x: NDArray[np.uint8], y: NDArray[np.int64]) -> dict[str, Any]:
+    """Return checksums of labels (N,) and of blocks of images (N, S, S, 3), these as they lie in their file."""
+    return _label_sums(y) | {"blocks": _block_sums(path, x)}
+
+
+def per_block(x: NDArray[np.uint8]) -> int:
+    """Return how many images (N, S, S, 3) make a block."""
+    return max(1, integrity.BLOCK // max(1, x[:1].nbytes))
+
+
+def _label_sums(y: NDArray[np.int64]) -> dict[str, int]:
+    return {"count": len(y), "labels": zlib.crc32(y.tobytes())}
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Return what ``meta.json`` of a part says; nothing if it is not there or damaged."""
+    try:
+        content = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def damaged(folder: Path, meta: Mapping[str, Any]) -> list[int] | None:
+    """Return the places of blocks that do not have their checksum; None if there is nothing that could be mended."""
+    images = opened(folder, meta)
+    blocks = meta.get("blocks")
+    if images is None or not isinstance(blocks, list):
+        return None
+    sums = _block_sums(folder / X_FILE, images.x)
+    if len(sums) != len(blocks):
+        return None
+    return [place for place, (now, then) in enumerate(zip(sums, blocks, strict=True)) if now != then]
+
+
+def images_in(blocks: list[int], x: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the places of the images (N, S, S, 3) in blocks, by the places of these."""
+    length = per_block(x)
+    return np.concatenate([np.arange(at * length, min(len(x), (at + 1) * length)) for at in blocks])
+
+
+def _block_sums(path: Path, x: NDArray[np.uint8]) -> list[int]:
+    return integrity.block_sums(path, path.stat().st_size - x.nbytes, max(1, per_block(x) * x[:1].nbytes))
+
+
+def mend(path: Path, images: NDArray[np.uint8], index: NDArray[np.int64]) -> None:
+    """Write images (n, S, S, 3) over those at ``index`` (n,) of an array; processes that have it mapped see them.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    start = path.stat().st_size - np.load(path, mmap_mode="r", allow_pickle=False).nbytes
+    with path.open("r+b") as file:
+        for image, place in zip(images, index.tolist(), strict=True):
+            file.seek(start + place * image.nbytes)
+            file.write(image.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def linked(mark: str, folder: Path) -> str:
+    """Return a hash of content with a checksum of it and of the pixels that it was worked out of."""
+    meta = read_meta(folder)
+    return f"{mark} {zlib.crc32(repr((mark, meta.get('labels'), meta.get('blocks'))).encode())}"
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file of a part: all of it, or none."""
+    part = path.with_suffix(".part")
+    private_files.make(part)
+    write_synced(part, text)
+    part.replace(path)
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a file so that it is on the disk when this returns."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

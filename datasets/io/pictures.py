@@ -1,0 +1,177 @@
+"""Image files: which are taken, and decoding them as what they may be and as nothing else."""
+
+import io
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from datasets.io import dicom, exif, png, tiff
+from datasets.io.resize import levels
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
+
+#: Suffixes of image files, in any letter case.
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".dcm")
+#: Pillow's names of formats that it opens as they are. It knows dozens, goes by the content of a file, runs Ghostscript
+#: for one of them. TIFF is reduced first (datasets/io/tiff.py), DICOM is none of Pillow's (datasets/io/dicom.py).
+#: A JPEG that is called .png is taken: published data sets have such.
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
+#: What file managers and authors leave in a folder of images; hidden files are passed over anyway.
+_BY_PRODUCTS = ("thumbs.db", "desktop.ini")
+_AUTHORS = ("readme", "license", "licence", "copying", "copyright", "citation")
+_TEXTS = ("", ".txt", ".md", ".rst")
+_MOST_SUFFIXES = 6  # that a message names
+_LFS = b"version https://git-lfs.github.com/spec/"
+_ANNEX = re.compile(rb"(?:\.\./)*(?:\.git)?/?annex/objects/")  # an unlocked file, or a link on a disk without links
+_MOST_POINTER = 1 << 15
+
+log = logging.getLogger("fedshift")
+_told: set[str] = set()  # folders of which this process has spoken
+
+
+def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
+    """Return an image as RGB of 8 bits a channel, decoded to the last byte; no other program is started for it.
+
+    What 8 bits hold is taken as it is: an alpha channel is dropped, so that a transparent pixel has the colour that the
+    file stores below; colour profiles are not followed, nor is orientation here (:func:`orientation`), which data sets
+    of papers were not either. Of several frames of a WebP or PNG the first one counts. Grey of 16 bits, with alpha too,
+    is divided by 257, the full range, never by an image's own: sites would not differ any more. Colour of 16 bits keeps
+    the upper byte, as Pillow reads it. Pillow's bound of pixels (``Image.MAX_IMAGE_PIXELS``) stays.
+
+    Args:
+        content: The file.
+        name: How messages name it.
+        window: As in :class:`~datasets.base.Form`.
+
+    Raises:
+        DataError: If it is of no format of :data:`FORMATS`, TIFF or DICOM, or its pixels are of another kind.
+    """
+    if dicom.is_dicom(content):
+        return dicom.decoded(content, name, window)
+    packed = png.as_bytes(content)
+    image, depth = _opened(packed or content, name)
+    ends = window or (0, 2**depth.bits - 1)
+    with image:
+        if packed is not None:
+            return Image.fromarray(_grey(png.grey(image), ends, depth, whole=True)).convert("RGB")
+        if not image.mode.startswith(("I", "F")):
+            return image.convert("RGB")
+        whole = (
+            image.mode.startswith("I;16") or image.format == "PNG"
+        )  # "I" of a PNG: so old versions of Pillow call it
+        if not whole and (image.mode != "I" or window is None):
+            raise DataError(
+                f"{shown(name)}: pixels of mode {image.mode}; allowed are 8 and 16 bits a channel, and with "
+                "dataset.window=[low,high] signed and longer whole numbers"
+            )
+        return Image.fromarray(_grey(np.asarray(image), ends, depth, whole)).convert("RGB")
+
+
+def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
+    """Return an image's width and height in pixels and its mode, by Pillow's or DICOM's word; no pixel is decoded.
+
+    Raises:
+        DataError: As :func:`decoded`.
+    """
+    if dicom.is_dicom(content):
+        return dicom.header(content, name)
+    image, _ = _opened(content, name)
+    with image:
+        return image.size, image.mode
+
+
+def orientation(content: bytes, name: object) -> int:
+    """Return the EXIF orientation of an image, 1 to 8: 1, upright, where it states none; DICOM has none.
+
+    Raises:
+        DataError: As :func:`decoded`.
+    """
+    if dicom.is_dicom(content):
+        return exif.UPRIGHT
+    image, _ = _opened(content, name)
+    with image:
+        return exif.orientation(content, image)
+
+
+def _opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
+    """Open an image; return it, and what Pillow does not tell of it if it has more than 8 bits a channel.
+
+    Raises:
+        DataError: If it is of no kind that is taken.
+    """
+    depth = tiff.Depth()
+    formats: tuple[str, ...] = FORMATS
+    if content.startswith(tiff.MAGIC):
+        content, depth = tiff.reduced(content, name)
+        formats = ("TIFF",)
+    try:
+        return Image.open(io.BytesIO(content), formats=formats), depth
+    except UnidentifiedImageError:
+        raise DataError(f"{shown(name)}: cannot be read ({_unknown(content)})") from None
+
+
+def _grey(values: NDArray[Any], window: tuple[float, float], depth: tiff.Depth, whole: bool) -> NDArray[np.uint8]:
+    """Return grey values (H, W) of more than 8 bits as 8 bits; ``whole``: they are none but those of 16 bits."""
+    # As a table where there may be one: numbers of 64 bits for each pixel would be eight times the image.
+    if depth.unsigned and not whole:
+        values = values.view(np.uint32)
+    grey = levels(np.arange(1 << 16), *window)[values] if whole else levels(values, *window)
+    return 255 - grey if depth.inverted else grey
+
+
+def _unknown(content: bytes) -> str:
+    """Say why Pillow does not know an image."""
+    if content.startswith(_LFS):
+        return "a pointer of Git LFS in place of the image: `git lfs pull` brings it"
+    if len(content) < _MOST_POINTER and _ANNEX.match(content):
+        return "a pointer of git-annex in place of the image: `git annex get` or `datalad get` brings it"
+    if content.startswith(tiff.MAGIC):
+        return "a TIFF of a kind that is not taken: grey, RGB, CMYK or palette of 8 or 16 bits a channel are"
+    if content.startswith(tiff.BIG_MAGIC):
+        return "a BigTIFF; allowed is TIFF"
+    return f"by its content it is no {', '.join(FORMATS)}, TIFF or DICOM image"
+
+
+def is_image_name(name: str) -> bool:
+    """Tell whether a file of this name is taken for an image: a known suffix, and not hidden."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def not_taken(names: Iterable[str]) -> Counter[str]:
+    """Count, by suffix, the files that are not taken; those that lie in any folder of images do not count.
+
+    Args:
+        names: Names of files.
+    """
+    return Counter(
+        shown(Path(name).suffix.lower(), MOST_NAME) or "no suffix"
+        for name in names
+        if not is_image_name(name)
+        and not name.startswith(".")
+        and name.lower() not in _BY_PRODUCTS
+        and not (Path(name).stem.lower() in _AUTHORS and Path(name).suffix.lower() in _TEXTS)
+    )
+
+
+def tell_not_taken(where: Path, counts: Counter[str]) -> None:
+    """Warn of files in a folder, or members of a tar, that are not taken; once in a process for each."""
+    if counts and str(where) not in _told:
+        _told.add(str(where))
+        log.warning("%s: %s", shown(where), describe(counts))
+
+
+def describe(counts: Counter[str]) -> str:
+    """Return what is not taken in one line: ``3 files are not taken: .heic (2), .txt (1); taken are .png, ...``."""
+    number = counts.total()
+    found = [f"{suffix} ({count})" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    if len(found) > _MOST_SUFFIXES:
+        found = [*found[:_MOST_SUFFIXES], f"{len(found) - _MOST_SUFFIXES} more suffixes"]
+    files = "1 file is" if number == 1 else f"{number} files are"
+    return f"{files} not taken: {', '.join(found)}; taken are {', '.join(SUFFIXES)}"

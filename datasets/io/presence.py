@@ -1,0 +1,80 @@
+"""Why a file or folder that is there by name cannot be read: links that lead nowhere, missing rights, pipes.
+
+Such a file is never taken for absent: a site that lost half its images would train on without a word.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from datasets.io import pictures
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
+
+_ANNEX = ".git/annex/objects"
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def reason(path: Path) -> str:
+    """Return why what stands at a path cannot be read; empty if it can, or if nothing stands there.
+
+    Nothing is opened: a pipe without a writer would hold the process up for ever.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        link = _broken_link(path)
+        absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+        return link or ("" if absent else error.strerror or type(error).__name__)
+    if stat.S_ISDIR(mode):
+        return "" if _may(path, os.R_OK | os.X_OK) else "this user may not list the folder: change its rights"
+    if stat.S_ISREG(mode):
+        return "" if _may(path, os.R_OK) else "this user may not read the file: change its rights"
+    kind = next((name for test, name in _KINDS if test(mode)), "a special file")
+    return f"{kind}, not a file: remove it"
+
+
+def check(path: Path) -> None:
+    """Refuse what is there by name and cannot be read.
+
+    Raises:
+        DataError: With the reason and the remedy.
+    """
+    if why := reason(path):
+        raise DataError(f"{shown(path)}: cannot be read ({why})")
+
+
+def is_stray(path: Path) -> bool:
+    """Return whether something by this name means nothing in a folder of images: a README, a file manager's file."""
+    return not pictures.is_image_name(path.name) and not pictures.not_taken([path.name])
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _broken_link(path: Path) -> str:
+    """Return where the first link on the way to a path leads that leads nowhere; empty if there is none."""
+    for place in (path, *path.parents):
+        try:
+            if not place.is_symlink():
+                continue
+            target = str(place.readlink())
+        except OSError:
+            continue
+        if os.path.exists(place):  # noqa: PTH110 - False for a loop too, where Path.exists raises
+            continue
+        which = "a link" if place == path else f"{shown(place)} is a link"
+        return f"{which} to {shown(target)}, which is not there: {_remedy(target)}"
+    return ""
+
+
+def _remedy(target: str) -> str:
+    if _ANNEX in target:
+        return "`git annex get` or `datalad get` brings its content"
+    return "bring its content, or remove the link"

@@ -1,0 +1,64 @@
+"""Reading files that anybody may have made: errors that name the file, and a look at the free memory first."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from datasets.io import presence
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, shown
+
+_CAUSE = 300  # characters of a cause that a message quotes
+
+
+def brief(cause: BaseException) -> str:
+    """Return an exception as one printable line: its type and the start of its text."""
+    text = shown(" ".join(str(cause).split())[:_CAUSE])
+    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__
+
+
+@contextmanager
+def reading(where: object) -> Iterator[None]:
+    """Turn whatever a file parser raises into a :class:`DataError` that names ``where``.
+
+    Parsers of zip, image, idx, bz2 and mat files raise nearly any type on broken bytes.
+
+    Raises:
+        DataError: With the cause in brackets; one raised inside passes through as it is.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as cause:
+        place = Path(os.fsdecode(cause.filename)) if isinstance(cause.filename, str | bytes) else None
+        if place is not None and (why := presence.reason(place)):
+            raise DataError(f"{shown(place)}: cannot be read ({why})") from cause
+        raise DataError(f"{shown(where)}: cannot be read ({brief(cause)})") from cause
+    except Exception as cause:
+        raise DataError(f"{shown(where)}: cannot be read ({brief(cause)})") from cause
+
+
+def check_room(where: object, size: int) -> None:
+    """Check that what a packed file holds fits into this machine's free memory, before it is unpacked.
+
+    Args:
+        where: The file.
+        size: Bytes of what it holds, as the file itself says.
+
+    Raises:
+        DataError: If it does not fit.
+    """
+    free = psutil.virtual_memory().available
+    if size > free:
+        raise DataError(
+            f"{shown(where)}: unpacked it takes {size / 2**30:.3g} GiB of memory, here {free / 2**30:.3g} GiB are free"
+        )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names out of files and folders in one printable line of bounded length."""
+    return shown(", ".join(shown(name, MOST_NAME) for name in names))

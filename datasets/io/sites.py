@@ -1,0 +1,398 @@
+"""What a folder holds of a site: class folders, with or without split folders, rows of a table, or npz files."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from datasets.base import OWN_SPLITS, SPLITS, Source, Split
+from datasets.io import files, layout, pictures, presence, same_file, split_names, table
+from datasets.partition import stratified
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import as_found, shown
+
+LABELS = "labels.csv"
+LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
+_DEEPER = f"list the images in {LABELS}, with a column patient where a folder is one"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One image file of a site.
+
+    Attributes:
+        path: Where it is, absolute.
+        name: Its path below the site's folder, with the class as the run spells it: what the split goes by.
+        label: Index of its class.
+        split: Its split: as given, or drawn.
+        group: What it stays together with; empty for nothing.
+    """
+
+    path: Path
+    name: str
+    label: int
+    split: Split
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything that was found of one domain.
+
+    Attributes:
+        domain: Its name.
+        layout: ``classes``, ``splits``, ``table`` or ``npz``.
+        pictures: Its images, by class, then by name.
+        archives: Of the layout npz the file by split; its images are not looked at.
+        not_taken: Files of other suffixes in its class folders.
+        notes: What could not be as it should, in a line each.
+        drawn: Its split is drawn, as nothing states it.
+    """
+
+    domain: str
+    layout: str
+    pictures: tuple[Picture, ...] = ()
+    archives: tuple[tuple[Split, Path], ...] = ()
+    not_taken: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+    drawn: bool = False
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits that it has."""
+        found = {picture.split for picture in self.pictures} | {split for split, _ in self.archives}
+        return tuple(split for split in OWN_SPLITS if split in found)
+
+
+def check_splits(site: Site, wanted: Sequence[Split], source: Source) -> None:
+    """Refuse a site that lacks images of a split: what `init`, `prepare`, a run and a node go by.
+
+    Raises:
+        DataError: With what it has, and what to do.
+    """
+    missing = next((split for split in wanted if split not in site.splits), None)
+    if missing is None:
+        return
+    where, has = f"{shown(data_dir(source))}: {site.domain}", " and ".join(site.splits) or "no"
+    if site.drawn:
+        number = len(site.pictures)
+        held = "its only image is" if number == 1 else f"all {number} images are"
+        raise DataError(
+            f"{where} has no {missing} images: {held} {has}, and no class has two images, or two patients, to divide; "
+            "add images, or leave it out (dataset.domains)"
+        )
+    raise DataError(
+        f"{where} has no {missing} images, only {has} ones; allowed are train and test, or neither stated, and test "
+        "alone of a site that no node holds (allocation.held_out)"
+    )
+
+
+def data_dir(source: Source) -> Path:
+    """Return the absolute data-dir.
+
+    Raises:
+        DataError: If there is none.
+    """
+    if source.data_dir is None:
+        raise DataError(f"folders needs the key data-dir: a folder with {LAYOUTS}")
+    root = source.data_dir.absolute()
+    files.check_data_dir(root)
+    return root
+
+
+def look(domain: str, source: Source, *, own: bool) -> Site | None:
+    """Return what there is of a domain, None if nothing."""
+    root = data_dir(source)
+    with files.reading(root):
+        rows = table_rows(source, own=own)
+        if rows is not None:
+            return _from_table(domain, rows, source)
+        if archives := npz_files(root, domain):
+            if both := same_file.twice(path for _, path in archives):
+                raise DataError(f"{shown(both[0])} and {shown(both[1])} are one file; keep one of them")
+            return Site(domain, "npz", archives=archives)
+        folder = _folder(root, domain, source.classes, own=own)
+        return None if folder is None else _from_folder(domain, folder, source)
+
+
+def npz_files(root: Path, domain: str) -> tuple[tuple[Split, Path], ...]:
+    """Return the npz files of a domain, by split."""
+    return tuple(layout.archives(root, domain).items())
+
+
+def table_path(source: Source) -> Path:
+    """Return where the table is, if there is one."""
+    return data_dir(source) / (source.labels or LABELS)
+
+
+def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | None:
+    """Return the rows of the table, None where there is none.
+
+    Args:
+        source: Where it is.
+        own: It is a real node's own, which may leave out the column domain.
+
+    Raises:
+        DataError: If there is none though it is named, or it cannot be read.
+    """
+    path = table_path(source)
+    if not path.is_file():
+        presence.check(path)
+        if source.labels:
+            raise DataError(f"dataset.labels: there is no file {shown(path)}")
+        return None
+    columns = table.COLUMNS if own else (*table.COLUMNS, "domain")
+    return table.read(path, columns, table.labelled, resolved=True)
+
+
+def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site | None:
+    path = table_path(source)
+    mine = [row for row in rows if not row.domain or same_names.same(row.domain, domain)]
+    if not mine:
+        return None
+    given = {row.split is not None for row in mine}
+    if len(given) > 1:
+        first = next(row for row in mine if row.split is None)
+        raise DataError(f"{shown(path)} line {first.line}: split is empty; other rows of {domain} have one")
+    groups = _groups(mine, path)
+    found = [_picture(row, path, domain, source.classes, groups) for row in mine]
+    return _split_up(domain, "table", found, source, drawn=given == {False})
+
+
+def _groups(rows: Sequence[table.Row], path: Path) -> dict[str, str]:
+    """Return one spelling of each patient or group of a site, by the name that all its spellings have in common.
+
+    Raises:
+        DataError: If two are one number in two spellings.
+    """
+    lines = {row.group: f"line {row.line}" for row in reversed(rows) if row.group}
+    try:
+        same_names.check_numbers(sorted(lines), "patients", lines)
+    except ValueError as problem:
+        raise DataError(f"{shown(path)}: {problem}") from None
+    return same_names.spellings(sorted(lines))
+
+
+def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], groups: Mapping[str, str]) -> Picture:
+    label = files.label_of(row.label, classes, {})
+    where = path.parent / row.file
+    if label is None:
+        raise DataError(
+            f"{shown(path)} line {row.line}: label {as_found(row.label)}; the classes are {', '.join(classes)}"
+        )
+    if not is_image(where):
+        if pictures.is_image_name(where.name):
+            presence.check(where)  # a link on the way that leads nowhere
+        taken = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(where.name) else ""
+        divided = "; folders in a path are divided by /" if "\\" in row.file else ""
+        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(where)}{taken}{divided}")
+    group = groups[same_names.key(row.group)] if row.group else ""
+    parts = PurePosixPath(row.file).parts
+    below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
+    return Picture(where, "/".join(below), label, row.split or "train", group)
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a path is taken for an image; one that is there by name alone is too, and cannot be decoded."""
+    return pictures.is_image_name(path.name) and not path.is_dir() and (path.exists() or path.is_symlink())
+
+
+def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> Path | None:
+    """Return a domain's folder; of a real node it may be data-dir itself."""
+    place = layout.named(root, domain)
+    if place.is_dir():
+        check_site(place)
+        return place
+    presence.check(place)
+    inside = layout.folders_in(root) if own else ()
+    if any(_is_split(sub) or files.label_of(sub.name, classes, {}) is not None for sub in inside):
+        return root
+    return None
+
+
+def _from_folder(domain: str, folder: Path, source: Source) -> Site:
+    splits = _split_folders(folder)
+    found: list[Picture] = []
+    left: list[Path] = []
+    notes: list[str] = []
+    for split, place in splits.items() or [(SPLITS[0], folder)]:
+        loose = [path for path in layout.visible(place) if is_image(path)]
+        if loose:
+            notes.append(f"{shown(loose[0])}: lies next to class folders and is not taken, {len(loose)} images in all")
+        for label, sub in files.class_folders(place, source.classes):
+            images, others, deeper = _class_folder(sub)
+            found += [Picture(path, f"{source.classes[label]}/{path.name}", label, split) for path in images]
+            left += others
+            notes += [f"{shown(path)}: a folder in a class folder is not looked into" for path in deeper]
+    if not found:
+        raise DataError(f"{shown(folder)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
+    kind = "splits" if splits else "classes"
+    return _split_up(domain, kind, found, source, drawn=not splits, left=left, notes=notes)
+
+
+def _class_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """Return the images of a class folder, the files there that are not taken, and the folders.
+
+    Raises:
+        DataError: If no image lies right in it, but other files, or images deeper.
+    """
+    presence.check(folder)
+    inside = layout.visible(folder)
+    folders = [path for path in inside if path.is_dir()]
+    images = [path for path in inside if is_image(path)]
+    others = [path for path in inside if path not in folders and pictures.not_taken([path.name])]
+    if others and not images:
+        counts = pictures.not_taken(path.name for path in others)
+        raise DataError(f"{shown(folder)}: no images found; {pictures.describe(counts)}")
+    if not images and (first := _first_below(folders)):
+        raise DataError(f"{shown(first)}: an image below a folder in a class folder; expected {LAYOUTS}: {_DEEPER}")
+    return images, others, folders
+
+
+def _first_below(folders: Sequence[Path]) -> Path | None:
+    """Return an image below some folders, at any depth; None if there is none.
+
+    Raises:
+        DataError: If a folder there cannot be listed.
+    """
+    seen: set[Path] = set()
+    waiting = list(folders)
+    while waiting:
+        folder = waiting.pop(0)
+        if (place := folder.resolve()) in seen:  # a link to a folder above
+            continue
+        seen.add(place)
+        presence.check(folder)
+        for path in layout.visible(folder):
+            if is_image(path):
+                return path
+            waiting += [path] if path.is_dir() else []
+    return None
+
+
+def _split_up(
+    domain: str, kind: str, found: Sequence[Picture], source: Source,
+    *, drawn: bool, left: Sequence[Path] = (), notes: Sequence[str] = (),
+) -> Site:  # fmt: skip
+    """Return a site with its images in order, its split drawn where none is given."""
+    ordered = sorted(found, key=lambda picture: (picture.label, picture.name))
+    labels = [picture.label for picture in ordered]
+    told = list(notes)
+    where = f"{shown(data_dir(source))}: {domain}"
+    if both := same_file.twice(picture.path for picture in ordered):
+        raise DataError(f"{where}: {shown(both[0])} and {shown(both[1])} are one file; keep one of them")
+    if drawn:
+        units = [f"/{picture.group}" if picture.group else picture.name for picture in ordered]  # no name starts so
+        test = stratified.test_part(labels, units, source.test_share, source.seed)
+        ordered = [
+            Picture(one.path, one.name, one.label, SPLITS[int(is_test)], one.group)
+            for one, is_test in zip(ordered, test.tolist(), strict=True)
+        ]
+        for label, in_test in stratified.uncovered(labels, test):
+            sides = ("train", "test") if in_test else ("test", "train")
+            told.append(
+                f"{where}: all {labels.count(label)} images of class {source.classes[label]} are in {sides[0]}, none "
+                f"is in {sides[1]}: they are one image, or their groups allow no other split"
+            )
+    split_groups = _on_both_sides(ordered)
+    if split_groups:
+        told.append(
+            f"{where}: {len(split_groups)} groups are in train and in test, {as_found(split_groups[0])} among them"
+        )
+    return Site(domain, kind, tuple(ordered), (), tuple(left), tuple(told), drawn)
+
+
+def _on_both_sides(found: Sequence[Picture]) -> list[str]:
+    sides = {(picture.group, picture.split) for picture in found if picture.group}
+    return sorted(group for group, count in Counter(group for group, _ in sides).items() if count > 1)
+
+
+def _is_split(folder: Path) -> bool:
+    """Return whether a folder is called like a split and has class folders; else it is a class of that name."""
+    return split_names.split_of(folder.name) is not None and bool(layout.folders_in(folder))
+
+
+def _split_folders(folder: Path) -> dict[Split, Path]:
+    """Return the split folders of a site; none where its class folders lie right in it.
+
+    Raises:
+        DataError: If another folder lies beside them, or two name one split.
+    """
+    inside = layout.folders_in(folder)
+    if not any(map(_is_split, inside)):
+        return {}
+    other = next((path for path in inside if split_names.split_of(path.name) is None), None)
+    if other is not None:
+        raise DataError(
+            f"{shown(other)}: lies next to split folders and is none; allowed are {split_names.USUAL}, "
+            "with class folders"
+        )
+    return layout.split_folders(folder)
+
+
+def names_in(root: Path) -> tuple[str, ...]:
+    """Return the names of the folders that are sites, and of those that npz files name.
+
+    Raises:
+        DataError: As :func:`check_site`, or if there is no site.
+    """
+    found = {name for name, _ in layout.all_archives(root).values()}
+    if wrong := sorted(name for name in found if split_names.split_of(name)):
+        raise _is_no_site(root, wrong[0])
+    found |= {folder.name for folder in layout.folders_in(root) if check_site(folder)}
+    if not found:
+        raise DataError(f"{shown(root)}: no site found; expected {LAYOUTS}")
+    return tuple(sorted(found))
+
+
+def check_site(folder: Path) -> bool:
+    """Return whether a folder is a site: whether it has images in class folders, with or without split folders.
+
+    A folder without images is none, and one that is not there.
+
+    Raises:
+        DataError: If it has images in no known layout, or is called like a split.
+    """
+    presence.check(folder)
+    inside = layout.folders_in(folder)
+    places = [sub for top in inside for sub in (layout.folders_in(top) if _is_split(top) else [top])]
+    for place in places:
+        presence.check(place)
+    is_site = any(is_image(path) for place in places for path in layout.visible(place))
+    first = None if is_site else _first_below([folder] if folder.is_dir() else [])
+    if (is_site or first) and split_names.split_of(folder.name):
+        raise _is_no_site(folder.parent, folder.name)
+    if first and not inside:
+        raise DataError(f"{shown(folder)}: images right in it, no class folders; expected {LAYOUTS}")
+    if first:
+        raise DataError(
+            f"{shown(folder)}: images in no known layout, {shown(first)} is one; expected {LAYOUTS}: {_DEEPER}; "
+            "dataset.domains leaves out a folder that is no site"
+        )
+    return is_site
+
+
+def _is_no_site(root: Path, name: str) -> DataError:
+    return DataError(f"{shown(root)}: {shown(name)} is no site, but the name of a split; expected {LAYOUTS}")
+
+
+def class_names(root: Path, domain: str) -> list[str]:
+    """Return the names of a site's class folders."""
+    folder = layout.named(root, domain)
+    places = list(_split_folders(folder).values()) or [folder]
+    return [path.name for place in places for path in layout.folders_in(place)]
+
+
+def absent(domain: str, source: Source, *, own: bool) -> DataError:
+    """Return the error that says what was looked for, and what there is."""
+    root, rows = data_dir(source), table_rows(source, own=own)
+    if rows is not None:
+        there = files.listed(sorted({row.domain for row in rows}))
+        return DataError(f"{shown(table_path(source))}: no row of {domain}; its domains are {there}")
+    start = f"[{domain}/]" if own else f"{domain}/"
+    return DataError(
+        f"{domain} not found in {shown(root)}; looked for {start}<class>/*, "
+        f"{start}{{train,validation,test}}/<class>/*, {LABELS} and {domain}_train.npz\n"
+        f"Folders there: {files.listed(path.name for path in layout.folders_in(root)) or 'none'}"
+    )

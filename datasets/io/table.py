@@ -1,0 +1,187 @@
+"""Tables of images: a CSV file whose rows each name a file, its class and its site."""
+
+import csv
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from datasets.base import Split
+from datasets.io import files, presence, same_file, split_names
+from datasets.listing import Item, Listing
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import as_found, shown
+
+MOST_BYTES = 1 << 29  # of a table; the 455,954 rows of Camelyon17's have 40 MB
+_DELIMITERS = ",;\t"
+#: Columns of labels.csv, and those of which at most one says what must stay together.
+COLUMNS, GROUPS = ("file", "label"), ("patient", "group")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One image of a table.
+
+    Attributes:
+        line: Its line in the file, from 1.
+        file: Path below data-dir, with ``/``.
+        label: Name of its class.
+        domain: Its site; empty where the table has no such column.
+        split: Its split, or None.
+        group: What it stays together with, a patient; empty for nothing.
+    """
+
+    line: int
+    file: str
+    label: str
+    domain: str
+    split: Split | None = None
+    group: str = ""
+
+
+#: Makes a row of its line and its cells by column; a ``ValueError`` says in a few words what is wrong with it.
+Make = Callable[[int, Mapping[str, str]], Row]
+
+
+def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool = False) -> tuple[Row, ...]:
+    """Read a table; commas, semicolons or tabs divide its cells, and columns may come in any order.
+
+    Args:
+        path: The file.
+        columns: Lower-case names of columns that it must have.
+        make: Makes a row.
+        resolved: Files lie below the table's folder and are compared there, so that a link, or another spelling of a
+            path, is the same file. Otherwise paths are compared.
+
+    Raises:
+        DataError: With the line, if something is missing, empty or not allowed, or a file comes twice.
+    """
+    with files.reading(path.absolute()):
+        about = path.stat()
+    stamp = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)  # a file may be replaced and keep its time of writing
+    return _read(path, about.st_size, stamp, tuple(columns), make, resolved)
+
+
+@functools.lru_cache(maxsize=2)  # each domain and split of a run asks again
+def _read(
+    path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make, resolved: bool
+) -> tuple[Row, ...]:
+    if size > MOST_BYTES:
+        raise DataError(f"{shown(path)}: {size} bytes; a table has at most {MOST_BYTES}")
+    rows: list[Row] = []
+    seen: dict[object, Row] = {}
+    with files.reading(path), path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        names = _header(path, first, columns)
+        reader = csv.reader(file, delimiter=_delimiter(first))
+        for cells in reader:
+            if not any(cells):
+                continue
+            line = reader.line_num + 1
+            row = _row(path, line, names, cells, make)
+            for mark in _marks(path, row, resolved):
+                if (other := seen.setdefault(mark, row)) is not row:
+                    raise DataError(f"{shown(path)} line {line}: {_both(row, other)}")
+            rows.append(row)
+    if not rows:
+        raise DataError(f"{shown(path)}: no row below the names of its columns")
+    return tuple(rows)
+
+
+def _marks(path: Path, row: Row, resolved: bool) -> list[object]:
+    """Return what no other row may have: the row's path without detours, and the file itself."""
+    marks: list[object] = [str(PurePosixPath(row.file))]  # without // and ./
+    about = same_file.identity(path.parent / row.file) if resolved else None
+    return marks if about is None else [*marks, about]
+
+
+def _both(row: Row, other: Row) -> str:
+    """Return what is wrong with two rows of one file."""
+    if row.file == other.file:
+        return f"{as_found(row.file)} stands in line {other.line} too"
+    return f"{as_found(row.file)} is the same file as {as_found(other.file)} in line {other.line}; keep one of them"
+
+
+def _delimiter(header: str) -> str:
+    return max(_DELIMITERS, key=header.count)
+
+
+def _header(path: Path, line: str, columns: tuple[str, ...]) -> list[str]:
+    names = [same_names.key(name) for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
+    for column in columns:
+        if names.count(column) != 1:
+            number = "no column" if column not in names else "two columns"
+            raise DataError(
+                f"{shown(path)} line 1: {number} {column}; it needs {', '.join(columns)}, found {files.listed(names)}"
+            )
+    return names
+
+
+def _row(path: Path, line: int, names: list[str], cells: list[str], make: Make) -> Row:
+    if len(cells) != len(names):
+        raise DataError(f"{shown(path)} line {line}: {len(cells)} cells, the table has {len(names)} columns")
+    try:
+        row = make(line, {name: cell.strip() for name, cell in zip(names, cells, strict=True)})
+        _check_file(row.file)
+    except ValueError as problem:
+        raise DataError(f"{shown(path)} line {line}: {problem}") from None
+    return row
+
+
+def _check_file(file: str) -> None:
+    """Refuse a path that may lie elsewhere than below data-dir."""
+    parts = PurePosixPath(file).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in file:
+        raise ValueError(f"file {as_found(file)}; allowed is a path below data-dir")
+
+
+def labelled(line: int, cells: Mapping[str, str]) -> Row:
+    """Make a row of ``labels.csv``: columns file, label, domain, and if they are there split, and patient or group."""
+    if all(column in cells for column in GROUPS):
+        raise ValueError(f"columns {' and '.join(GROUPS)}; allowed is one of them")
+    if not cells["file"]:
+        raise ValueError("file is empty")
+    names = {column: same_names.cleaned(cell) for column, cell in cells.items() if column != "file"}
+    for column in ("label", "domain"):
+        if column in names and not names[column]:
+            raise ValueError(f"{column} is empty")
+    group = next((names[column] for column in GROUPS if column in names), "")
+    return Row(line, cells["file"], names["label"], names.get("domain", ""), _split(names.get("split", "")), group)
+
+
+def _split(text: str) -> Split | None:
+    found = split_names.split_of(text)
+    if text and found is None:
+        raise ValueError(f"split {as_found(text)}; allowed are {split_names.USUAL}, or nothing in all rows of a domain")
+    return found
+
+
+def listing(
+    path: Path, rows: Sequence[Row], domain: str, split: Split, folder: Path, classes: tuple[str, ...]
+) -> Listing:
+    """List the images of one domain and split, in the order of the table.
+
+    Args:
+        path: The table, for messages.
+        rows: Its rows, each with a split.
+        domain: Name of the domain.
+        split: Which split.
+        folder: Where the files of the rows lie.
+        classes: Class names; a label is an index into them.
+
+    Raises:
+        DataError: If there is no row, or a file is missing.
+    """
+    mine = [row for row in rows if (row.domain, row.split) == (domain, split)]
+    if not mine:
+        raise DataError(f"{shown(path)}: no {split} images of {domain}")
+    for row in mine:
+        place = folder / row.file
+        if not place.is_file() and not place.is_symlink():  # a link that leads nowhere cannot be decoded, and says why
+            presence.check(place)
+            raise DataError(f"{shown(path)} line {row.line}: no file {shown(place)}")
+    items = tuple(Item(folder / row.file, str(folder / row.file)) for row in mine)
+    return Listing(items, np.array([classes.index(row.label) for row in mine], np.int64))

@@ -1,0 +1,254 @@
+"""Listing a domain without decoding it: class folders, uncompressed tars, and what is missing from them."""
+
+import hashlib
+import tarfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.base import Source, Split, check_range
+from datasets.io import files, layout, npz, pictures, presence
+from datasets.listing import Arrays, Found, Item, Listing
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
+from fedshift_core.same_names import key
+
+#: How compressed files begin.
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+Finder = Callable[[Path, str], Path | None]
+
+
+def locate(dataset: str, domain: str, source: Source, *, domains: Sequence[str], finder: Finder, layouts: str) -> Path:
+    """Return the place of a domain.
+
+    Args:
+        dataset: The data set's name, for messages.
+        domain: The domain that is asked for.
+        source: Names the data-dir.
+        domains: All domains.
+        finder: Returns the place of a domain below a folder, None if it is not there.
+        layouts: What is looked for, for messages; ``<domain>`` stands for the domain.
+
+    Returns:
+        An absolute path.
+
+    Raises:
+        DataError: If the domain is unknown or absent, or there is no data-dir.
+    """
+    if domain not in domains:
+        raise DataError(f"{dataset} has no domain {domain}; allowed are {', '.join(domains)}")
+    if source.data_dir is None:
+        raise DataError(f"{dataset} needs the key data-dir: a folder with {layouts}")
+    root = source.data_dir.absolute()
+    files.check_data_dir(root)
+    with files.reading(root):
+        place = finder(root, domain)
+        there = [] if place else [known for known in domains if finder(root, known)]
+    if place is None:
+        raise DataError(
+            f"{domain} not found in {shown(root)}; looked for {layouts.replace('<domain>', domain)}\n"
+            f"Domains of {dataset} there: {', '.join(there) or 'none'}"
+        )
+    return place
+
+
+def children(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Return what ``folder`` holds of the given lower-case names, in their order, whatever the letter case."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if key(path.name) in names]
+    for path in found:
+        presence.check(path)
+    return sorted(found, key=lambda path: (names.index(key(path.name)), path.name))
+
+
+def places(root: Path, *levels: Sequence[str]) -> list[Path]:
+    """Return ``root`` and the folders below it along ``levels`` of lower-case names, each of which may be left out."""
+    found = [root]
+    for names in levels:
+        found += [path for base in found for path in children(base, names) if path.is_dir()]
+    return found
+
+
+def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ...], *, stated: bool = True) -> Found:
+    """Find one domain and split in the layouts that any data set may have, and a real node's folder has.
+
+    Args:
+        data_dir: Holds ``<domain>_<split>.npz``, or ``<domain>/<split>/<class>/*``.
+        domain: Name of the domain.
+        split: Which split.
+        classes: Class names; a label is an index into them.
+        stated: Somebody stated their order.
+
+    Raises:
+        DataError: If neither is there.
+    """
+    files.check_data_dir(data_dir)
+    with files.reading(data_dir.absolute()):
+        place = layout.find_domain(data_dir, domain, split)
+    if place is None:
+        raise files.absent(data_dir, domain, split)
+    if place.is_dir():
+        return list_folders(place, classes, complete=False)
+    return npz_arrays(place, classes, stated=stated)
+
+
+def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> Arrays:
+    """Return the images of an npz file, whose labels are read and checked at once, its images later.
+
+    Args:
+        path: The file.
+        classes: The classes of the run.
+        stated: Somebody stated their order.
+
+    Raises:
+        DataError: If the file is broken, or its labels are no labels of these classes (:mod:`datasets.io.npz`).
+    """
+    y, own = npz.labels(path)
+    where = str(path.absolute())
+    npz.check_integers(y, where)
+    labels = npz.of_run(y, own, where=where, classes=classes, stated=stated)
+    check_range(labels.astype(np.int64), len(classes), where)
+    mark = "" if own is None else f"labels {hashlib.sha256(labels.tobytes()).hexdigest()}"
+    return Arrays((path,), partial(files.read_npz, path, classes=classes, size=None, stated=stated), mark)
+
+
+def list_folders(
+    folder: Path,
+    classes: tuple[str, ...],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    others: Collection[str] = (),
+    complete: bool = True,
+) -> Listing:
+    """List ``<folder>/<class>/*``, by class as in ``classes``, then by file name.
+
+    Files of other suffixes are told of in a warning.
+
+    Args:
+        folder: The folder of one domain, or of one split of it.
+        classes: Class names; a label is an index into them.
+        aliases: Class name by a further, lower-case name of its folder.
+        others: Lower-case names of folders to pass over.
+        complete: Every class must have an image; otherwise at least one of them.
+
+    Raises:
+        DataError: If a folder is no class, images are missing, or a class folder has files of other suffixes alone.
+    """
+    where = folder.absolute()
+    with files.reading(where):
+        labelled = files.labelled_images(where, classes, aliases=aliases, others=others)
+    labels = np.array([label for _, label in labelled], np.int64)
+    _check_classes(labels, classes, where, "<class>", complete=complete)
+    return Listing(tuple(Item(path, str(path)) for path, _ in labelled), labels)
+
+
+def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]) -> Listing:
+    """List the members ``<domain>/<class>/<file>`` of an uncompressed tar, by class, then by file name.
+
+    Only the headers are read. Members of other suffixes are told of in a warning. Where a member is there twice, the
+    later one counts, as in unpacking.
+
+    Args:
+        path: The tar.
+        domain_names: Lower-case names that the domain's folder may bear.
+        classes: Class names; a label is an index into them.
+
+    Raises:
+        DataError: If the tar is compressed, cut short or damaged, a member is out of place, or a class has no image.
+    """
+    where = path.absolute()
+    items: dict[tuple[int, str], Item] = {}
+    members = [(member, PurePosixPath(member.name)) for member in _members(where) if member.isfile()]
+    for member, name in members:
+        if not pictures.is_image_name(name.name):
+            continue
+        if len(name.parts) < 3 or key(name.parts[-3]) not in domain_names or member.issparse():
+            raise DataError(
+                f"{shown(where)}: member {shown(member.name)}; allowed are <domain>/<class>/<file> of this domain"
+            )
+        label = files.label_of(name.parts[-2], classes, {})
+        if label is None:
+            raise DataError(
+                f"{shown(where)}: member {shown(member.name)} is of no class; allowed are {', '.join(classes)}"
+            )
+        items[label, name.name] = Item(where, member.name, member.offset_data, member.size)
+    # Those in a class's folder, as in folders: a list beside them is no image that was left out.
+    pictures.tell_not_taken(where, pictures.not_taken(name.name for _, name in members if len(name.parts) > 2))
+    ordered = sorted(items)
+    labels = np.array([label for label, _ in ordered], np.int64)
+    _check_classes(labels, classes, where, "<domain>/<class>", complete=True)
+    return Listing(tuple(items[key] for key in ordered), labels)
+
+
+def _members(path: Path) -> list[tarfile.TarInfo]:
+    """Return the headers of a tar; tarfile itself takes one that was cut short, or damaged inside, for complete."""
+    with files.reading(path), path.open("rb") as file:
+        start = file.read(6)
+        kind = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
+        if kind:
+            raise DataError(f"{shown(path)}: compressed with {kind}; allowed is an uncompressed tar, or its folders")
+        file.seek(0)
+        members: list[tarfile.TarInfo] = []
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            at = -1
+            for member in archive:
+                if archive.offset <= at:  # a negative size, and tarfile would go round for ever
+                    raise DataError(f"{shown(path)}: damaged after {len(members)} members")
+                at = archive.offset
+                members.append(member)
+            file.seek(archive.offset)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise DataError(f"{shown(path)}: cut short or damaged after {len(members)} members")
+    return members
+
+
+def _check_classes(
+    labels: NDArray[np.int64], classes: tuple[str, ...], place: Path, pattern: str, *, complete: bool
+) -> None:
+    where = shown(place)
+    empty = [name for name, count in class_counts(labels, classes).items() if count == 0]
+    if len(empty) == len(classes):
+        raise DataError(f"{where}: no images found; expected {pattern}/*{{{','.join(pictures.SUFFIXES)}}}")
+    if complete and empty:
+        raise DataError(
+            f"{where}: images of {len(classes) - len(empty)} classes, expected {len(classes)}; "
+            f"none of {', '.join(empty)} in {pattern}/"
+        )
+
+
+def class_counts(labels: NDArray[np.int64], classes: tuple[str, ...]) -> dict[str, int]:
+    """Return the number of labels of every class, by its name."""
+    counts = np.bincount(labels, minlength=len(classes))
+    return {name: int(count) for name, count in zip(classes, counts, strict=True)}
+
+
+def compare_counts(found: Mapping[str, int], published: Mapping[str, int]) -> str | None:
+    """Report where numbers of images differ from the published ones.
+
+    Args:
+        found: Number of images by name (of a domain, a split or a class); a name left out has none.
+        published: The same as published; names that are not in it are not compared.
+
+    Returns:
+        One line, for example ``dog: 180 of 189 images, 9 missing; horse: 201 of 199 images, 2 too many``;
+        None if all agree.
+    """
+    notes = []
+    for name, wanted in published.items():
+        count = found.get(name, 0)
+        if count < wanted:
+            notes.append(f"{name}: {count} of {wanted} images, {wanted - count} missing")
+        elif count > wanted:
+            notes.append(f"{name}: {count} of {wanted} images, {count - wanted} too many")
+    return "; ".join(notes) or None
+
+
+def split_by_tens(whole: Listing, split: Split) -> Listing:
+    """Return one split of a domain by the rule of F2DC's code: the last two of every ten images are test."""
+    test = np.arange(len(whole)) % 10 >= 8
+    return whole.select(np.flatnonzero(test if split == "test" else ~test))

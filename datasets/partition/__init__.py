@@ -1,0 +1,1 @@
+"""Who holds which images: nodes, and their training, validation and test parts."""

@@ -1,0 +1,1 @@
+"""What there is to know of images before anybody trains on them."""

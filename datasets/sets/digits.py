@@ -1,0 +1,297 @@
+"""Data set `digits`: handwritten, house-number and synthetic digits as 32x32 RGB images.
+
+Each domain is taken from the first layout that is there; `<split>` is `train` or `test`.
+
+| domain | layout under data-dir | download |
+|---|---|---|
+| all | `<domain>_<split>.npz`, keys `x` and `y` | |
+| all | `<domain>/<split>/<class>/*.png` (also jpg, jpeg, bmp, webp), classes `0` to `9` | |
+| mnist | `[mnist/]MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]` | yes |
+| usps | `[usps/]usps.bz2`, `[usps/]usps.t.bz2`, libsvm format | yes |
+| svhn | `[svhn/]train_32x32.mat`, `[svhn/]test_32x32.mat` | yes |
+| mnistm | `{mnistm,mnist_m,mnist-m}/<split folder>/<class>/*.png` | no |
+| syn | `{syn,synth,synthetic_digits}/<split folder>/<class>/*.png` | no |
+
+Split folders of mnistm and syn are `train`, `imgs_train` or `training`, and `test`,
+`imgs_valid`, `testing` or `val`. A domain's own folder may be in any letter case in the lower
+five rows.
+
+| domain | published counts (train, test) | licence |
+|---|---|---|
+| mnist | 60,000 and 10,000 | CC BY-SA 3.0 |
+| usps | 7,291 and 2,007 | none given; research use |
+| svhn | 73,257 and 26,032 | none given; non-commercial use |
+| mnistm | 59,001 and 9,001 | none given; research use |
+| syn | differ between the packages in which it is found | none given; research use |
+"""
+
+import bz2
+import gzip
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.base import SPLITS, ImageSet, Source, Split
+from datasets.io import files, layout, mat, trees
+from datasets.listing import Arrays, Found
+from fedshift_core.errors import DataError
+from fedshift_core.limits import shown
+from fedshift_core.same_names import key
+
+DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
+CLASSES = tuple("0123456789")
+SIZE = 32
+TITLE = "Digits of five kinds (MNIST, USPS, MNIST-M, SVHN, SYN), 10 classes, 32x32"
+#: Published number of images by domain and split.
+SPLIT_COUNTS: dict[str, dict[Split, int]] = {
+    "mnist": {"train": 60000, "test": 10000},
+    "usps": {"train": 7291, "test": 2007},
+    "mnistm": {"train": 59001, "test": 9001},
+    "svhn": {"train": 73257, "test": 26032},
+}
+COUNTS = {domain: sum(counts.values()) for domain, counts in SPLIT_COUNTS.items()}
+
+_FOLDERS = {
+    "mnist": ("mnist",),
+    "usps": ("usps",),
+    "mnistm": ("mnistm", "mnist_m", "mnist-m"),
+    "svhn": ("svhn",),
+    "syn": ("syn", "synth", "synthetic_digits"),
+}
+_SPLIT_FOLDERS = {"train": ("train", "imgs_train", "training"), "test": ("test", "imgs_valid", "testing", "val")}
+_MNIST_STEM = {"train": "train", "test": "t10k"}
+_USPS_FILE = {"train": "usps.bz2", "test": "usps.t.bz2"}
+_CHUNK = 1 << 20  # bytes that are unpacked at a time to learn their number
+_USPS_SPREAD = 20  # bytes of memory that torchvision's reader takes for one of the unpacked text
+
+
+class _Reader(Protocol):
+    """Reads images; at their own size if ``size`` is None."""
+
+    def __call__(self, *, size: int | None) -> ImageSet: ...
+
+
+@dataclass(frozen=True)
+class _Files:
+    """One domain and split that is not an image folder."""
+
+    paths: tuple[Path, ...]
+    read: _Reader
+
+
+def find(domain: str, split: Split, source: Source) -> Found:
+    """Find one domain and split of the digits; nothing is decoded.
+
+    Args:
+        domain: One of :data:`DOMAINS`.
+        split: Which split.
+        source: As for :func:`load`.
+
+    Returns:
+        A listing of an image folder, else what reads arrays at their own size.
+
+    Raises:
+        DataError: If the domain is unknown or absent, or its download fails; when read, if it is broken.
+    """
+    place = _place(domain, split, source)
+    if isinstance(place, Path):
+        return trees.list_folders(place, CLASSES, complete=False)
+    return Arrays(place.paths, partial(place.read, size=None))
+
+
+def load(domain: str, split: Split, source: Source) -> ImageSet:
+    """Read one domain and split of the digits.
+
+    Args:
+        domain: One of :data:`DOMAINS`.
+        split: Which split.
+        source: Where the images are; with ``download``, mnist, usps and svhn are fetched if absent.
+
+    Returns:
+        Images of shape (N, 32, 32, 3), labels 0 to 9.
+
+    Raises:
+        DataError: If the domain is unknown, absent or broken, or its download fails.
+    """
+    place = _place(domain, split, source)
+    if isinstance(place, Path):
+        return files.read_folder(place, classes=CLASSES, size=SIZE)
+    return place.read(size=SIZE)
+
+
+def _place(domain: str, split: Split, source: Source) -> Path | _Files:
+    """Return where a domain is, after its download if there is one; see :func:`load`."""
+    if domain not in DOMAINS:
+        raise DataError(f"digits has no domain {domain}; allowed are {', '.join(DOMAINS)}")
+    if source.data_dir is None:
+        raise DataError(
+            "digits needs the key data-dir: a folder with <domain>_<split>.npz, <domain>/<split>/<class>/*.png "
+            "or the files of torchvision's MNIST, USPS and SVHN"
+        )
+    root = source.data_dir
+    if root.exists() or not source.download:
+        files.check_data_dir(root)
+    place = _find(root, domain, split)
+    if place is None and source.download:
+        _download(domain, split, root)
+        place = _find(root, domain, split)
+    if place is None:
+        raise _missing(domain, split, root)
+    return place
+
+
+def _find(root: Path, domain: str, split: Split) -> Path | _Files | None:
+    """Return the image folder or the files of the first layout of a domain that is there, None if none is."""
+    with files.reading(root.absolute()):
+        path = layout.find_domain(root, domain, split)
+        if path is None and domain in ("mnistm", "syn"):
+            path = _field_folder(root, domain, split)
+        if path is not None and path.is_file():
+            return _Files((path,), partial(files.read_npz, path, classes=CLASSES))
+        if path is not None:
+            return path
+        finder = {"mnist": _find_mnist, "usps": _find_usps, "svhn": _find_svhn}.get(domain)
+        return finder(root, split) if finder else None
+
+
+def _own_folders(root: Path, domain: str) -> list[Path]:
+    """Return the folders in ``root`` that bear a domain's name, whatever the letter case."""
+    if not root.is_dir():
+        return []
+    names = _FOLDERS[domain]
+    found = [path for path in root.iterdir() if key(path.name) in names and path.is_dir()]
+    return sorted(found, key=lambda path: (names.index(key(path.name)), path.name))
+
+
+def _field_folder(root: Path, domain: str, split: Split) -> Path | None:
+    candidates = (folder / name for folder in _own_folders(root, domain) for name in _SPLIT_FOLDERS[split])
+    return next((path for path in candidates if path.is_dir()), None)
+
+
+def _find_mnist(root: Path, split: Split) -> _Files | None:
+    stem = _MNIST_STEM[split]
+    for base in (root, *_own_folders(root, "mnist")):
+        raw = base / "MNIST" / "raw"
+        images = _plain_or_gzip(raw / f"{stem}-images-idx3-ubyte")
+        labels = _plain_or_gzip(raw / f"{stem}-labels-idx1-ubyte")
+        if images and labels:
+            return _Files((images, labels), partial(_read_mnist, images, labels))
+    return None
+
+
+def _plain_or_gzip(path: Path) -> Path | None:
+    return next((found for found in (path, path.with_name(f"{path.name}.gz")) if found.is_file()), None)
+
+
+def _find_file(root: Path, domain: str, name: str) -> Path | None:
+    candidates = (base / name for base in (root, *_own_folders(root, domain)))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _find_usps(root: Path, split: Split) -> _Files | None:
+    path = _find_file(root, "usps", _USPS_FILE[split])
+    return _Files((path,), partial(_read_usps, path, split)) if path else None
+
+
+def _find_svhn(root: Path, split: Split) -> _Files | None:
+    path = _find_file(root, "svhn", f"{split}_32x32.mat")
+    return _Files((path,), partial(_read_svhn, path)) if path else None
+
+
+def _read_mnist(images: Path, labels: Path, *, size: int | None) -> ImageSet:
+    x, y = _read_idx(images, ndim=3), _read_idx(labels, ndim=1)
+    return files.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES, size=size)
+
+
+def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
+    """Return the array of an idx file of unsigned bytes; torchvision reads no gzipped ones."""
+    where, head = path.absolute(), 4 * (1 + ndim)
+    with files.reading(where), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        start = file.read(head)
+        if len(start) < head or start[:4] != bytes((0, 0, 8, ndim)):
+            raise DataError(f"{shown(where)}: not an idx file; allowed is one of unsigned bytes in {ndim} dimension(s)")
+        shape = tuple(int(n) for n in np.frombuffer(start, ">u4", ndim, offset=4))
+        files.check_room(where, math.prod(shape))
+        raw = file.read(math.prod(shape) + 1)  # one more than there should be
+    if len(raw) != math.prod(shape):
+        raise DataError(f"{shown(where)}: {len(raw)} bytes of data, but its header says {shape}: cut short or broken")
+    return np.frombuffer(raw, np.uint8).reshape(shape)
+
+
+def _read_usps(path: Path, split: Split, *, size: int | None) -> ImageSet:
+    import torchvision  # type: ignore[import-untyped]  # slow to import, and USPS alone needs it
+
+    with files.reading(path.absolute()):
+        files.check_room(path.absolute(), _USPS_SPREAD * _unpacked(path))
+        usps = torchvision.datasets.USPS(path.parent, train=split == "train")
+        y = np.array(usps.targets, np.int64)  # torchvision has already taken 1 off the file's 1 to 10
+    return files.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES, size=size)
+
+
+def _unpacked(path: Path) -> int:
+    """Return how many bytes a bz2 file holds."""
+    with bz2.open(path) as file:
+        return sum(map(len, iter(lambda: file.read(_CHUNK), b"")))
+
+
+def _read_svhn(path: Path, *, size: int | None) -> ImageSet:
+    """Read a mat file directly: torchvision would refuse any file but the two published ones."""
+    where = path.absolute()
+    content = mat.read(where, ("X", "y"))
+    if not {"X", "y"} <= content.keys() or content["X"].ndim != 4:
+        raise DataError(f"{shown(where)}: it must hold the variables X of shape (32, 32, 3, N) and y of shape (N, 1)")
+    x, y = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2)), content["y"].reshape(-1)
+    y = np.where(y == 10, y.dtype.type(0), y)  # SVHN calls the digit 0 class 10
+    return files.as_images(x, y, where=str(where), classes=CLASSES, size=size)
+
+
+def _download(domain: str, split: Split, root: Path) -> None:
+    """Let torchvision fetch one domain and split into ``root``."""
+    import torchvision  # slow to import, and few runs download
+
+    train = split == "train"
+    try:
+        if domain == "mnist":
+            torchvision.datasets.MNIST(root, train=train, download=True)
+        elif domain == "usps":
+            torchvision.datasets.USPS(root, train=train, download=True)
+        elif domain == "svhn":
+            torchvision.datasets.SVHN(root, split=split, download=True)
+        else:
+            raise DataError(
+                f"{domain} cannot be downloaded; put it in {shown(root.absolute())} as {_layouts(domain, split)}"
+            )
+    except DataError:
+        raise
+    except Exception as cause:  # network, disk, check sums and parsers: all end the same way
+        raise DataError(
+            f"download of {domain} {split} to {shown(root.absolute())} failed ({files.brief(cause)})"
+        ) from cause
+
+
+def _layouts(domain: str, split: Split) -> str:
+    """Return the accepted places of one domain and split, for messages."""
+    own, stem = "|".join(_FOLDERS[domain]), _MNIST_STEM[split]
+    native = {
+        "mnist": f"[mnist/]MNIST/raw/{stem}-{{images-idx3,labels-idx1}}-ubyte[.gz]",
+        "usps": f"[usps/]{_USPS_FILE[split]}",
+        "svhn": f"[svhn/]{split}_32x32.mat",
+    }.get(domain, f"({own})/({'|'.join(_SPLIT_FOLDERS[split])})/<class>/")
+    return f"{domain}_{split}.npz, {domain}/{split}/<class>/ or {native}"
+
+
+def _missing(domain: str, split: Split, root: Path) -> DataError:
+    there = []
+    for known in DOMAINS:
+        splits = [each for each in SPLITS if _find(root, known, each)]
+        if splits:
+            there.append(f"{known} ({', '.join(splits)})")
+    return DataError(
+        f"{domain} {split} not found in {shown(root.absolute())}; looked for {_layouts(domain, split)}\n"
+        f"Domains of digits there: {', '.join(there) or 'none'}"
+    )

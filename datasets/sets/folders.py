@@ -1,0 +1,309 @@
+"""Data set `folders`: a user's own images, in folders by site and class or named by a table.
+
+| layout | below data-dir |
+|---|---|
+| classes | `<site>/<class>/*`; the split follows from the names (:mod:`datasets.partition.stratified`) |
+| splits | `<site>/{train,validation,test}/<class>/*`, in their usual spellings; validation may be missing |
+| table | `labels.csv`, or `dataset.labels`: columns file, label, domain; split, patient or group where there are any |
+| npz | `<site>_{train,validation,test}.npz`, as `fedshift export` writes them; labels need stated classes (`npz.py`) |
+
+A table, where there is one, is all that counts. Else each site may have another layout. In a real node's data-dir the
+level `<site>/` may be left out, and so may the table's column domain.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from datasets.base import SPLITS, Names, Source, Split
+from datasets.io import files, layout, npz, pictures, same_file, sites, table, trees
+from datasets.io.sites import LAYOUTS, Site
+from datasets.listing import Found, Item, Listing
+from fedshift_core import same_names
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
+
+NAME = "folders"
+TITLE = "Your own images: class folders by site, or labels.csv"
+SIZE = 64  # pixels, where dataset.size says nothing
+MOST_CLASSES, MOST_DOMAINS = 2000, 1000  # they stand in config.yaml and in each message to a node
+_MARKS = frozenset(" ._-+()&")
+_MISSING = "nan"  # how pandas writes a cell that is empty
+
+log = logging.getLogger("fedshift")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Everything that was found in a data-dir.
+
+    Attributes:
+        classes: The classes, in the order of labels.
+        sites: The sites, in the order of domains.
+        beside: What else lies right in data-dir and is neither hidden nor a by-product: no site.
+    """
+
+    classes: tuple[str, ...]
+    sites: tuple[Site, ...]
+    beside: tuple[Path, ...]
+
+    def files(self, domain: str, split: Split, kind: str) -> tuple[Path, ...]:
+        """Return the image files of one class in one domain and split."""
+        wanted = self.classes.index(kind), split
+        site = next(site for site in self.sites if site.domain == domain)
+        return tuple(picture.path for picture in site.pictures if (picture.label, picture.split) == wanted)
+
+
+def check_domain(name: str) -> None:
+    """Refuse a site's name that could not stand in a file's name, on a command line, or in the name of a number.
+
+    Raises:
+        ValueError: With what is allowed.
+    """
+    fits = name and all(letter.isalnum() or letter in _MARKS for letter in name) and name == name.strip(" ")
+    if not fits or name[0] in ".-" or len(name.encode()) > MOST_NAME:
+        raise ValueError(
+            f"{as_found(name)}; allowed are letters, digits, inner spaces and ._-+()& in a name of at most {MOST_NAME} "
+            "bytes that begins with neither . nor -"
+        )
+
+
+def check_class(name: str) -> None:
+    """Refuse a class's name that could not be shown.
+
+    Raises:
+        ValueError: With what is allowed.
+    """
+    if not name.strip() or not name.isprintable() or len(name) > MOST_NAME:
+        raise ValueError(f"{as_found(name)}; allowed are names that print, of at most {MOST_NAME} characters")
+
+
+def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
+    """Return the domains and classes that a data-dir holds, by name.
+
+    Args:
+        source: Where the images are; ``classes`` are returned as they are, if there are any.
+        domains: Those of the run, if they are stated; then the classes are theirs alone.
+
+    Raises:
+        DataError: If there are none, or a name cannot be one.
+    """
+    root = sites.data_dir(source)
+    with files.reading(root):
+        rows = sites.table_rows(source)
+        if rows is not None:
+            there = tuple(same_names.spellings(sorted({row.domain for row in rows})).values())
+            known = domains or there
+            if missing := [name for name in known if same_names.place(name, there) is None]:
+                raise sites.absent(missing[0], source, own=False)
+            kinds = [] if source.classes else _labels(rows, known, sites.table_path(source))
+        else:
+            known = domains or _sites(root)
+            for name in known if domains else ():
+                if not sites.check_site(layout.named(root, name)) and not sites.npz_files(root, name):
+                    raise sites.absent(name, source, own=False)
+            kinds = [] if source.classes else [kind for domain in known for kind in _kinds(root, domain, known)]
+    classes = source.classes or _ordered(kinds)
+    _check_names(root, known, classes)
+    return Names(known, classes)
+
+
+def _labels(rows: Sequence[table.Row], domains: tuple[str, ...], path: Path) -> list[str]:
+    """Return the labels of a table's rows of some domains.
+
+    Raises:
+        DataError: If one is a number: nobody said whether it names a class or is its place in a list.
+    """
+    wanted = {same_names.key(domain) for domain in domains}
+    mine = [row for row in rows if same_names.key(row.domain) in wanted]
+    lines = {row.label: f"line {row.line}" for row in reversed(mine)}
+    _check_numbers(lines, "labels", path, lines)
+    numbers = {written: label for label in lines if (written := same_names.number(label)) is not None}
+    if numbers:
+        label = next(row.label for row in mine if same_names.number(row.label) is not None)
+        first = sorted(numbers, key=lambda written: float(written))
+        named = ",".join([*(numbers[written] for written in first), *sorted(set(lines) - set(numbers.values()))])
+        raise DataError(
+            f"{shown(path)} {lines[label]}: label {as_found(label)} is a number, and nobody stated the classes",
+            f"state dataset.classes=[{shortened(named, 1000)}], or write the names of the classes into the table",
+        )
+    if (missing := next((label for label in lines if same_names.same(label, _MISSING)), None)) is not None:
+        raise DataError(
+            f"{shown(path)} {lines[missing]}: label {as_found(missing)} stands for a missing one; leave the row out, "
+            "or state dataset.classes=[...] if a class is called so"
+        )
+    return [row.label for row in mine]
+
+
+def _sites(root: Path) -> tuple[str, ...]:
+    """Return the names of all sites.
+
+    Raises:
+        DataError: If two folders, or npz files, are spellings of one name.
+    """
+    there = sites.names_in(root)
+    if both := same_names.twice(there):
+        first, second = map(as_found, both)
+        raise DataError(f"{shown(root)}: {first} and {second} are one site in two spellings; join them, or rename one")
+    return tuple(map(same_names.cleaned, there))
+
+
+def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
+    """Return the names of a site's classes.
+
+    Raises:
+        DataError: If its labels are integers alone, whose order nobody stated.
+    """
+    archives = sites.npz_files(root, domain)
+    if not archives:
+        return sites.class_names(root, domain)
+    kinds: list[str] = []
+    for _, path in archives:
+        _, own = npz.labels(path)
+        if own is None:
+            raise npz.nobody_stated(path, _folder_names(root, domains))
+        kinds += npz.names(own, str(path))
+    return kinds
+
+
+def _folder_names(root: Path, domains: tuple[str, ...]) -> str:
+    """Return the names of the class folders of sites, for a message; numbers in their order."""
+    kinds = _ordered(
+        kind for domain in domains if not sites.npz_files(root, domain) for kind in sites.class_names(root, domain)
+    )
+    numbers = {kind: same_names.number(kind) for kind in kinds}
+    if all(number is not None for number in numbers.values()):
+        kinds = tuple(sorted(kinds, key=lambda kind: float(numbers[kind] or 0)))
+    return f"; class folders here: {shortened(', '.join(kinds))}" if kinds else ""
+
+
+def survey(
+    source: Source, domains: tuple[str, ...] = (), reads: Callable[[str], Sequence[Split]] = lambda _: SPLITS
+) -> Survey:
+    """Return everything that a data-dir holds.
+
+    Args:
+        source: Where the images are; without ``classes`` they are those that are found.
+        domains: Those of the run; empty for all.
+        reads: Returns the splits of a domain that a run needs.
+
+    Raises:
+        DataError: As :func:`names` and :func:`find`, for a split of ``reads`` too.
+    """
+    found = names(source, domains)
+    stated = source.classes_stated and bool(source.classes)
+    whole = replace(source, classes=found.classes, classes_stated=stated, download=False, skip_broken=False)
+    there = [_there(domain, whole, own=False) for domain in found.domains]
+    for site in there:
+        sites.check_splits(site, reads(site.domain), source)
+    root = sites.data_dir(source)
+    check_files(there, root)
+    for path in (path for site in there for _, path in site.archives):
+        trees.npz_arrays(path, whole.classes, stated=stated)
+    used = {layout.named(root, domain) for domain in found.domains} | {
+        path for site in there for _, path in site.archives
+    }
+    beside = [path for path in layout.visible(root) if path not in used and path != sites.table_path(source)]
+    taken = [path for path in beside if path.is_dir() or pictures.not_taken([path.name]) or sites.is_image(path)]
+    return Survey(found.classes, tuple(there), tuple(taken))
+
+
+def find(domain: str, split: Split, source: Source) -> Found:
+    """Find one domain and split below data-dir.
+
+    Raises:
+        DataError: If it is not there, a class folder or a row of the table is of no class of the run, or no image is
+            taken.
+    """
+    found = _find(domain, split, source, own=False)
+    assert found is not None  # else it is refused
+    return found
+
+
+def find_own(domain: str, split: Split, source: Source) -> Found | None:
+    """Find one split in a real node's own folder; None if that has no such split.
+
+    Raises:
+        DataError: As :func:`find`.
+    """
+    return _find(domain, split, source, own=True)
+
+
+def _there(domain: str, source: Source, *, own: bool) -> Site:
+    site = sites.look(domain, source, own=own)
+    if site is None:
+        raise sites.absent(domain, source, own=own)
+    return site
+
+
+def _find(domain: str, split: Split, source: Source, *, own: bool) -> Found | None:
+    site = _there(domain, source, own=own)
+    if split not in site.splits:
+        if not own:
+            sites.check_splits(site, [split], source)
+        return None
+    for name, path in site.archives:
+        if name == split:
+            return trees.npz_arrays(path, source.classes, stated=source.classes_stated)
+    for note in site.notes:
+        _warn(note)
+    taken = [picture for picture in site.pictures if picture.split == split]
+    pictures.tell_not_taken(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
+    items = tuple(Item(picture.path, str(picture.path)) for picture in taken)
+    return Listing(items, np.array([picture.label for picture in taken], np.int64))
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    """Say something once in a process."""
+    log.warning("%s", text)
+
+
+def _ordered(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return class names by alphabet, of the spellings of one name the first."""
+    first = same_names.spellings(kinds)
+    return tuple(first[kind] for kind in sorted(first))
+
+
+def _check_numbers(names: Iterable[str], what: str, place: Path, lines: Mapping[str, str] | None = None) -> None:
+    try:
+        same_names.check_numbers(names, what, lines)
+    except ValueError as problem:
+        raise DataError(f"{shown(place)}: {problem}") from None
+
+
+def check_files(there: Sequence[Site], root: Path) -> None:
+    """Refuse a file that two sites have: by a link, or another spelling of its path.
+
+    Raises:
+        DataError: With both paths.
+    """
+    paths = [picture.path for site in there for picture in site.pictures]
+    paths += [path for site in there for _, path in site.archives]
+    if both := same_file.twice(paths):
+        raise DataError(f"{shown(root)}: {shown(both[0])} and {shown(both[1])} are one file; keep one of them")
+
+
+def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str]) -> None:
+    """Refuse names that cannot be those of domains and classes, too many of them, and too few."""
+    if len(domains) > MOST_DOMAINS or len(classes) > MOST_CLASSES:
+        raise DataError(
+            f"{shown(root)}: {len(domains)} sites with {len(classes)} classes; allowed are {MOST_DOMAINS} and "
+            f"{MOST_CLASSES} at most"
+        )
+    if len(classes) < 2:
+        found = ", ".join(map(as_found, classes)) or "none"
+        raise DataError(
+            f"{shown(root)}: expected at least two classes, found {found}; state dataset.classes, or {LAYOUTS}"
+        )
+    for kind, known, check in (("site", domains, check_domain), ("class", classes, check_class)):
+        _check_numbers(known, "sites" if kind == "site" else "classes", root)
+        for name in known:
+            try:
+                check(name)
+            except ValueError as problem:
+                raise DataError(f"{shown(root)}: {kind} {problem}") from None

@@ -1,0 +1,64 @@
+"""Data set `pacs`: photos, paintings, cartoons and sketches of seven classes.
+
+| | |
+|---|---|
+| source | Li et al., Deeper, Broader and Artier Domain Generalization, ICCV 2017 |
+| domains | photo, art_painting, cartoon, sketch |
+| classes | dog, elephant, giraffe, guitar, horse, house, person (labels 0 to 6) |
+| published counts | 1,670 photo, 2,048 art_painting, 2,344 cartoon, 3,929 sketch; 9,991 together |
+| split | not published; of each domain's sorted list the indices i with i mod 10 in 8, 9 are test (F2DC's code): 334, 408, 468, 785 |
+| licence | none given; research use |
+
+Layouts, the first that is there; `PACS/` and `kfold/` may be left out, letter case does not matter:
+
+| layout under data-dir | content |
+|---|---|
+| `[PACS/][kfold/]<domain>/<class>/*` | image files |
+| `[PACS/][kfold/]<domain>.tar` | uncompressed, members `<domain>/<class>/<file>` |
+"""  # noqa: E501
+
+from pathlib import Path
+
+from datasets.base import Source, Split
+from datasets.io import trees
+from datasets.listing import Listing
+
+NAME = "pacs"
+TITLE = "PACS: photos, art paintings, cartoons and sketches, 7 classes"
+DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
+CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+#: Published number of images by domain and class.
+CLASS_COUNTS = {
+    "photo": dict(zip(CLASSES, (189, 202, 182, 186, 199, 280, 432), strict=True)),
+    "art_painting": dict(zip(CLASSES, (379, 255, 285, 184, 201, 295, 449), strict=True)),
+    "cartoon": dict(zip(CLASSES, (389, 457, 346, 135, 324, 288, 405), strict=True)),
+    "sketch": dict(zip(CLASSES, (772, 740, 753, 608, 816, 80, 160), strict=True)),
+}
+COUNTS = {domain: sum(counts.values()) for domain, counts in CLASS_COUNTS.items()}
+
+_LAYOUTS = "[PACS/][kfold/]<domain>/<class>/ or [PACS/][kfold/]<domain>.tar"
+_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # the compressed ones to say that they are
+
+
+def find(domain: str, split: Split, source: Source) -> Listing:
+    """List one domain and split of PACS.
+
+    Args:
+        domain: One of :data:`DOMAINS`.
+        split: Which split.
+        source: Where the images are.
+
+    Raises:
+        DataError: If the domain is unknown, absent or incomplete.
+    """
+    place = trees.locate(NAME, domain, source, domains=DOMAINS, finder=_place, layouts=_LAYOUTS)
+    whole = trees.list_folders(place, CLASSES) if place.is_dir() else trees.list_tar(place, (domain,), CLASSES)
+    return trees.split_by_tens(whole, split)
+
+
+def _place(root: Path, domain: str) -> Path | None:
+    bases = trees.places(root, ("pacs",), ("kfold",))
+    folders = [path for base in bases for path in trees.children(base, (domain,)) if path.is_dir()]
+    archives = tuple(f"{domain}{suffix}" for suffix in _SUFFIXES)
+    tars = [path for base in bases for path in trees.children(base, archives) if path.is_file()]
+    return next(iter(folders + tars), None)
