@@ -51,7 +51,7 @@ from fedshift_core.wire.names import (
 )  # fmt: skip
 from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
-from strategies.federation.rounds import Federation
+from strategies.federation.context import Federation
 
 TARGET_RATIO = 1.5
 TARGET_MODELS = 2.0

@@ -41,10 +41,10 @@ from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
 from clients.modules.base import AllModules
 from clients.modules.f2dc import F2DCModules, F2DCParams
-from clients.training import fastest, precision, workbench
+from clients.training import autotune, model_cache, precision
 from clients.training.batches import Batch
+from clients.training.model_cache import Workbench
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.workbench import Workbench
 from datasets.base import ImageSet, Source
 from datasets.sets import digits
 from fedshift_core.arrays import Arrays
@@ -192,12 +192,12 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     device = torch.device(given.device)
     if device.type == "cpu":
-        workbench.keep_freed_memory()
+        model_cache.keep_freed_memory()
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     name, images = pictures(Path(os.environ.get("FEDSHIFT_TEST_DATA", beside)), given.images)
     steps = -(-len(images) // BATCH)
-    work = fastest.work_of(MODEL, TrainConfig(epochs=1, batch_size=BATCH, lr=0.01), 32)
-    arithmetic = fastest.measure(work, device).choice
+    work = autotune.work_of(MODEL, TrainConfig(epochs=1, batch_size=BATCH, lr=0.01), 32)
+    arithmetic = autotune.measure(work, device).choice
     things: dict[str, Callable[[], None]] = {}
     for method in CLIENTS:
         mine, theirs = make(method, images, device, arithmetic), make(method, images, device, None)

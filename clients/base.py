@@ -25,11 +25,11 @@ from clients.modules.base import AllModules
 from clients.training import statistics, stopwatch
 from clients.training.arrays import view
 from clients.training.batches import Batch
+from clients.training.eval_slices import asked_images
+from clients.training.model_cache import Workbench
+from clients.training.node import ClientSetup, NodeTools, Scores
 from clients.training.phases import Phase
-from clients.training.scored_parts import asked_images
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.tools import ClientSetup, NodeTools, Scores
-from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError

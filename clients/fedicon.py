@@ -30,8 +30,8 @@ from clients.base import DomainClient, Phase, Scores
 from clients.losses import fedicon as terms
 from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training.batches import Batch
+from clients.training.model_cache import optimizer_of
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.workbench import optimizer_of
 from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params, Rounds

@@ -27,8 +27,8 @@ from clients.base import DomainClient, Phase
 from clients.losses import fedmd as terms_of_fedmd
 from clients.models.networks import SplitModel
 from clients.training.batches import Batch
+from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
-from clients.training.tools import MODEL_PART
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from clients.training.tools import NodeTools
+from clients.training.node import NodeTools
 from fedshift_core.wire.names import HEAD, HEADS
 
 

@@ -48,10 +48,10 @@ from fedshift_app.run.variables import COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from strategies.base import DomainStrategy
-from strategies.federation import robust, stepping
+from strategies.federation import robust, server_optimizer
+from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
-from strategies.federation.rounds import RoundResult
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
 NAMED_NODES = 20  # of a domain; more are told as a number
@@ -353,7 +353,7 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[s
     if config.aggregation.robust != "none":
         lines.append(f"  {robust.told(config.aggregation)}")
     if config.server.optimizer != "none":
-        lines.append(f"  {stepping.told(config.server)}")
+        lines.append(f"  {server_optimizer.told(config.server)}")
     return "\n".join(lines)
 
 

@@ -43,10 +43,19 @@ from fedshift_core.wire.names import (
 )  # fmt: skip
 from strategies import ga
 from strategies.contributions import Declaration, check_contribution
-from strategies.federation import announced, checks, clock, own_models, robust, statistics, stepping, untrained
+from strategies.federation import (
+    announced,
+    checks,
+    clock,
+    own_models,
+    robust,
+    server_optimizer,
+    statistics,
+    untrained,
+)
 from strategies.federation.averaging import shares
-from strategies.federation.changes import SentWeights
 from strategies.federation.clock import Clock
+from strategies.federation.context import Ask, Federation, RoundResult
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import (
     Evaluation,
@@ -55,11 +64,11 @@ from strategies.federation.evaluation import (
     tests_of,
 )
 from strategies.federation.memory import NodeMemory
+from strategies.federation.one_time_payload import Start
+from strategies.federation.pending import Sent, check_whole, let_go_strays
 from strategies.federation.recovery import Blame, Point, Recovery, is_finite
 from strategies.federation.roster import Node, Roster
-from strategies.federation.rounds import Ask, Federation, RoundResult
-from strategies.federation.sent import Sent, check_whole, let_go_strays
-from strategies.federation.start import Start
+from strategies.federation.update_norms import SentWeights
 from strategies.federation.updates import (
     Update,
     average,
@@ -318,7 +327,7 @@ class DomainStrategy(FedAvg):
         if self._scores_clients(server_round):
             self._result.clients = own_models.read(updates, self.roster.nodes, self.federation, self._leave_out)
         merged = self.merge(updates, weights)
-        self._global, stepped = stepping.step(self.federation, merged, self.sent, self.moments, server_round)
+        self._global, stepped = server_optimizer.step(self.federation, merged, self.sent, self.moments, server_round)
         self.moments = stepped | self._gaps
         if not is_finite(self._global):
             if self.recovery.blame is None:

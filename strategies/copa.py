@@ -20,8 +20,8 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import HEADS
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.averaging import shares
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update, decode
 from strategies.heads import head_of, mean_head, stacked, unstacked
 

@@ -25,8 +25,8 @@ from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy
 from strategies.federation.averaging import RunningAverage
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update, decode
 
 FloatArray = NDArray[np.float64]

@@ -24,8 +24,8 @@ from fedshift_core.params import Params
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import Declaration, Shape
 from strategies.federation.averaging import RunningAverage
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update
 from strategies.prototypes import (
     FloatArray,

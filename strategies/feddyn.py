@@ -27,8 +27,8 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Scalars
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update, average, decode
 
 DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weight

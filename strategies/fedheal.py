@@ -25,7 +25,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Observer
-from strategies.federation.rounds import Federation
+from strategies.federation.context import Federation
 from strategies.federation.updates import Update, average, decode
 
 FloatArray = NDArray[np.float64]

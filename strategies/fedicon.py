@@ -16,8 +16,8 @@ from typing import ClassVar, Literal
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params, Rounds
 from strategies.base import DomainStrategy, Scalars
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 
 PHASE = "phase"  # told: ENCODER or CLASSIFIER; only in runs that have both
 ENCODER, CLASSIFIER = "encoder", "classifier"

@@ -24,8 +24,8 @@ from fedshift_core.params import Params
 from fedshift_core.wire.names import HEAD
 from strategies.base import DomainStrategy
 from strategies.contributions import Declaration, Shape
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update
 from strategies.fedproto import weighted_prototypes
 from strategies.heads import head_of, mean_head, stacked, unstacked

@@ -31,8 +31,8 @@ from strategies import dense
 from strategies.base import DomainStrategy
 from strategies.contributions import Declaration, Shape
 from strategies.dense import Floats, Network
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update
 from strategies.prototypes import FloatArray, as_kept, one_per_class, stack_prototypes
 

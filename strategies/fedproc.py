@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from fedshift_core.params import Params
 from strategies.base import Scalars
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes

@@ -27,8 +27,8 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy
 from strategies.contributions import Declaration
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 from strategies.federation.updates import Update, decode
 
 SERVERS, CHANGE = "c", "delta-c"

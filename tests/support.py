@@ -29,8 +29,8 @@ from fedshift_core.params import Params
 from fedshift_core.wire.names import LOSS_TERM, SERVER_ROUND
 from strategies.base import DomainStrategy
 from strategies.contributions import check_contribution
+from strategies.federation.context import Ask, Federation
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask, Federation
 from strategies.federation.updates import Update
 
 ROOT = Path(__file__).resolve().parent.parent

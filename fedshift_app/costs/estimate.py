@@ -33,8 +33,8 @@ from fedshift_app.node import setup
 from fedshift_app.run import arithmetic, console, space, starting
 from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
+from strategies.federation.context import Federation
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
 from strategies.federation.statistics import expected_images
 from strategies.federation.updates import num_bytes
 

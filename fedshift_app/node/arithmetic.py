@@ -19,8 +19,8 @@ from typing import Literal
 import torch
 from pydantic import BaseModel, Field, ValidationError
 
-from clients.training import fastest, machine, precision
-from clients.training.fastest import Found, Work
+from clients.training import autotune, machine, precision
+from clients.training.autotune import Found, Work
 from clients.training.settings import ModelConfig
 from datasets.io import cache, private_files
 from fedshift_app.config.sections import RunConfig
@@ -39,7 +39,7 @@ LARGEST_FILE = 10_000  # bytes of an entry
 
 
 class _Work(BaseModel, frozen=True, extra="forbid"):
-    """``clients.training.fastest.Work``, as a file has it."""
+    """``clients.training.autotune.Work``, as a file has it."""
 
     network: str = Field(max_length=MOST_PATH)
     groups: int = Field(ge=0, le=4096)
@@ -80,7 +80,7 @@ def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
     if config.train.precision != "auto" or config.train.arithmetic:
         return None
     size = config.dataset.size or config.dataset.known().size
-    return _known(fastest.work_of(network, config.train, size), os.environ.get(ASKED, ""))
+    return _known(autotune.work_of(network, config.train, size), os.environ.get(ASKED, ""))
 
 
 @functools.lru_cache(maxsize=64)
@@ -109,7 +109,7 @@ def chosen(work: Work, device: torch.device, *, renew: bool = False) -> Arithmet
             kept = None if renew else read(path)
             if kept is not None and _is_of(kept, work, device):
                 return kept.choice
-            found = fastest.measure(work, device)
+            found = autotune.measure(work, device)
             if found.milliseconds:
                 write_atomically(path, _entry(work, device, found).model_dump_json(indent=2) + "\n")
     except OSError as error:
@@ -117,7 +117,7 @@ def chosen(work: Work, device: torch.device, *, renew: bool = False) -> Arithmet
             "what trains fastest on this machine cannot be kept in %s (%s): each run measures it",
             shown(path.parent), error.strerror or error,
         )  # fmt: skip
-    return (found or fastest.measure(work, device)).choice
+    return (found or autotune.measure(work, device)).choice
 
 
 def entries() -> list[tuple[Path, Entry | None]]:

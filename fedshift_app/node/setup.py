@@ -20,9 +20,9 @@ from clients.models.freezing import freeze
 from clients.modules.base import AllModules
 from clients.modules.catalog import MODULES
 from clients.training import precision
+from clients.training.model_cache import Workbench, keep_freed_memory
 from clients.training.settings import ModelConfig
 from clients.training.statistics import layers
-from clients.training.workbench import Workbench, keep_freed_memory
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig

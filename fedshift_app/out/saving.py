@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
-from clients.training.tools import MODEL_PART
 from datasets.base import Source
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
@@ -26,8 +26,8 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import shown
 from fedshift_core.wire.names import BN_SCORE
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 
 MOST_NODES_TOLD = 8  # that a message lists
 

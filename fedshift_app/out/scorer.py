@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clients.base import ClientSetup, DomainClient
+from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
-from clients.training.tools import MODEL_PART
 from datasets.base import ImageSet
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig

@@ -21,8 +21,8 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
+from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
-from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

@@ -30,8 +30,8 @@ from fedshift_core.arrays import digest
 from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
+from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Ask
 
 EXAMPLES = 4  # images of each domain for Grad-CAM
 

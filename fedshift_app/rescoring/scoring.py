@@ -22,8 +22,8 @@ from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory
-from strategies.federation.rounds import RoundResult
 
 #: What a run may be scored again with: it decides no number of the training.
 MAY_DIFFER = (

@@ -14,8 +14,8 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
 from fedshift_app.run.scores import mean
 from fedshift_core.errors import FederationError
+from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
-from strategies.federation.rounds import RoundResult
 
 BEST = "best-validation"  # of ``keep``
 log = logging.getLogger("fedshift")

@@ -17,7 +17,7 @@ from fedshift_app.run.variables import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 from strategies.federation.schedule import last_rounds
 
 log = logging.getLogger("fedshift")

@@ -27,8 +27,8 @@ from fedshift_app.run import checkpoints
 from fedshift_app.run.told import first_problem
 from fedshift_core.limits import as_found
 from fedshift_core.wire.counts import Counts, Ints
+from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
-from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

@@ -32,8 +32,8 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
+from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
-from strategies.federation.rounds import RoundResult
 from strategies.federation.updates import decode
 
 #: What ``results.json`` calls the models that are scored with ``evaluate.personal_on=all_domains``.

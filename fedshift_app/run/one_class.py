@@ -11,7 +11,7 @@ import numpy as np
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.wire.counts import Counts
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
 

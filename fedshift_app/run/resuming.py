@@ -24,9 +24,9 @@ from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
+from strategies.federation.context import RoundResult
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
-from strategies.federation.rounds import RoundResult
 
 log = logging.getLogger("fedshift")
 

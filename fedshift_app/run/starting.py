@@ -19,8 +19,8 @@ from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Observer
+from strategies.federation.context import Federation
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
 
 SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
 

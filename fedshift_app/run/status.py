@@ -21,8 +21,8 @@ from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_REMEDY, plain, shortened
+from strategies.federation.context import RoundResult
 from strategies.federation.roster import Listener, Node
-from strategies.federation.rounds import RoundResult
 
 FILE = "status.json"
 WAITING, TRAINING, EVALUATING = "waiting", "training", "evaluating"

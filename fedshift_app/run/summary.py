@@ -8,7 +8,7 @@ from typing import Any
 from fedshift_app.run import choosing
 from fedshift_app.run.scores import client_models, mean, mean_client_models
 from fedshift_core.limits import plain
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 from strategies.federation.schedule import LAST_ROUNDS
 
 

@@ -19,7 +19,7 @@ from urllib.request import url2pathname
 
 from fedshift_app.run.tracking import Guarded, scalars, settings
 from fedshift_core.limits import shortened
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 STORE = "mlruns"  # beside the run folders: one page for all of them
 PROJECT = "fedshift"

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from fedshift_app.run.scores import mean
 from fedshift_core.errors import ConfigError
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
 

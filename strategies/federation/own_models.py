@@ -6,9 +6,9 @@ from dataclasses import replace
 from fedshift_core.limits import Refused
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
 from strategies.federation.checks import right_of
+from strategies.federation.context import Federation
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
 from strategies.federation.updates import Update
 
 

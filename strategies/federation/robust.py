@@ -38,7 +38,7 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
 from fedshift_core.wire.records import Draft
 from strategies.federation.averaging import RunningAverage
-from strategies.federation.changes import change
+from strategies.federation.update_norms import change
 from strategies.federation.updates import Update
 from strategies.settings import AggregationConfig
 

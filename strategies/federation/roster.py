@@ -22,8 +22,8 @@ from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED
 from strategies.federation.nodes import Listener as Listener
 from strategies.federation.nodes import Node as Node
+from strategies.federation.pending import Sent
 from strategies.federation.public_sets import Copy
-from strategies.federation.sent import Sent
 from strategies.federation.silence import Silence
 
 log = logging.getLogger("fedshift")

@@ -25,10 +25,10 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
 )
 from strategies.federation import checks
-from strategies.federation.changes import out_of_proportion
+from strategies.federation.context import Federation
 from strategies.federation.evaluation import Heard
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
+from strategies.federation.update_norms import out_of_proportion
 from strategies.federation.updates import array_record, by_reason, decode
 
 MORE = 10  # times as much as ``federation.max_update`` may statistics be over the median of the round's nodes

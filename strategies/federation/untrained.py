@@ -7,8 +7,8 @@ of the model stay on the nodes, such a node scores random numbers of before roun
 import logging
 from collections.abc import Collection, Sequence
 
+from strategies.federation.context import Federation
 from strategies.federation.roster import Node
-from strategies.federation.rounds import Federation
 
 log = logging.getLogger("fedshift")
 MOST_NAMED = 5

@@ -37,8 +37,8 @@ from torch import Tensor
 from clients.fedseproto import Decoder, FedSeProtoClient, FedSeProtoParams, SideEncoder
 from clients.models.networks import build
 from clients.training.batches import Batch
+from clients.training.node import MODEL_PART
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.tools import MODEL_PART
 from fedshift_core.errors import ConfigError
 from fedshift_core.seeding import torch_seed
 from fedshift_core.wire.names import SERVER_ROUND

@@ -115,7 +115,7 @@ def test_a_node_computes_without_flower() -> None:
                 if isinstance(place, ast.ImportFrom) and place.module == "fedshift_core.wire.records":
                     found.append(f"{path.relative_to(ROOT)}: {place.module}")
     travels = ["fedshift_core/packing.py: fedshift_core.wire.records", "fedshift_core/packing.py: flwr.app"]
-    assert sorted(found) == ["clients/training/tools.py: flwr.client", *travels, "fedshift_core/records.py: flwr.app"]
+    assert sorted(found) == ["clients/training/node.py: flwr.client", *travels, "fedshift_core/records.py: flwr.app"]
 
 
 def test_what_the_bundle_leaves_out_is_not_needed_in_it() -> None:

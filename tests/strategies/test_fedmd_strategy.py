@@ -6,8 +6,8 @@ from flwr.app import ArrayRecord
 from support import ask, check_knowledge, new_strategy, node
 
 from fedshift_core.limits import Refused
+from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node, Roster
-from strategies.federation.rounds import RoundResult
 from strategies.federation.updates import Update
 from strategies.fedmd import FedMDStrategy, window
 

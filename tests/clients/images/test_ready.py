@@ -4,10 +4,10 @@ import pytest
 import torch
 from support import IMAGES, fedavg, fit, image_set, same
 
-from clients.images import ready
+from clients.images import preprocessed
 from clients.images.augment import Pipeline
-from clients.images.ready import Ready, num_bytes
-from clients.training import tools
+from clients.images.preprocessed import Ready, num_bytes
+from clients.training import node as node_tools
 from clients.training.settings import ImageConfig
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
@@ -37,7 +37,7 @@ def test_training_has_the_same_bits_with_and_without_room_for_them(views: int, m
     mine = fedavg(images=config, epochs=2)
     arrays, metrics = fit(mine)
     assert mine._ready is not None
-    monkeypatch.setattr(tools, "MOST_BYTES", 0)
+    monkeypatch.setattr(node_tools, "MOST_BYTES", 0)
     plain = fedavg(images=config, epochs=2)
     wanted, expected = fit(plain)
     assert plain._ready is None
@@ -51,4 +51,4 @@ def test_where_it_does_not_pay_nothing_is_converted() -> None:
     colours = fedavg(images=IMAGES.model_copy(update={"grayscale": 0.5}), epochs=2)
     fit(colours)
     assert one_epoch._ready is colours._ready is None
-    assert ready.MOST_BYTES < 1 << 30  # so many, in each process
+    assert preprocessed.MOST_BYTES < 1 << 30  # so many, in each process

@@ -9,10 +9,10 @@ from support import SEED, C, image_set, new_client, shared
 
 from clients.base import DomainClient
 from clients.models import networks
-from clients.training import fastest, precision
-from clients.training.fastest import Work
+from clients.training import autotune, precision
+from clients.training.autotune import Work
+from clients.training.model_cache import Workbench
 from clients.training.settings import ImageConfig, TrainConfig
-from clients.training.workbench import Workbench
 from fedshift_core.params import ARITHMETICS, Arithmetic
 
 CPU = torch.device("cpu")
@@ -37,8 +37,8 @@ class Machine:
         return self.now
 
 
-def chosen(machine: Machine, *names: Arithmetic) -> fastest.Found:
-    return fastest.choose(machine, names, machine.clock)
+def chosen(machine: Machine, *names: Arithmetic) -> autotune.Found:
+    return autotune.choose(machine, names, machine.clock)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_the_time_is_bounded_whatever_the_network(second: float) -> None:
     else:
         assert found.choice == NCHW
         assert machine.now <= 2.0
-        assert fastest.SMALLEST <= found.images <= 64
+        assert autotune.SMALLEST <= found.images <= 64
     assert found.images == 64 or second > 1e-4
 
 
 def test_turns_go_round_and_stop_when_the_time_is_over() -> None:
     machine = Machine({LAST: 0.3, NCHW: 0.3}, most=2)
     things = {name: machine.step(name, 1) for name in (LAST, NCHW)}
-    assert fastest.in_turns(things, 0.5, machine.clock) == pytest.approx({LAST: 0.3, NCHW: 0.3})
+    assert autotune.in_turns(things, 0.5, machine.clock) == pytest.approx({LAST: 0.3, NCHW: 0.3})
     assert [name for name, _ in machine.done] == [LAST, NCHW] * 2  # to warm up, and the one turn that is always done
 
 
@@ -83,16 +83,16 @@ def test_emulated_bfloat16_is_not_even_measured(
     bf16: bool, first: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "has_bf16", lambda device: bf16)
-    found = fastest.candidates(CPU)
+    found = autotune.candidates(CPU)
     assert (found[0], len(set(found))) == (first, number)
     assert bf16 or not any(name.startswith("bf16") for name in found)
 
 
 def test_a_real_measurement_leaves_threads_and_random_numbers_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastest, "SECONDS", 0.2)
+    monkeypatch.setattr(autotune, "SECONDS", 0.2)
     monkeypatch.setattr(precision, "has_bf16", lambda device: True)  # all four are measured
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    found = fastest.measure(Work("cnn_bn", 2, "none", 32, 6), CPU)
+    found = autotune.measure(Work("cnn_bn", 2, "none", 32, 6), CPU)
     assert found.choice in ARITHMETICS
     assert found.images <= 6
     assert not found.milliseconds or found.milliseconds.keys() == set(ARITHMETICS)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.training.scored_parts import asked_images
+from clients.training.eval_slices import asked_images
 from datasets.base import ImageSet
 
 SEED = 3

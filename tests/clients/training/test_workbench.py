@@ -8,9 +8,9 @@ import torch
 
 from clients.base import ClientSetup, DomainClient
 from clients.models.networks import build
+from clients.training.model_cache import DeviceImages, Workbench
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import DATA, TRAINING, Stopwatch
-from clients.training.workbench import DeviceImages, Workbench
 from datasets.base import ImageSet
 from fedshift_app.config import resolving
 from fedshift_app.flower.internals import make_context

@@ -9,7 +9,7 @@ import yaml
 from support import ROOT, InlineRun
 from typer.testing import CliRunner
 
-from clients.training.tools import NodeTools
+from clients.training.node import NodeTools
 from datasets.base import ImageSet
 from fedshift_app import cli
 from fedshift_app.config import registry

@@ -26,7 +26,7 @@ from fedshift_app.launch import runner
 from fedshift_app.run import exit_codes, status
 from fedshift_core.errors import FederationError
 from strategies.base import DomainStrategy
-from strategies.federation.sent import Sent
+from strategies.federation.pending import Sent
 
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"

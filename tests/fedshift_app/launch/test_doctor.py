@@ -12,8 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from clients.training import fastest
-from clients.training.fastest import Found, Work
+from clients.training import autotune
+from clients.training.autotune import Found, Work
 from datasets.io import cache
 from fedshift_app import cli
 from fedshift_app.launch import doctor, problems
@@ -30,7 +30,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measures(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
-    monkeypatch.setattr(fastest, "measure", lambda *_: found)
+    monkeypatch.setattr(autotune, "measure", lambda *_: found)
 
 
 def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

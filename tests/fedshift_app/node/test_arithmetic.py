@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from clients.training import fastest, machine
-from clients.training.fastest import Found, Work
+from clients.training import autotune, machine
+from clients.training.autotune import Found, Work
 from datasets.io import cache
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import arithmetic, setup
@@ -39,7 +39,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     made = Measured()
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
     monkeypatch.delenv(arithmetic.ASKED)
-    monkeypatch.setattr(fastest, "measure", made)
+    monkeypatch.setattr(autotune, "measure", made)
     arithmetic._known.cache_clear()
     return made
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 from support import refusal_of
 
-from clients.training.tools import MODEL_PART
+from clients.training.node import MODEL_PART
 from datasets.base import Source
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig

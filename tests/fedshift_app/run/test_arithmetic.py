@@ -10,8 +10,8 @@ import yaml
 from flwr.app import Message
 from support import InlineRun, ListeningGrid, Run
 
-from clients.training import fastest
-from clients.training.fastest import Found
+from clients.training import autotune
+from clients.training.autotune import Found
 from datasets.io import cache
 from fedshift_app import comparing
 from fedshift_app.config.resolving import resolve
@@ -35,7 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def be(choice: Any) -> None:
         monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / f"cache-{choice.replace('/', '-')}"))
-        monkeypatch.setattr(fastest, "measure", lambda *_: Found(choice, {choice: 1.0, LAST: 2.0}, 16))
+        monkeypatch.setattr(autotune, "measure", lambda *_: Found(choice, {choice: 1.0, LAST: 2.0}, 16))
         of_nodes._known.cache_clear()
 
     return be

@@ -28,7 +28,7 @@ from fedshift_app.run import checkpoints, choosing, resuming, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
 from strategies.base import DomainStrategy
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 VALIDATED = "allocation.validation_fraction=0.3"
 PARTS = f"{SHORT} {VALIDATED} keep=best-validation"

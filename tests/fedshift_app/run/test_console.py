@@ -6,7 +6,7 @@ import pytest
 
 from fedshift_app.run.console import duration, percent, round_line, table
 from fedshift_core.limits import MOST_SHOWN
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 
 def results(**changes: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from clients.training.counting import Counting, count
 from fedshift_app.run import console, figures
 from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
 from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 QUICK = "train.epochs=1 allocation.share=0.1"
 

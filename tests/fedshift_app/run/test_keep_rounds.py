@@ -20,7 +20,7 @@ from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.sweep import grid
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_KEPT
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 SHORT = "train.epochs=1 allocation.share=0.05"
 

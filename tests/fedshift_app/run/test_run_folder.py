@@ -33,7 +33,7 @@ from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.variables import COMMIT
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 from strategies.federation.schedule import LAST_ROUNDS
 
 CONFIG = resolve({"seed": 3, "rounds": 4})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedshift_app.run import trackers, tracking
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 TOLD = {"experiment": "mine", "train": {"lr": 0.1, "clip": None}, "allocation": {"counts": {"a": 2}}, "tracking": ["x"]}
 

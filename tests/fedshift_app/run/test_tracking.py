@@ -12,7 +12,7 @@ from fedshift_app.config.resolving import from_json, resolve
 from fedshift_app.launch import runner
 from fedshift_app.run import durable, resuming, tracking
 from fedshift_core.errors import ConfigError
-from strategies.federation.rounds import RoundResult
+from strategies.federation.context import RoundResult
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
-from strategies.federation import changes
-from strategies.federation.changes import SentWeights, change, far_from_others, norm, out_of_proportion
+from strategies.federation import update_norms
+from strategies.federation.update_norms import SentWeights, change, far_from_others, norm, out_of_proportion
 
 
 def model(seed: int = 0, scale: float = 1.0) -> Arrays:
@@ -39,7 +39,7 @@ def slow(arrays: Arrays, less: Arrays | None = None) -> float:
 
 @pytest.mark.parametrize("block", [16, 80, 1 << 19])
 def test_norms_are_those_of_loops_whatever_the_block(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "BLOCK", block)
+    monkeypatch.setattr(update_norms, "BLOCK", block)
     assert norm(model(0)) == pytest.approx(slow(model(0)), rel=1e-12)
     assert change(model(1), model(0)) == pytest.approx(slow(model(1), model(0)), rel=1e-12)
     assert norm({}) == norm({"n": np.array(5)}) == change({}, {}) == 0.0

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, RecordDict
 from fedshift_core.arrays import digest
 from fedshift_core.wire.names import ARRAYS, CONFIG, START, START_DIGEST
 from fedshift_core.wire.records import decode, encode
-from strategies.federation.start import Start
+from strategies.federation.one_time_payload import Start
 from strategies.federation.updates import num_bytes
 
 FROZEN = {"encoder.w": np.arange(6, dtype=np.float32).reshape(2, 3), "encoder.n": np.asarray(4)}

@@ -11,7 +11,7 @@ from support import federation
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import decode, encode
-from strategies.federation import stepping
+from strategies.federation import server_optimizer
 from strategies.settings import ServerConfig
 
 FLOWER: dict[str, Any] = {"fedavgm": FedAvgM, "fedadam": FedAdam, "fedyogi": FedYogi, "fedadagrad": FedAdagrad}
@@ -56,7 +56,7 @@ def test_as_flowers_strategies(config: dict[str, Any], flower: dict[str, Any], m
         given.append(encode(merged))
         theirs.current_arrays = encode(sent) if isinstance(theirs, FedAvgM) else sent
         wanted, _ = theirs.aggregate_train(server_round, [])
-        stepped, moments = stepping.step(told, encode(merged), encode(sent), moments, server_round)
+        stepped, moments = server_optimizer.step(told, encode(merged), encode(sent), moments, server_round)
         sent = decode(stepped)
         assert list(sent) == ["b", "a"]  # in their order
         for name, array in sent.items():
@@ -69,7 +69,7 @@ def test_as_flowers_strategies(config: dict[str, Any], flower: dict[str, Any], m
 def test_fedadam_by_hand() -> None:
     told = federation(server=ServerConfig(optimizer="fedadam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.001))
     one, two = ({"w": np.array([value])} for value in (1.0, 1.5))
-    stepped, moments = stepping.step(told, encode(two), encode(one), {}, 1)
+    stepped, moments = server_optimizer.step(told, encode(two), encode(one), {}, 1)
     m, v = 0.1 * 0.5, 0.01 * 0.25
     rate = 0.1 * (1 - 0.99**2) ** 0.5 / (1 - 0.9**2)
     assert decode(stepped)["w"].tolist() == pytest.approx([1 + rate * m / (v**0.5 + 0.001)])
@@ -84,7 +84,7 @@ def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
     told = federation(server=ServerConfig(optimizer=optimizer, lr=50.0), buffers=("bn.running_var",))
     sent = weights(0) | {"bn.running_var": np.ones(2, np.float32), "count": np.array(7)}
     merged = weights(1) | {"bn.running_var": np.full(2, 0.2, np.float32), "count": np.array(9)}
-    stepped, moments = stepping.step(told, encode(merged), encode(sent), {}, 1)
+    stepped, moments = server_optimizer.step(told, encode(merged), encode(sent), {}, 1)
     found = decode(stepped)
     for name in ("bn.running_var", "count"):
         assert np.array_equal(found[name], merged[name])
@@ -95,7 +95,7 @@ def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
 
 def test_without_an_optimiser_the_average_is_handed_on() -> None:
     merged = encode(weights(1))
-    assert stepping.step(federation(), merged, encode(weights(0)), {}, 1) == (merged, {})
+    assert server_optimizer.step(federation(), merged, encode(weights(0)), {}, 1) == (merged, {})
     assert federation().server.moments == 0
 
 

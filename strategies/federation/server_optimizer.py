@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from strategies.federation.rounds import Federation
+from strategies.federation.context import Federation
 from strategies.federation.updates import decode
 from strategies.settings import ServerConfig
 

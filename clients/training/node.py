@@ -13,15 +13,15 @@ from torch import Tensor
 
 from clients import losses
 from clients.images.augment import Pipeline
-from clients.images.ready import MOST_BYTES, Ready, num_bytes
+from clients.images.preprocessed import MOST_BYTES, Ready, num_bytes
 from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.counting import Counting
+from clients.training.model_cache import Workbench
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import Stopwatch
-from clients.training.workbench import Workbench
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import NoiseParams, Params
