@@ -31,7 +31,7 @@ from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.flower.quick import PLAIN_WAITS
 from fedshift_app.launch import deploying, exporting, processes, runner
-from fedshift_app.node import shelves
+from fedshift_app.node import state_store
 from fedshift_app.run.folder import METRICS_FILE
 
 ABOVE, RATIO = 2.0, 5.0  # targets: seconds above the arithmetic, and times faster than plain
@@ -78,7 +78,7 @@ def held(node: psutil.Process) -> dict[str, float]:
 def federation(home: Path, folders: list[exporting.NodeFolder], *, ours: bool) -> Iterator[Federation]:
     """Yield a federation on these folders."""
     home.mkdir()
-    own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}
+    own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
     waits = {} if ours else {PLAIN_WAITS: "1"}
     with processes.group(runner.empty_folder(home), runner.environment(home) | own | waits) as flower:
         link = runner.SuperLink(processes.free_port(), deploying.make_credentials(home))

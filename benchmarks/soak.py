@@ -24,7 +24,7 @@ import psutil
 from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.launch import deploying, exporting, processes, runner
-from fedshift_app.node import shelves
+from fedshift_app.node import state_store
 from fedshift_app.run.folder import METRICS_FILE
 
 SETTINGS = "train.epochs=1 allocation.share=0.04 train.batch_size=32"
@@ -107,7 +107,7 @@ def main() -> None:
         home = Path(name)
         runs = home / "runs"
         folders = exporting.export(config, options.nodes, home / "nodes")
-        own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}
+        own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
         with processes.group(runner.empty_folder(home), runner.environment(home) | own, remove=home) as flower:
             link = runner.SuperLink(processes.free_port(), deploying.make_credentials(home))
             runner.start_superlink(flower, link, "--database", str(home / "superlink.db"))

@@ -25,7 +25,7 @@ from fedshift_app.launch import commands as launch_commands
 from fedshift_app.launch import side_by_side
 from fedshift_app.out import commands as out_commands
 from fedshift_app.run import exit_codes
-from fedshift_app.run.variables import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
+from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, as_found, plain, shown
 from fedshift_core.paths import typed_path

@@ -15,8 +15,22 @@ from clients.base import DomainClient
 from clients.training.stopwatch import MESSAGES
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
-from fedshift_app.node import arithmetic, holdings, noise, requests, setup, shelves, starts
-from fedshift_app.node.shelves import Shelf
+from fedshift_app.node import (
+    data as node_data,
+)
+from fedshift_app.node import (
+    noise,
+    requests,
+    setup,
+    state_store,
+)
+from fedshift_app.node import (
+    one_time_payload as node_payload,
+)
+from fedshift_app.node import (
+    precision as node_precision,
+)
+from fedshift_app.node.state_store import Shelf
 from fedshift_app.run import console
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, plain
@@ -185,20 +199,20 @@ def _asked(config: ConfigRecord, *keys: str) -> dict[str, Any]:
 def _introduce(msg: Message, context: Context) -> RecordDict:
     config, where = setup.open_message(msg.content.config_records[CONFIG], context)
     classes = len(config.dataset.known().classes)
-    own = holdings.own_images(config, where)
+    own = node_data.own_images(config, where)
     counts = np.bincount(own.train.y, minlength=classes)
-    best = arithmetic.fastest_here(config, setup.own_network(config, where))
-    public = holdings.public_set(config, where) if setup.uses_public(config) else None
+    best = node_precision.fastest_here(config, setup.own_network(config, where))
+    public = node_data.public_set(config, where) if setup.uses_public(config) else None
     metrics = MetricRecord({
         CLASS_COUNTS: counts.tolist(),
-        NUM_TEST: holdings.num_test(config, where),
+        NUM_TEST: node_data.num_test(config, where),
         SHARED_TEST: int(where.shared),
         PARTITION_ID: where.partition_id,
         NUM_PARTITIONS: where.num_partitions,
         **({} if best is None else {FASTEST: ARITHMETICS.index(best)}),
         **({NUM_VALIDATION: len(own.validation)} if own.validation is not None else {}),
         **({NUM_PUBLIC: len(public.images)} if public is not None else {}),
-        **{UNHELD_TEST + domain: number for domain, number in holdings.unheld_tests(config, where).items()},
+        **{UNHELD_TEST + domain: number for domain, number in node_data.unheld_tests(config, where).items()},
     })  # fmt: skip
     words = {DOMAIN: where.domain} | ({PUBLIC: public.sha256} if public is not None else {})
     return RecordDict({CONFIG: ConfigRecord(dict(words)), METRICS: metrics})
@@ -230,8 +244,8 @@ def open_client(msg: Message, context: Context) -> Called:
     client = setup.make_client(config, where, int(str(record[NODE_INDEX])))
     client.knowledge = decode(msg.content.array_records[KNOWLEDGE])
     client.told = told(record)
-    shelf = shelves.shelf(record, where)
-    starts.begin(client, msg.content, record, shelf)
+    shelf = state_store.shelf(record, where)
+    node_payload.begin(client, msg.content, record, shelf)
     if MEMORY in context.state.array_records:
         kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
         memory = decode(context.state.array_records[MEMORY])

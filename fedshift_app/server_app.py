@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedshift_app.config import privacy, registry
-from fedshift_app.config.asking import asked_by_method
+from fedshift_app.config.requested import asked_by_method
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import NAME, LocalGrid
 from fedshift_app.flower.internals import (
@@ -25,26 +25,32 @@ from fedshift_app.flower.internals import (
 )
 from fedshift_app.flower.quick import PLAIN_WAITS, quicken_grid
 from fedshift_app.flower.workers import WorkersGrid
-from fedshift_app.node import copies, holdings, setup, shelves, starts
+from fedshift_app.node import copies, setup, state_store
+from fedshift_app.node import data as node_data
+from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.run import (
-    arithmetic,
-    beginnings,
+    build as run_build,
+)
+from fedshift_app.run import (
     checkpoints,
-    choosing,
     console,
-    durable,
+    disk_space,
     exit_codes,
+    flwr_run,
+    initial_model,
     logs,
-    plain,
+    model_selection,
     profiling,
     resuming,
-    space,
-    starting,
 )
-from fedshift_app.run.durable import write_atomically
+from fedshift_app.run import (
+    precision as run_precision,
+)
 from fedshift_app.run.folder import PROFILE_FILE, SKIPPED_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
-from fedshift_app.run.variables import COMMAND, STATUS_FILE
+from fedshift_core import atomic_io
+from fedshift_core.atomic_io import write_atomically
+from fedshift_core.env import COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from strategies.base import DomainStrategy
@@ -120,36 +126,36 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         resuming.check_images(past, config)
     if is_simulation_grid(grid) and not os.environ.get(STATUS_FILE):  # `fedshift run` has counted itself
         before = None if past is None else past.num_nodes
-        console.log.info("%s", plain.look(config, run_config, grid, before), extra={"event": "nodes"})
+        console.log.info("%s", flwr_run.look(config, run_config, grid, before), extra={"event": "nodes"})
     keep_out_malformed_replies()
     quicken_grid(grid)
     if engine == setup.DEPLOYMENT and not os.environ.get(PLAIN_WAITS):
         pack_messages(grid)
     going_on = past is not None and past.checkpoint is not None
-    config, beginning = (config, beginnings.plain(config)) if going_on else beginnings.begin(config)
-    start = starts.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None
-    initial, federation = starting.prepare(config, engine, beginning, start)
-    if warning := beginnings.slow(config):
+    config, beginning = (config, initial_model.plain(config)) if going_on else initial_model.begin(config)
+    start = node_payload.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None
+    initial, federation = run_build.prepare(config, engine, beginning, start)
+    if warning := initial_model.slow(config):
         console.log.warning("%s", warning)
     progress = Progress(config)
-    strategy = starting.strategy_of(config, federation, progress)
+    strategy = run_build.strategy_of(config, federation, progress)
     strategy.gather(grid)
     nodes = strategy.roster.nodes
-    settled, computed = arithmetic.settle(config, strategy.roster.fastest, past, here=engine != setup.DEPLOYMENT)
+    settled, computed = run_precision.settle(config, strategy.roster.fastest, past, here=engine != setup.DEPLOYMENT)
     strategy.settle(settled.model_dump_json())
-    choosing.check_nodes(config, nodes)
+    model_selection.check_nodes(config, nodes)
     if past is not None:
         resuming.check_number(past, len(nodes))
         resuming.check_nodes(past, nodes)
     checkpoint = past.checkpoint if past is not None else None
     if checkpoint is not None:
-        initial = starting.restored(strategy, initial, checkpoint)
+        initial = run_build.restored(strategy, initial, checkpoint)
         strategy.last_nodes = tuple(past.history[-1].nodes) if past is not None and past.history else ()
     output_dir = Path(str(run_config.get("output-dir") or "runs")).expanduser().resolve()
     simulated = engine != setup.DEPLOYMENT
-    _look_for_room(output_dir, past, space.needed(config, initial, strategy, nodes, simulated=simulated))
-    images = holdings.fingerprints(config) if past is None and simulated else {}
-    skipped = holdings.skipped(config) if simulated else []  # a real node tells its owner alone
+    _look_for_room(output_dir, past, disk_space.needed(config, initial, strategy, nodes, simulated=simulated))
+    images = node_data.fingerprints(config) if past is None and simulated else {}
+    skipped = node_data.skipped(config) if simulated else []  # a real node tells its owner alone
     copied = copies.of_run(config, len(nodes)) if past is None and simulated else []
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
@@ -161,12 +167,12 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
-            public = starting.public_told(config, nodes)
-            about = (computed, *beginning.told, starting.frozen_told(config, federation, initial), public)
+            public = run_build.public_told(config, nodes)
+            about = (computed, *beginning.told, run_build.frozen_told(config, federation, initial), public)
             lines = (describe(config, engine, nodes, federation.bn_ways), *(f"  {line}" for line in about if line))
             console.log.info("%s", "\n".join(lines), extra={"event": "started"})
             if federation.start:
-                starts.write(folder.path / checkpoints.FOLDER, federation.start)
+                node_payload.write(folder.path / checkpoints.FOLDER, federation.start)
             if skipped:
                 write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
                 told = {"event": "skipped", "images": len(skipped)}
@@ -197,7 +203,7 @@ def _disk_told(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not isinstance(error, durable.DiskError) and error.errno not in durable.DISK:
+        if not isinstance(error, atomic_io.DiskError) and error.errno not in atomic_io.DISK:
             raise  # not the disk's
         raise FederationError(str(error)) from None
 
@@ -229,17 +235,17 @@ def _stopped_by(stop: BaseException, engine: str) -> str:
     return exit_codes.STOPPED_BY.get(code, STOPPED)  # Flower has codes of its own, also for a lost SuperLink
 
 
-def _look_for_room(output_dir: Path, past: Past | None, needed: space.Needed) -> None:
+def _look_for_room(output_dir: Path, past: Past | None, needed: disk_space.Needed) -> None:
     """Compare what the run needs with what is free; a run that goes on has a part of it already.
 
     Raises:
         ConfigError: If too little is free.
     """
     if past is None:
-        space.check(output_dir, space.free(output_dir), needed)
+        disk_space.check(output_dir, disk_space.free(output_dir), needed)
     else:
-        left = max(needed.whole - space.taken(past.path), 0)
-        space.check(past.path, space.free(past.path), space.Needed(needed.checkpoint, left))
+        left = max(needed.whole - disk_space.taken(past.path), 0)
+        disk_space.check(past.path, disk_space.free(past.path), disk_space.Needed(needed.checkpoint, left))
 
 
 def _rounds(
@@ -256,7 +262,7 @@ def _rounds(
             extra={"event": "resumed", "round": past.completed},
         )  # fmt: skip
     folder.start_clock()
-    if not choosing.is_over(config, folder.history):  # a run that was stopped right then
+    if not model_selection.is_over(config, folder.history):  # a run that was stopped right then
         with console.quiet_flower(), suppress(_EarlyEnd):
             strategy.start(
                 grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
@@ -267,8 +273,8 @@ def _rounds(
     results = folder.finish(strategy.roster.nodes)
     try:
         chosen = results.get("chosen_round", {}).get("round", 0)
-        shelves.keep_last(folder.nodes_folder, folder.resumed_after, chosen)
-    except durable.DiskError as error:  # the run is finished without
+        state_store.keep_last(folder.nodes_folder, folder.resumed_after, chosen)
+    except atomic_io.DiskError as error:  # the run is finished without
         console.log.warning("files that are not needed any more stay: %s", error)
     console.log.info("%s", console.table(results), extra={"event": "finished", "round": len(folder.history)})
     if config.profile:
@@ -312,13 +318,13 @@ class Progress:
         self.status.full_round(result, left)
         told = {"event": "round", "round": result.server_round}
         console.log.info("%s", console.round_line(result, self._rounds, left), extra=told)
-        if choosing.is_over(self._config, self.folder.history):
+        if model_selection.is_over(self._config, self.folder.history):
             raise _EarlyEnd
 
 
 def _command(run_config: Any) -> str:
     """Return what was typed; of a plain ``flwr run`` only the run-config is known."""
-    told = plain.run_config_told(run_config)
+    told = flwr_run.run_config_told(run_config)
     return os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", told])
 
 

@@ -15,7 +15,7 @@ from datasets.io import cache
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner, side_by_side
-from fedshift_app.node import arithmetic
+from fedshift_app.node import precision as node_precision
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
@@ -46,7 +46,7 @@ def usual_settings() -> Iterator[None]:
     """Let inline runs of tests stay in their process, and measure nothing: what is fastest varies on a busy one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(side_by_side.WORKERS, "1")
-        patch.setenv(arithmetic.ASKED, "hardware")
+        patch.setenv(node_precision.ASKED, "hardware")
         yield
 
 

@@ -10,7 +10,7 @@ import pytest
 from support import Killed, Run
 
 from fedshift_app.launch import runner
-from fedshift_app.run import durable
+from fedshift_core import atomic_io
 
 SHORT = "train.epochs=1 allocation.share=0.1"
 NODES, ROUNDS = 4, 3
@@ -21,7 +21,7 @@ STAGES = ("before", "half", "unnamed", "after")
 
 def killing(monkeypatch: pytest.MonkeyPatch) -> "KillAt":
     """Return a function: within its block a run is killed as it writes the file whose path ends so."""
-    write, append = durable.write_durably, durable.append_line
+    write, append = atomic_io.write_durably, atomic_io.append_line
 
     @contextlib.contextmanager
     def kill_at(end: str, stage: str) -> Iterator[None]:
@@ -31,7 +31,7 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> "KillAt":
             if stage == "after":
                 write(path, data, named=named, private=private)
             elif stage != "before":
-                part = path.with_name(path.name + durable.PART)
+                part = path.with_name(path.name + atomic_io.PART)
                 part.write_bytes(data if stage == "unnamed" else data[: len(data) // 2])
             raise Killed(str(path))
 
@@ -46,8 +46,8 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> "KillAt":
             raise Killed(end)
 
         with monkeypatch.context() as patch:
-            patch.setattr(durable, "write_durably", killing_write)
-            patch.setattr(durable, "append_line", killing_append)
+            patch.setattr(atomic_io, "write_durably", killing_write)
+            patch.setattr(atomic_io, "append_line", killing_append)
             try:
                 yield
             except Killed:

@@ -7,9 +7,9 @@ from typing import Any
 
 from fedshift_app.comparing import runs
 from fedshift_app.comparing.runs import Run
-from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.figures import SHORT
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
+from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
 

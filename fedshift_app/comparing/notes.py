@@ -9,7 +9,7 @@ from fedshift_app.comparing.altered import TEST_BATCH, Altered, listed
 from fedshift_app.comparing.rows import OVERALL, WORST, PaperRow, Row, baseline, named, same_worst
 from fedshift_app.comparing.runs import BASELINE, NODES, WAYS, Run
 from fedshift_app.comparing.seeds import LEAST_FOR_TEST
-from fedshift_app.run.choosing import stop_told
+from fedshift_app.run.model_selection import stop_told
 from fedshift_app.run.summary import lost_told, untrained_line
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS

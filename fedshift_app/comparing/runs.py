@@ -18,7 +18,7 @@ from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import agreement
-from fedshift_app.run import told as told_of_run
+from fedshift_app.run import config_file as told_of_run
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE, full_lines

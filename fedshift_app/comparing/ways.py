@@ -45,11 +45,12 @@ def _statistics_travel(settings: str) -> bool:
         settings: The configuration of a run, as JSON.
     """
     from fedshift_app.node.setup import SIMULATION  # Flower: only where a run lacks a way
-    from fedshift_app.run import beginnings, starting
+    from fedshift_app.run import build as run_build
+    from fedshift_app.run import initial_model
 
     config = RunConfig.model_validate_json(settings)
     try:
-        _, federation = starting.prepare(config, SIMULATION, beginnings.plain(config))
+        _, federation = run_build.prepare(config, SIMULATION, initial_model.plain(config))
     except ConfigError:
         return True
     return bool(federation.batchnorms)

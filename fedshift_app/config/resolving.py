@@ -19,21 +19,21 @@ from datasets import catalog
 from datasets.base import Dataset
 from fedshift_app.config import (
     dotted_keys,
-    extending,
+    error_location,
+    folder_classes,
     networks,
-    own_names,
-    places,
+    plugins,
     recipes,
     registry,
     special_methods,
 )  # fmt: skip
+from fedshift_app.config.cross_checks import check_together
 from fedshift_app.config.dataset_checks import check_dataset
-from fedshift_app.config.explaining import explained
+from fedshift_app.config.error_messages import explained
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig
-from fedshift_app.config.together import check_together
 from fedshift_app.run.tracking import check_trackers
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
@@ -138,13 +138,13 @@ def _placed(error: ConfigError, path: Path, method: str, typed: Collection[str])
     own = section_of(section_of(said, "resolved") or said, "method")
     method = method or str(own.get("name", "fedavg"))
     stands_for = recipes.said_by(registry.get(method)) if method in registry.METHODS else {}
-    return places.placed(error, path, method, typed, stands_for)
+    return error_location.placed(error, path, method, typed, stands_for)
 
 
 def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) -> RunConfig:
     """Build and check the configuration of an experiment's file with the keys of the command."""
     experiment = read_yaml(path)
-    extending.take_files(experiment, path)
+    plugins.take_files(experiment, path)
     specials = section_of(experiment, "methods")
     again = "resolved" in experiment  # the config.yaml of a run folder
     if again:
@@ -157,7 +157,7 @@ def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) ->
         overrides.get("method.name", "") or given["method"] or section_of(layers, "method").get("name", "fedavg")
     )
     for name in specials:
-        with places.at("methods", name):
+        with error_location.at("methods", name):
             known = registry.get(str(name))
         own_params, own_sections = _without_sections(section_of(specials, name))
         if name != runs:  # what the run's own method says is checked with the rest
@@ -177,9 +177,9 @@ def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) ->
         set_dotted(layers, dotted, value)
     if again and "train.precision" in overrides and "train.arithmetic" not in overrides:
         set_dotted(layers, "train.arithmetic", "")  # the run's was that of another precision
-    layers["dataset"] = own_names.filled(layers["dataset"], typed="dataset.classes" in overrides)
+    layers["dataset"] = folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
     if layers["dataset"].get("classes") and isinstance(layers.get("allocation"), Mapping):  # of a user's own images
-        layers["allocation"] = own_names.spelled(layers["allocation"], tuple(layers["dataset"].get("domains", ())))
+        layers["allocation"] = folder_classes.spelled(layers["allocation"], tuple(layers["dataset"].get("domains", ())))
     networks.find_file(layers, path)
     config = networks.with_digest(validate(layers))
     check_trackers(config.tracking)  # not in validate: nodes track nothing, and need not have what it takes
@@ -197,7 +197,7 @@ def resolve_dataset(name: str, data_dir: str, dotted: list[str]) -> DatasetConfi
     _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
     for key, value in overrides.items():
         set_dotted(layers, key, value)
-    layers["dataset"] = own_names.filled(layers["dataset"], typed="dataset.classes" in overrides)
+    layers["dataset"] = folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
     try:
         config = DatasetConfig.model_validate(layers["dataset"])
     except ValidationError as error:
@@ -213,7 +213,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
         ConfigError: With the key, what was found and what is allowed.
     """
     _check_shape(layers)
-    extending.allow(layers.get("plugins") or ())
+    plugins.allow(layers.get("plugins") or ())
     layers = upgraded(layers)
     layers["modules"] = [{"name": name} | params for name, params in modules_by_name(layers.get("modules", ())).items()]
     try:
@@ -292,7 +292,7 @@ def _complete_modules(config: RunConfig) -> tuple[FrozenDict[str, Any], ...]:
     for entry in config.modules:
         given = {key: value for key, value in entry.items() if key != "name"}
         try:
-            with places.at("modules", str(entry["name"])):
+            with error_location.at("modules", str(entry["name"])):
                 params = registry.modules_params(str(entry["name"]), given)
         except ValidationError as error:
             raise explained(error, "modules", str(entry["name"])) from None
@@ -304,7 +304,7 @@ def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
     """Return the section ``adapt`` with all its parameters, checked."""
     name = str(config.adapt.get("name", registry.NONE))
     try:
-        with places.at("adapt", "name"):
+        with error_location.at("adapt", "name"):
             params = registry.adapt_params(config.adapt)
     except ValidationError as error:
         raise explained(error, "adapt") from None
@@ -398,7 +398,7 @@ def _with_method(
     wanted = str(overrides.pop("method.name", "") or flat)
     before = section_of(layers, "method")
     name, own = _chosen(before, "method", wanted, "fedavg")
-    with places.at("method", "name"):
+    with error_location.at("method", "name"):
         method = registry.get(name)
     if again and name == before.get("name"):
         return layers | {"method": own}, {}, {}, _asked(method, overrides)
@@ -445,7 +445,7 @@ def _with_dataset(
     name, own = _chosen(section_of(layers, "dataset"), "dataset", wanted, "")
     if not name:
         raise ConfigError("dataset: the experiment lacks the key dataset.name")
-    known = own_names.dataset(name, overrides.get("dataset.of", own.get("of", "")))
+    known = folder_classes.dataset(name, overrides.get("dataset.of", own.get("of", "")))
     images = section_of(layers, "images") if own else {}
     defaults = dataset_defaults(known)
     domains = {"domains": defaults["domains"]} if "domains" in defaults else {}

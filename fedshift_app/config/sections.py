@@ -212,7 +212,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     shift: ShiftConfig = ShiftConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     #: Which round's model the run is for, and keeps beside those it can go on from: the last, or that with the best
-    #: validation accuracy (``fedshift_app.run.choosing``).
+    #: validation accuracy (``fedshift_app.run.model_selection``).
     keep: Literal["last", "best-validation"] = "last"
     keep_rounds: KeptRounds = ()  # rounds whose checkpoint stays besides, for figures over the rounds
     rounds: Rounds  # with ``evaluate.patience`` the most

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from clients.models.catalog import NETWORKS
 from datasets import catalog
-from fedshift_app.config import extending, registry, resolving
-from fedshift_app.config.explaining import explained
+from fedshift_app.config import plugins, registry, resolving
+from fedshift_app.config.error_messages import explained
 from fedshift_app.config.layers import modules_by_name
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
@@ -53,7 +53,7 @@ def lacking(layers: Mapping[str, Any]) -> ConfigError | None:
         layers: The sections of the run.
     """
     try:
-        extending.allow(layers.get("plugins") or ())
+        plugins.allow(layers.get("plugins") or ())
         for kind, name in _named(layers):
             kind[name]
     except ConfigError as error:

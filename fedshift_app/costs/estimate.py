@@ -30,7 +30,9 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.costs.measuring import TimedGrid
 from fedshift_app.help.tables import columns, facts
 from fedshift_app.node import setup
-from fedshift_app.run import arithmetic, console, space, starting
+from fedshift_app.run import build as run_build
+from fedshift_app.run import console, disk_space
+from fedshift_app.run import precision as run_precision
 from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
 from strategies.federation.context import Federation
@@ -186,11 +188,11 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     Raises:
         FedShiftError: If the run could not start, or the node cannot train.
     """
-    arrays, federation = starting.prepare(config, setup.SIMULATION)
-    strategy = starting.strategy_of(config, federation, lambda *_: None)
+    arrays, federation = run_build.prepare(config, setup.SIMULATION)
+    strategy = run_build.strategy_of(config, federation, lambda *_: None)
     grid = TimedGrid(client_app.app, nodes)
     strategy.gather(grid)
-    settled, _ = arithmetic.settle(config, strategy.roster.fastest, None, here=True)
+    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
     strategy.settle(settled.model_dump_json())
     messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
     threads = torch.get_num_threads()
@@ -205,7 +207,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     return Estimate(
         settled, strategy.federation, scored, roster, len(messages), max(1, min(side_by_side, len(messages))),
         sum(num_bytes(message.content) for message in messages),
-        space.needed(settled, arrays, strategy, roster, simulated=True).whole, measured,
+        disk_space.needed(settled, arrays, strategy, roster, simulated=True).whole, measured,
     )  # fmt: skip
 
 
@@ -345,15 +347,15 @@ def told(found: Estimate) -> str:
         ),
         (
             "bytes",
-            f"{space.size(found.down)} down and {space.size(measured.up * found.playing)} up in round 1, "
-            f"{space.size((found.down + measured.up * found.playing) * config.rounds)} in the run if all were like it",
+            f"{disk_space.size(found.down)} down and {disk_space.size(measured.up * found.playing)} up in round 1, "
+            f"{disk_space.size((found.down + measured.up * found.playing) * config.rounds)} in the run if all were like it",
         ),
         (
             "memory",
-            f"{space.size(measured.memory)}{gpu} in this process, and as much in each of {found.side_by_side} clients "
+            f"{disk_space.size(measured.memory)}{gpu} in this process, and as much in each of {found.side_by_side} clients "
             "at a time",
         ),
-        ("disk", f"about {space.size(found.folder)} for the run folder"),
+        ("disk", f"about {disk_space.size(found.folder)} for the run folder"),
         ("machine", machine.describe()),
     ]
     if found.ways_share:

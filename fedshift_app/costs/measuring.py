@@ -22,7 +22,8 @@ from fedshift_app.config.keys import COST_SECTIONS, as_asked, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import InlineGrid
 from fedshift_app.node import setup
-from fedshift_app.run import arithmetic, starting
+from fedshift_app.run import build as run_build
+from fedshift_app.run import precision as run_precision
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.names import ARRAYS, CONFIG, SERVER_ROUND
 from fedshift_core.wire.records import decode
@@ -155,11 +156,11 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     Raises:
         FedShiftError: If it cannot start, or a node cannot train.
     """
-    arrays, federation = starting.prepare(config, setup.SIMULATION)
-    strategy = starting.strategy_of(config, federation, lambda *_: None)
+    arrays, federation = run_build.prepare(config, setup.SIMULATION)
+    strategy = run_build.strategy_of(config, federation, lambda *_: None)
     grid = TimedGrid(client_app.app, nodes)
     strategy.gather(grid)
-    settled, _ = arithmetic.settle(config, strategy.roster.fastest, None, here=True)
+    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
     strategy.settle(settled.model_dump_json())
     strategy.roster.listener = refusals = _Refusals()
     found: dict[str, Costs] = {}

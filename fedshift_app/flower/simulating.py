@@ -14,7 +14,7 @@ from typing import Any
 from flwr.app import Context, Message
 
 from fedshift_app.flower import delivery
-from fedshift_app.run.variables import STATUS_FILE
+from fedshift_core.env import STATUS_FILE
 
 log = logging.getLogger("fedshift")
 

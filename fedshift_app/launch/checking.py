@@ -10,7 +10,7 @@ from datasets.base import Split
 from datasets.partition.shares import given_validation
 from datasets.partition.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import holdings
+from fedshift_app.node import data as node_data
 from fedshift_core.errors import DataError
 
 UNREADABLE = ": cannot be read ("  # of an image file (``datasets.io.pictures``)
@@ -33,9 +33,9 @@ def check_data(config: RunConfig, nodes: int) -> float:
         DataError: With the file or folder.
     """
     cfg = config.dataset
-    catalog.check_files(cfg.kind, holdings.read_parts(config), cfg.source())
+    catalog.check_files(cfg.kind, node_data.read_parts(config), cfg.source())
     labels: dict[tuple[str, Split], NDArray[np.int64]] = {}
-    for domain, split in holdings.read_parts(config):
+    for domain, split in node_data.read_parts(config):
         try:
             labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
         except DataError as error:
@@ -85,8 +85,8 @@ def check_model(config: RunConfig) -> None:
         ConfigError: If the method, the network, the modules and the rest of the configuration do not go together.
     """
     from fedshift_app.node import setup  # torch: only where a run starts
-    from fedshift_app.run import starting
+    from fedshift_app.run import build as run_build
 
-    starting.prepare(config, setup.SIMULATION)
+    run_build.prepare(config, setup.SIMULATION)
     for name in dict.fromkeys(config.model.per_node):
         setup.initial_model(config, config.model.model_copy(update={"name": name}))

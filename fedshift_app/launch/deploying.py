@@ -10,7 +10,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import credentials, exporting, processes, runner
-from fedshift_app.node import shelves
+from fedshift_app.node import state_store
 from fedshift_core.errors import ConfigError
 
 EXPERIMENT = "handwritten"
@@ -61,7 +61,7 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
     with runner.temporary_folder() as home:
         folders = exporting.export(config, number, home / "nodes")
         # The nodes are gone afterwards, so neither their decoded images nor their private parts must stay behind.
-        own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}
+        own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
         environment = runner.environment(home) | own
         with processes.group(runner.empty_folder(home), environment, remove=home) as flower:
             link = runner.SuperLink(processes.free_port(), make_credentials(home) if secure else None)

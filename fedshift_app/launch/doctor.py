@@ -17,7 +17,8 @@ from datasets.io import cache
 from fedshift_app import __version__
 from fedshift_app.config.files import APP
 from fedshift_app.launch import problems, publishing
-from fedshift_app.node import arithmetic, shelves
+from fedshift_app.node import precision as node_precision
+from fedshift_app.node import state_store
 from fedshift_app.run import exit_codes
 from fedshift_app.run.folder import VERSIONS_OF
 from fedshift_core.errors import ConfigError
@@ -77,15 +78,15 @@ def facts() -> dict[str, Any]:
         "extras": problems.extras(),
         "folders": {
             "images": str(cache.cache_dir()), "images_free": shutil.disk_usage(folder).free,
-            "state": str(shelves.state_dir()), "runs": str(Path(problems.RUNS).absolute()),
+            "state": str(state_store.state_dir()), "runs": str(Path(problems.RUNS).absolute()),
             "runs_free": shutil.disk_usage(problems.existing(Path(problems.RUNS))).free,
         },
         "ports": {
             "loopback": not problems.refused(0, problems.LOOPBACK), "superlink": problems.SUPERLINK,
             "superlink_free": not problems.refused(problems.SUPERLINK),
         },
-        "asked": os.environ.get(arithmetic.ASKED, ""),
-        "choices": [_choice(path, entry) for path, entry in arithmetic.entries()],
+        "asked": os.environ.get(node_precision.ASKED, ""),
+        "choices": [_choice(path, entry) for path, entry in node_precision.entries()],
     }  # fmt: skip
 
 
@@ -98,20 +99,20 @@ def flags() -> list[str]:
     return [flag for flag in FLAGS if flag in told.split()]
 
 
-def _choice(path: Path, entry: arithmetic.Entry | None) -> dict[str, Any]:
+def _choice(path: Path, entry: node_precision.Entry | None) -> dict[str, Any]:
     if entry is None:
         return {"file": path.name, "damaged": True}
-    return {"file": path.name, "here": arithmetic.is_here(entry)} | entry.model_dump(exclude={"format"})
+    return {"file": path.name, "here": node_precision.is_here(entry)} | entry.model_dump(exclude={"format"})
 
 
 def _renew() -> list[dict[str, str]]:
     """Measure again what is kept for this machine; return what it was and is."""
     done = []
-    for path, entry in arithmetic.entries():
-        if entry is None or not arithmetic.is_here(entry):
+    for path, entry in node_precision.entries():
+        if entry is None or not node_precision.is_here(entry):
             continue
         try:
-            now: str = arithmetic.renew(entry)
+            now: str = node_precision.renew(entry)
         except ConfigError as error:
             now = f"not measured: {error}"
         done.append({"file": path.name, "network": entry.work.network, "was": entry.choice, "is": now})
@@ -164,7 +165,7 @@ def _extra(of: tuple[str, Mapping[str, str | None]]) -> str:
 
 def _choices(told: Mapping[str, Any]) -> list[str]:
     if told["asked"]:
-        return [f"  {arithmetic.ASKED}={told['asked']}: nothing is measured"]
+        return [f"  {node_precision.ASKED}={told['asked']}: nothing is measured"]
     if not told["choices"]:
         return ["  nothing yet: it is measured as the first run of a network starts"]
     return [line for one in told["choices"] for line in _choice_lines(one)]

@@ -26,7 +26,7 @@ from fedshift_app.run.console import coloured, duration, percent
 from fedshift_app.run.folder import METRICS_FILE
 from fedshift_app.run.logs import FORMAT
 from fedshift_app.run.scores import mean
-from fedshift_app.run.variables import LIVE
+from fedshift_core.env import LIVE
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 
 BLOCKS, LETTERS = "▁▂▃▄▅▆▇█", "_.-=+*#%"  # of a sparkline, and where the terminal has no such letters

@@ -24,7 +24,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.launch import checking, data_check, runner
-from fedshift_app.node import holdings
+from fedshift_app.node import data as node_data
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -138,7 +138,7 @@ def preview(
         asked = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
         cfg = configuration.resolve_dataset(name, data_dir, asked)
         of = cfg.domains if cfg.public_share else (cfg.public_domain,)
-        sets = {f"public, {one}": holdings.public_images(cfg, Allocation(), cfg.source(), (one,), 0) for one in of}
+        sets = {f"public, {one}": node_data.public_images(cfg, Allocation(), cfg.source(), (one,), 0) for one in of}
         return _sheet(cfg.known().classes, sets, per_class, severities)
     sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), None, cfg.form()) for domain in chosen}
     return _sheet(cfg.known().classes, sets, per_class, severities)

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from datasets.io import cache
 from fedshift_app.launch import leftovers
-from fedshift_app.node import shelves
+from fedshift_app.node import state_store
 from fedshift_core.limits import shown
 
 DISTRIBUTION = "fedshift"
@@ -94,7 +94,7 @@ def folders() -> Iterator[Problem]:
     """Yield folders that cannot be written to, or are nearly full."""
     asked = {
         cache.CACHE_DIR: cache.cache_dir(),
-        shelves.STATE_DIR: shelves.state_dir(),
+        state_store.STATE_DIR: state_store.state_dir(),
         "TMPDIR": Path(tempfile.gettempdir()),
         "output-dir": Path(RUNS),
     }

@@ -20,8 +20,8 @@ from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import processes, superlink
 from fedshift_app.launch.credentials import Credentials
 from fedshift_app.launch.live import Screen
-from fedshift_app.run import plain, status
-from fedshift_app.run.variables import STATUS_FILE, TELEMETRY
+from fedshift_app.run import flwr_run, status
+from fedshift_core.env import STATUS_FILE, TELEMETRY
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
@@ -56,7 +56,7 @@ def num_nodes(config: RunConfig, asked: int | None) -> int:
     Raises:
         ConfigError: If ``asked`` does not fit its allocation.
     """
-    number = asked or plain.usual_nodes(config)
+    number = asked or flwr_run.usual_nodes(config)
     config.allocation.deal(config.dataset.domains, number, config.seed)
     return number
 

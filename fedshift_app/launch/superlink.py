@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.run.durable import InUse, Lock
-from fedshift_app.run.variables import COMMAND, TELEMETRY
+from fedshift_core.atomic_io import InUse, Lock
+from fedshift_core.env import COMMAND, TELEMETRY
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import user_path

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from fedshift_app.launch import processes
-from fedshift_app.run.variables import COMMAND, TELEMETRY
+from fedshift_core.env import COMMAND, TELEMETRY
 
 PORT = "--port"  # of `flower-supernode`
 COLD = "--cold"  # the first option of this module as a program

@@ -15,8 +15,9 @@ from flwr.app import Message, MessageType, RecordDict
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import holdings, pins, setup
-from fedshift_app.node.holdings import Place
+from fedshift_app.node import data as node_data
+from fedshift_app.node import pins, setup
+from fedshift_app.node.data import Place
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, as_found, plain
 from fedshift_core.wire.names import (
@@ -291,7 +292,7 @@ def _drawn(request: Request, value: Any) -> str:
     evaluate, rounds = request.config.evaluate, request.config.rounds
     share = evaluate.share(request.server_round, rounds)
     for domain, drawn in zip(request.given[DOMAINS], value, strict=True):
-        images = len(holdings.test_images(holdings.uncorrupted(request.config), request.where, domain))
+        images = len(node_data.test_images(node_data.uncorrupted(request.config), request.where, domain))
         wanted = sample_size(images, request.config.images.eval_batch, share)
         if wanted < min(images, LEAST_SAMPLE):
             return f"a sample of fewer than {LEAST_SAMPLE} images tells of single ones, see evaluate.fraction"

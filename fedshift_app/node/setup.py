@@ -27,10 +27,10 @@ from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import copies
-from fedshift_app.node.holdings import Place, dealt, own_images, public_set, test_images
-from fedshift_app.run.variables import THREADS
+from fedshift_app.node.data import Place, dealt, own_images, public_set, test_images
 from fedshift_core import same_names
 from fedshift_core.arrays import Arrays
+from fedshift_core.env import THREADS
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import largest
 from fedshift_core.params import NoiseParams
@@ -221,7 +221,7 @@ def scores_images_alone(config: RunConfig) -> bool:
 def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks.SplitModel:
     """Build the run's model, or a node's own, with weights that depend on the seed alone.
 
-    ``model.weights`` is not read here: nodes do not have the file (``fedshift_app.run.beginnings``).
+    ``model.weights`` is not read here: nodes do not have the file (``fedshift_app.run.initial_model``).
 
     Raises:
         ConfigError: If the method, the network, the modules and what is frozen do not go together.

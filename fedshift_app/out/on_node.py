@@ -1,6 +1,6 @@
 """``fedshift save-node``: a node's owner puts its personal parts onto the weights that all nodes share.
 
-It runs on the node, on what the node itself has kept (``fedshift_app.node.shelves``); the server has no part in it.
+It runs on the node, on what the node itself has kept (``fedshift_app.node.state_store``); the server has no part in it.
 """
 
 import re
@@ -10,9 +10,9 @@ from pathlib import Path
 from clients.models.catalog import NETWORKS
 from datasets.base import Source
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup, shelves
-from fedshift_app.node.holdings import Place
-from fedshift_app.node.shelves import Shelf
+from fedshift_app.node import setup, state_store
+from fedshift_app.node.data import Place
+from fedshift_app.node.state_store import Shelf
 from fedshift_app.out import programs, saved, saving, scorer
 from fedshift_app.out.forms import Form
 from fedshift_app.out.opening import configuration_of
@@ -58,7 +58,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     output = wanted.output or wanted.model.with_name(f"{wanted.model.name}-node")
     saved.check_free(output)
     programs.check_form(wanted.form)
-    folder = _shelf(wanted.state or shelves.state_dir(), wanted.node, model.origin.run_id)
+    folder = _shelf(wanted.state or state_store.state_dir(), wanted.node, model.origin.run_id)
     name = folder.parent.name
     config = _with_network(configuration_of(model, wanted.model), name, wanted.network)
     arrays = saved.weights_of(file)

@@ -23,7 +23,7 @@ from datasets.base import Exif, Resize
 from fedshift_app.config.sections import RunConfig, WindowEnd
 from fedshift_app.out.card import card
 from fedshift_app.out.forms import FILES, Form
-from fedshift_app.run import durable
+from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS, as_found, shown
 
@@ -180,15 +180,15 @@ def write(folder: Path, told: Mapping[str, Any], data: bytes) -> SavedModel:
     file = FILES[told["form"]]
     with in_a_line(shown(folder)):
         model = SavedModel(**told, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    with durable.writing(folder):
+    with atomic_io.writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", suffix=durable.PART, dir=folder.parent) as own:
+        with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", suffix=atomic_io.PART, dir=folder.parent) as own:
             part = Path(own) / folder.name
             part.mkdir()
-            durable.write_durably(part / file, data, named=False)
+            atomic_io.write_durably(part / file, data, named=False)
             text = json.dumps(model.model_dump(mode="json"), indent=2, ensure_ascii=False)
-            durable.write_atomically(part / MODEL_JSON, text + "\n")
-            durable.write_atomically(part / CARD, card(model))
+            atomic_io.write_atomically(part / MODEL_JSON, text + "\n")
+            atomic_io.write_atomically(part / CARD, card(model))
             part.rename(folder)
     return model
 
@@ -267,6 +267,6 @@ def weights_of(file: Path) -> dict[str, Any]:
         FedShiftError: If it is none.
     """
     try:
-        return dict(durable.unpack(file.read_bytes()))
+        return dict(atomic_io.unpack(file.read_bytes()))
     except ValueError as error:
         raise FedShiftError(f"{shown(file)}: {error}") from None

@@ -10,17 +10,19 @@ from clients.training.settings import ModelConfig
 from datasets.base import Source
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup, shelves
-from fedshift_app.node.holdings import Place
-from fedshift_app.node.shelves import Shelf
+from fedshift_app.node import setup, state_store
+from fedshift_app.node.data import Place
+from fedshift_app.node.state_store import Shelf
 from fedshift_app.out import programs, saved, scorer
 from fedshift_app.out.forms import Form
 from fedshift_app.out.saved import Measured, Origin, SavedModel, Site
 from fedshift_app.report import reading
 from fedshift_app.report.reading import Record
-from fedshift_app.run import beginnings, checkpoints, durable, figures, starting
+from fedshift_app.run import build as run_build
+from fedshift_app.run import checkpoints, figures, initial_model
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.scores import mean
+from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
@@ -100,10 +102,10 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, told: dic
         FedShiftError: If the arrays are not the network's, or it cannot be had in this form.
     """
     if told["parts"] == "shared":
-        data = durable.pack(arrays)
+        data = atomic_io.pack(arrays)
     else:
         model = scorer.rebuilt(config, arrays, "the saved")  # what is written is what was tried
-        data = durable.pack(arrays) if form == "safetensors" else programs.made(model, form)
+        data = atomic_io.pack(arrays) if form == "safetensors" else programs.made(model, form)
     return saved.write(output, told | {
         "form": form,
         "classes": scorer.classes_of(config),
@@ -268,7 +270,7 @@ def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[st
     base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
     # As a resumed run would find it: what a round left that was never finished does not count.
     resumed_after = (*record.resumed_after, checkpoint.server_round)
-    kept, memory = Shelf(shelves.simulated(base, node.partition_id), resumed_after).recall()
+    kept, memory = Shelf(state_store.simulated(base, node.partition_id), resumed_after).recall()
     if kept < checkpoint.memory.get(node.index, 0) or (not kept and node.index in checkpoint.memory):
         raise ConfigError(
             f"--node: the personal parts of node {node.index} after round {checkpoint.server_round} are not kept; "
@@ -294,9 +296,9 @@ def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
 
 def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arrays:
     """Return what the server sends a node besides weights, as it is about to score; for no node, the first one."""
-    _, federation = starting.prepare(record.config, record.engine, beginnings.plain(record.config))
-    strategy = starting.strategy_of(record.config, federation, lambda *_: None)
-    starting.restore(strategy, checkpoint)
+    _, federation = run_build.prepare(record.config, record.engine, initial_model.plain(record.config))
+    strategy = run_build.strategy_of(record.config, federation, lambda *_: None)
+    run_build.restore(strategy, checkpoint)
     chosen = node or checkpoint.nodes[0]
     return dict(strategy.knowledge_for(chosen, Ask(checkpoint.server_round, False)))
 

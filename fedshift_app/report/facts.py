@@ -10,7 +10,7 @@ from fedshift_app.config.keys import NONE, as_asked, flat
 from fedshift_app.report import curves, drawing, maps
 from fedshift_app.report.page import Section
 from fedshift_app.report.reading import Record
-from fedshift_app.run import choosing, one_class
+from fedshift_app.run import model_selection, one_class
 from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import lost_told
@@ -33,7 +33,7 @@ def _head(record: Record) -> dict[str, Any]:
     if record.finished:
         state = f"Finished: {done} round{'' if done == 1 else 's'}."
         if stopped := (results or {}).get("stopped_early"):
-            state = f"Finished: {choosing.stop_told(stopped)}."
+            state = f"Finished: {model_selection.stop_told(stopped)}."
     elif done:
         state = f"Not finished: {done} of {config.rounds} rounds are complete, and are shown here."
     else:

@@ -9,8 +9,8 @@ from typing import Any
 from fedshift_app.report import closer, drawing, facts, figures, page, papers, reading, views
 from fedshift_app.report.command import REPORT_FILE
 from fedshift_app.report.page import Section
-from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.summary import finite
+from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 
 NUMBERS_FILE = "report.json"

@@ -12,8 +12,8 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config import written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import agreement, checkpoints, choosing, figures, resuming, summary
-from fedshift_app.run import told as told_of_run
+from fedshift_app.run import agreement, checkpoints, figures, model_selection, resuming, summary
+from fedshift_app.run import config_file as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
@@ -162,7 +162,7 @@ def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult
 
 def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
     """Return the round that the run has chosen so far; 0 where it keeps the last."""
-    best = choosing.best(_history(lines, config)) if config.keep == choosing.BEST else None
+    best = model_selection.best(_history(lines, config)) if config.keep == model_selection.BEST else None
     return 0 if best is None else best.server_round
 
 

@@ -19,13 +19,15 @@ from clients.base import DomainClient
 from datasets.base import ImageSet
 from datasets.io.files import check_data_dir
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup, shelves, starts
-from fedshift_app.node.holdings import Place
-from fedshift_app.node.shelves import Shelf
+from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import setup, state_store
+from fedshift_app.node.data import Place
+from fedshift_app.node.state_store import Shelf
 from fedshift_app.report import cams
 from fedshift_app.report.analysis import Floats, Ints
 from fedshift_app.report.reading import Record
-from fedshift_app.run import beginnings, checkpoints, starting
+from fedshift_app.run import build as run_build
+from fedshift_app.run import checkpoints, initial_model
 from fedshift_core.arrays import digest
 from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.seeding import generator
@@ -222,19 +224,19 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
         where = Place(chosen.domain, chosen.partition_id, number, config.dataset.source(), True, threads)
     client = setup.make_client(config, where, chosen.index)
     folder = record.folder / checkpoints.FOLDER
-    if start := starts.of_run(folder):
-        starts.check(start, client)
+    if start := node_payload.of_run(folder):
+        node_payload.check(start, client)
         client.begin(start, digest(start))
-    _, federation = starting.prepare(config, record.engine, beginnings.plain(config), start)
-    strategy = starting.strategy_of(config, federation, lambda *_: None)
-    starting.restore(strategy, record.checkpoint)
+    _, federation = run_build.prepare(config, record.engine, initial_model.plain(config), start)
+    strategy = run_build.strategy_of(config, federation, lambda *_: None)
+    run_build.restore(strategy, record.checkpoint)
     ask = Ask(record.checkpoint.server_round + trains, trains)
     client.knowledge, client.told = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
     if not record.deployed:
         base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
         # As a resumed run would find it: what a round left that was never finished does not count.
         resumed_after = (*record.resumed_after, record.checkpoint.server_round)
-        _, client.memory = Shelf(shelves.simulated(base, chosen.partition_id), resumed_after).recall()
+        _, client.memory = Shelf(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
     return client
 
 

@@ -19,8 +19,8 @@ from fedshift_app.rescoring import scoring
 from fedshift_app.rescoring.scoring import Checked, Question
 from fedshift_app.run import console
 from fedshift_app.run.folder import RESULTS_FILE, commit
-from fedshift_app.run.variables import COMMIT
 from fedshift_app.sweep.grid import WHOLE, split
+from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
 from fedshift_core.paths import user_path

@@ -14,10 +14,13 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.inline import NAME, InlineGrid
-from fedshift_app.node import shelves, starts
+from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import state_store
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.node.shelves import Shelf
-from fedshift_app.run import arithmetic, beginnings, checkpoints, resuming, starting
+from fedshift_app.node.state_store import Shelf
+from fedshift_app.run import build as run_build
+from fedshift_app.run import checkpoints, initial_model, resuming
+from fedshift_app.run import precision as run_precision
 from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
@@ -157,17 +160,17 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     resuming.check_images(past, config)
     resumed_after = (*past.resumed_after, checkpoint.server_round)
     base = checked.path / checkpoints.FOLDER
-    start = starts.of_run(base)
-    initial, federation = starting.prepare(config, NAME, beginnings.plain(config), start)
+    start = node_payload.of_run(base)
+    initial, federation = run_build.prepare(config, NAME, initial_model.plain(config), start)
     scored: list[tuple[RoundResult, ArrayRecord]] = []
-    strategy = starting.strategy_of(config, federation, lambda *found: scored.append(found))
+    strategy = run_build.strategy_of(config, federation, lambda *found: scored.append(found))
     grid = InlineGrid(client_app.app, past.num_nodes)
     strategy.gather(grid)
     nodes = strategy.roster.nodes
-    settled, _ = arithmetic.settle(config, strategy.roster.fastest, past, here=True)
+    settled, _ = run_precision.settle(config, strategy.roster.fastest, past, here=True)
     strategy.settle(settled.model_dump_json())
     resuming.check_nodes(past, nodes)
-    weights = starting.restored(strategy, initial, checkpoint)
+    weights = run_build.restored(strategy, initial, checkpoint)
     kept_in = base / checkpoints.NODES_FOLDER
     strategy.memory = NodeMemory(past.run_id, str(kept_in), resumed_after, dict(checkpoint.memory))
     strategy.score_again(grid, weights, past.history[-1])
@@ -179,10 +182,10 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     )  # fmt: skip
     try:
         for index in checkpoint.memory:
-            number, memory = Shelf(shelves.simulated(kept_in, index), resumed_after).recall()
-            Shelf(shelves.simulated(folder.nodes_folder, index)).remember(number, memory)
+            number, memory = Shelf(state_store.simulated(kept_in, index), resumed_after).recall()
+            Shelf(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
         if federation.start:
-            starts.write(folder.path / checkpoints.FOLDER, federation.start)
+            node_payload.write(folder.path / checkpoints.FOLDER, federation.start)
         folder.take_over([_not_scored(one) for one in past.history[:-1]], checkpoint.seconds)
         status = StatusFile(folder, config, nodes)
         folder.add_round(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.run import durable
+from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from strategies.federation.roster import Node
 
@@ -78,7 +78,7 @@ def save(folder: Path, checkpoint: Checkpoint, also: Collection[int] = ()) -> No
     Raises:
         DiskError: If it cannot be written; the checkpoints before are still there.
     """
-    with durable.writing(folder):
+    with atomic_io.writing(folder):
         folder.mkdir(exist_ok=True)
     number = checkpoint.server_round
     files = {}
@@ -88,9 +88,9 @@ def save(folder: Path, checkpoint: Checkpoint, also: Collection[int] = ()) -> No
     ):  # fmt: skip
         if kind not in ("weights", "knowledge") and not arrays:
             continue
-        data = durable.pack(arrays)
+        data = atomic_io.pack(arrays)
         name = f"{kind}-{number:05d}.safetensors"
-        durable.write_durably(folder / name, data, named=False)
+        atomic_io.write_durably(folder / name, data, named=False)
         files[kind] = {
             "file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "names": list(arrays),
         }  # fmt: skip
@@ -103,7 +103,7 @@ def save(folder: Path, checkpoint: Checkpoint, also: Collection[int] = ()) -> No
         "memory": {str(index): kept for index, kept in sorted(checkpoint.memory.items())},
         "nodes": [vars(node) for node in checkpoint.nodes],  # asdict copies, which takes a while for a thousand
     }
-    durable.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
+    atomic_io.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
     needed = {*kept(number), *also}
     _remove(folder, [written for written in _files(folder) if written not in needed])
 
@@ -179,7 +179,7 @@ def _files(folder: Path) -> dict[int, list[Path]]:
 
 def _remove(folder: Path, numbers: list[int]) -> None:
     files = _files(folder)
-    with durable.writing(folder):
+    with atomic_io.writing(folder):
         for number in sorted(numbers, reverse=True):  # whenever it is killed, the last that is left is a whole one
             for path in files[number]:
                 path.unlink()
@@ -195,7 +195,7 @@ def _arrays(folder: Path, told: dict[str, Any]) -> Arrays:
         raise Damaged(f"{path} has {len(data)} bytes, written were {told['bytes']}")
     if hashlib.sha256(data).hexdigest() != told["sha256"]:
         raise Damaged(f"{path} is not what was written: its hash differs")
-    arrays = durable.unpack(data)
+    arrays = atomic_io.unpack(data)
     return {str(name): arrays[name] for name in told["names"]}
 
 

@@ -9,11 +9,11 @@ from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
 from fedshift_app.run import one_class
-from fedshift_app.run.choosing import stop_told
 from fedshift_app.run.figures import images_told
 from fedshift_app.run.logs import FORMAT, JsonLine
+from fedshift_app.run.model_selection import stop_told
 from fedshift_app.run.scores import mean, worst
-from fedshift_app.run.variables import LIVE
+from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
 from fedshift_core.wire.names import AVERAGED, BN_SCORE

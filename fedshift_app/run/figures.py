@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_app.run import checkpoints
-from fedshift_app.run.told import first_problem
+from fedshift_app.run.config_file import first_problem
 from fedshift_core.limits import as_found
 from fedshift_core.wire.counts import Counts, Ints
 from strategies.federation.context import RoundResult

@@ -20,14 +20,15 @@ import yaml
 from flwr.app import ArrayRecord
 
 from fedshift_app import __version__
-from fedshift_app.config import extending, registry
+from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, choosing, durable, figures, one_class, tracking
+from fedshift_app.run import checkpoints, figures, model_selection, one_class, tracking
 from fedshift_app.run.checkpoints import Checkpoint
-from fedshift_app.run.durable import Lock, write_atomically
 from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_told, summary
-from fedshift_app.run.variables import COMMIT
+from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
+from fedshift_core.atomic_io import Lock, write_atomically
+from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import RETAKEN
@@ -150,7 +151,7 @@ class RunFolder:
         if os.environ.get(COMMIT):
             content["git"] = os.environ[COMMIT]
         try:
-            with durable.writing(self.path):
+            with atomic_io.writing(self.path):
                 self._lock = Lock(self.path / LOCK_FILE)
                 self.nodes_folder.mkdir(parents=True)
             _write_config(self.path, content)
@@ -182,14 +183,14 @@ class RunFolder:
         if (asked := list(self.config.keep_rounds)) != content["resolved"].get("keep_rounds", []):
             content["resolved"]["keep_rounds"] = asked  # else the next resume would remove what this one keeps
         content.setdefault("resumed", []).append(resumed | {"versions": versions(self.config)})
-        with durable.writing(self.path):
+        with atomic_io.writing(self.path):
             (self.path / RESULTS_FILE).unlink(missing_ok=True)
         # Checkpoints first, the last one first: whenever this process is killed, the last that is left is one that the
         # nodes' private parts of before belong to. Then what says that those of later rounds do not count any more.
         checkpoints.remove_after(self.path / checkpoints.FOLDER, past.completed)
         _write_config(self.path, content)
         self.resumed_after = (*past.resumed_after, past.completed)
-        with durable.writing(self.nodes_folder):
+        with atomic_io.writing(self.nodes_folder):
             self.nodes_folder.mkdir(parents=True, exist_ok=True)
         metrics = self.path / METRICS_FILE
         if metrics.exists():
@@ -217,7 +218,7 @@ class RunFolder:
     @property
     def chosen(self) -> tuple[int, ...]:
         """The rounds that are kept for their validation accuracy, or because the run was asked to."""
-        return choosing.needed(self.config, self.history)
+        return model_selection.needed(self.config, self.history)
 
     def start_clock(self) -> None:
         """Count the seconds of the run from now."""
@@ -267,7 +268,7 @@ class RunFolder:
         if constant := one_class.predicted(result.counts, classes):
             line[one_class.KEY] = constant
         self._one_class.look(result, constant)
-        durable.append_line(self.path / METRICS_FILE, json.dumps(finite(line)))
+        atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line)))
         checkpoint = Checkpoint(
             result.server_round, arrays, knowledge, state or {}, dict(memory or {}), list(nodes), self.seconds,
             self.writing, averaged, moments or {},
@@ -292,7 +293,7 @@ class RunFolder:
         """Write and return the summary, ``results.json``, by which the run counts as finished."""
         results = (
             summary(self.history)
-            | choosing.results(self.config, self.history)
+            | model_selection.results(self.config, self.history)
             | {
                 "method": self.config.method["name"],
                 "experiment": self.config.experiment,
@@ -382,4 +383,4 @@ def commit(checkout: Path) -> str:
 def versions(config: RunConfig) -> dict[str, str]:
     """Return the versions of what decides the numbers of a run, of packages and files that extend FedShift too."""
     found = {"fedshift": __version__, "python": platform.python_version()}
-    return found | {name: version(name) for name in VERSIONS_OF} | extending.brought(config)
+    return found | {name: version(name) for name in VERSIONS_OF} | plugins.brought(config)

@@ -12,14 +12,15 @@ from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import holdings, shelves
+from fedshift_app.node import data as node_data
+from fedshift_app.node import state_store
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.node.shelves import Shelf
-from fedshift_app.run import checkpoints, choosing
-from fedshift_app.run import told as told_of_run
+from fedshift_app.node.state_store import Shelf
+from fedshift_app.run import checkpoints, model_selection
+from fedshift_app.run import config_file as told_of_run
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.durable import InUse, Lock
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
+from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
@@ -80,7 +81,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
     try:
         past = look(path, told, config, lock if hold else None, server_round)
-        if longer and choosing.is_over(kept, past.history):
+        if longer and model_selection.is_over(kept, past.history):
             raise ConfigError(
                 f"resume: the run in {path} ended after round {past.completed} of {kept.rounds} by "
                 f"evaluate.patience={kept.evaluate.patience}; with rounds={config.rounds} it would have, too"
@@ -139,7 +140,7 @@ def check_images(past: Past, config: RunConfig) -> None:
     """
     if past.engine == DEPLOYMENT or not past.images:
         return
-    now = holdings.fingerprints(config)
+    now = node_data.fingerprints(config)
     changed = [
         f"{domain} {split}"
         for domain, marks in past.images.items()
@@ -279,7 +280,7 @@ def _check_chosen(past: Past, config: RunConfig, history: Sequence[RoundResult])
     Raises:
         Damaged: If it is missing or not what was written.
     """
-    best = choosing.best(history) if config.keep == choosing.BEST else None
+    best = model_selection.best(history) if config.keep == model_selection.BEST else None
     if best is not None and best.server_round != len(history):
         _check_memory(past, checkpoints.load(past.path / checkpoints.FOLDER, best.server_round, (checkpoints.FORMAT,)))
 
@@ -296,11 +297,11 @@ def _check_memory(past: Past, found: Checkpoint) -> None:
     resumed_after = (*past.resumed_after, found.server_round)
     for index, expected in found.memory.items():
         try:
-            kept, _ = Shelf(shelves.simulated(base, index), resumed_after).recall()
+            kept, _ = Shelf(state_store.simulated(base, index), resumed_after).recall()
         except FedShiftError as error:
             raise Damaged(str(error)) from None
         if kept < expected:
-            raise Damaged(f"{shelves.simulated(base, index)} lacks the private parts of round {expected}")
+            raise Damaged(f"{state_store.simulated(base, index)} lacks the private parts of round {expected}")
 
 
 def full_lines(path: Path) -> list[dict[str, Any]]:

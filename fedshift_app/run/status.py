@@ -13,12 +13,13 @@ from pydantic import BaseModel, ValidationError
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, console, durable, exit_codes
-from fedshift_app.run import told as told_of_run
+from fedshift_app.run import checkpoints, console, exit_codes
+from fedshift_app.run import config_file as told_of_run
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite
+from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_REMEDY, plain, shortened
 from strategies.federation.context import RoundResult
@@ -119,7 +120,7 @@ class StatusFile(Listener):
             return
         self._saved = now
         try:
-            durable.write_atomically(self._path, json.dumps(self._content(), ensure_ascii=False) + "\n")
+            atomic_io.write_atomically(self._path, json.dumps(self._content(), ensure_ascii=False) + "\n")
         except OSError as error:
             if not self._failed:
                 console.log.warning(
@@ -180,7 +181,7 @@ def read(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
     try:
-        locked = durable.is_locked(folder / LOCK_FILE)  # first: who ends writes, then lets go
+        locked = atomic_io.is_locked(folder / LOCK_FILE)  # first: who ends writes, then lets go
         told = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{folder} has no {FILE}: it is not the folder of a run, or of an older version") from None

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedshift_app.run import choosing
+from fedshift_app.run import model_selection
 from fedshift_app.run.scores import client_models, mean, mean_client_models
 from fedshift_core.limits import plain
 from strategies.federation.context import RoundResult
@@ -62,7 +62,7 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
     last = accuracies[-LAST_ROUNDS:]
     domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
     known = [value for value in domains.values() if value is not None]
-    best = max(scored, key=lambda result: choosing.rank(result.accuracy))
+    best = max(scored, key=lambda result: model_selection.rank(result.accuracy))
     worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
     return {
         "rounds": len(history),
@@ -74,7 +74,7 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         "worst_domain": worst,
         "final": accuracies[-1],
         "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
-        "best_test": choosing.chosen(best, "test images"),
+        "best_test": model_selection.chosen(best, "test images"),
         **_where_asked(history),
         "missing": [name for name in names if domains[name] is None],
         **({"lost": lost} if (lost := lost_nodes(history)) else {}),
@@ -92,8 +92,8 @@ def fully_scored(history: list[RoundResult]) -> list[RoundResult]:
 def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
     """Return what only some runs have: the round chosen on validation parts, scores of client models."""
     found: dict[str, Any] = {}
-    if (best := choosing.best(history)) and best.accuracy:  # rounds that another run has trained have none
-        found["best_validation"] = choosing.chosen(best, "validation images")
+    if (best := model_selection.best(history)) and best.accuracy:  # rounds that another run has trained have none
+        found["best_validation"] = model_selection.chosen(best, "validation images")
     scored = [result.others for result in fully_scored(history)][-LAST_ROUNDS:]
     if scored[-1]:
         found["others"] = {

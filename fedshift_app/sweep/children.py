@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedshift_app.launch import processes, runner
 from fedshift_app.run import exit_codes
-from fedshift_app.run.variables import SWEEP_PROCESS
+from fedshift_core.env import SWEEP_PROCESS
 
 MARK = (
     "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder, and of a single run of one its key

@@ -15,12 +15,12 @@ from typing import NoReturn
 import typer
 
 from fedshift_app.run import exit_codes, status
-from fedshift_app.run.durable import InUse, Lock, write_atomically
 from fedshift_app.run.folder import LOCK_FILE
-from fedshift_app.run.variables import COMMAND
 from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import Asked, CheckData, CheckModel, Point
 from fedshift_app.sweep.sweeping import Sweep, folder_of
+from fedshift_core.atomic_io import InUse, Lock, write_atomically
+from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
 

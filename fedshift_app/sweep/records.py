@@ -9,7 +9,7 @@ import typer
 
 from fedshift_app.config import resolving as configuration
 from fedshift_app.run import checkpoints
-from fedshift_app.run import told as told_of_run
+from fedshift_app.run import config_file as told_of_run
 from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_app.sweep import grid
 from fedshift_app.sweep.grid import Point

@@ -22,14 +22,14 @@ from fedshift_app.flower import inline
 from fedshift_app.launch import processes, side_by_side
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, exit_codes, resuming
-from fedshift_app.run.durable import InUse, Lock, write_atomically
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
-from fedshift_app.run.variables import COMMAND
 from fedshift_app.sweep import children, grid
 from fedshift_app.sweep.children import MARK, POLL_SECONDS, Child
 from fedshift_app.sweep.grid import Asked, CheckData, CheckModel, Point
 from fedshift_app.sweep.progress import Bar, time_left
 from fedshift_app.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
+from fedshift_core.atomic_io import InUse, Lock, write_atomically
+from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 

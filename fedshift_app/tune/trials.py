@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from fedshift_app.run import checkpoints, choosing, resuming, trackers
+from fedshift_app.run import checkpoints, model_selection, resuming, trackers
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.scores import mean
 from fedshift_app.sweep import children, sweeping
@@ -40,7 +40,7 @@ def score(by_round: Mapping[int, float], keep: str) -> float | None:
     Of a run that keeps the best round by validation it is that one.
     """
     values = [by_round[number] for number in sorted(by_round)]
-    if keep == choosing.BEST and values:
+    if keep == model_selection.BEST and values:
         return max(values)
     return mean(values[-LAST_ROUNDS:])
 

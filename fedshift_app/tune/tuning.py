@@ -21,9 +21,7 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.flower import inline
 from fedshift_app.launch import processes, side_by_side
 from fedshift_app.run import console, exit_codes
-from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import CONFIG_FILE
-from fedshift_app.run.variables import COMMAND
 from fedshift_app.sweep import children, grid, sweeping
 from fedshift_app.sweep.children import MARK, POLL_SECONDS
 from fedshift_app.sweep.grid import CheckData, CheckModel
@@ -31,7 +29,9 @@ from fedshift_app.tune import asking, study
 from fedshift_app.tune.asking import Plan, Request
 from fedshift_app.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift_app.tune.trials import Going, score
+from fedshift_core.atomic_io import write_atomically
 from fedshift_core.cells import harmless_row
+from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import shortened
 

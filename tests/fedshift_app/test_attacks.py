@@ -14,7 +14,7 @@ from support import InlineRun, Killed, ListeningGrid, Run, refusal_of
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import runner
-from fedshift_app.run import starting
+from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.registry import Method
@@ -56,7 +56,7 @@ def lying(lie: Lie, record: str = "arrays", rounds: tuple[int, ...] = (1, 2)) ->
 @functools.cache
 def initial() -> Arrays:
     """Return the weights before the first round."""
-    return decode(starting.prepare(resolve({"set": SHORT}), "inline")[0])
+    return decode(run_build.prepare(resolve({"set": SHORT}), "inline")[0])
 
 
 def final(run: Run, kind: str = "weights") -> Arrays:

@@ -19,7 +19,7 @@ from support import ROOT, InlineRun, Run
 from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.launch import exporting, processes, runner
-from fedshift_app.node import shelves
+from fedshift_app.node import state_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 LIMIT = 240.0  # seconds; for a machine that does much else
@@ -232,7 +232,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     folders = exporting.export(config, len(DOMAINS), home / "nodes")
     (home / "hand").mkdir()
     (home / "hand" / "sitecustomize.py").write_text(HAND)
-    own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}
+    own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
     with processes.group(runner.empty_folder(home), runner.environment(home) | own) as flower:
         federation = Federation(home, flower, folders)
         federation.start_superlink()

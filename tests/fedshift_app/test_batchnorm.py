@@ -19,7 +19,8 @@ from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import setup
 from fedshift_app.report import reading, views
-from fedshift_app.run import checkpoints, starting
+from fedshift_app.run import build as run_build
+from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import weights_hash
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import BN_MEAN, BN_VAR
@@ -161,7 +162,7 @@ def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: Inline
 def test_what_makes_no_sense_is_told(given: str, message: str) -> None:
     def begin() -> None:
         told = {"experiment": "handwritten", "set": f"model.name=cnn_bn {given}"}
-        starting.prepare(configuration.resolve(told), "inline")
+        run_build.prepare(configuration.resolve(told), "inline")
 
     with pytest.raises(ConfigError, match=message):
         begin()
@@ -291,7 +292,7 @@ def test_group_norm_stands_for_each_batchnorm_of_a_librarys_network(network: str
 def test_channels_that_the_groups_do_not_divide_are_refused(network: str, groups: int, channels: int) -> None:
     told = {"experiment": "handwritten", "set": f"model.name={network} model.bn=group model.groups={groups}"}
     message = f"model.groups={groups}: {channels} channels of a layer cannot be divided into so many"
-    assert refusal_of(ConfigError, starting.prepare, configuration.resolve(told), "inline") == message
+    assert refusal_of(ConfigError, run_build.prepare, configuration.resolve(told), "inline") == message
 
 
 def test_what_a_batchnorm_does_after_normalising_stays() -> None:

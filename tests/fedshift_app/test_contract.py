@@ -31,7 +31,7 @@ from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context
 from fedshift_app.launch import runner
 from fedshift_app.node import setup
-from fedshift_app.run import starting
+from fedshift_app.run import build as run_build
 from fedshift_core.extensions import OURS
 from fedshift_core.params import NoiseParams
 from fedshift_core.registry import Method
@@ -81,7 +81,7 @@ def resolved(method: str, more: str = "") -> RunConfig:
 
 
 def sends_weights(method: str) -> bool:
-    return bool(starting.prepare(resolved(method), "inline")[0])
+    return bool(run_build.prepare(resolved(method), "inline")[0])
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def test_only_a_users_own_file_is_run_by_its_path() -> None:
     assert [str(path.relative_to(ROOT)) for path in found] == ["fedshift_core/extensions.py"]
     callers = [path for path in sources() if "load_file(" in path.read_text()]
     assert {str(path.relative_to(ROOT)) for path in callers} - {"fedshift_core/extensions.py"} == {
-        "fedshift_app/config/extending.py"
+        "fedshift_app/config/plugins.py"
     }
 
 

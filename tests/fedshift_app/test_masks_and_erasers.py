@@ -18,7 +18,8 @@ from fedshift_app.launch import runner
 from fedshift_app.node import setup
 from fedshift_app.out import opening, saved, saving
 from fedshift_app.out.saving import Wanted
-from fedshift_app.run import space, starting
+from fedshift_app.run import build as run_build
+from fedshift_app.run import disk_space
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import encode
 from strategies.fdse import is_eraser
@@ -105,10 +106,10 @@ def test_room_is_looked_for_for_what_the_server_will_keep_of_each_node() -> None
     checkpoints = []
     for switch in ("true", "false"):
         config = resolve({"experiment": "handwritten", "method": "fedheal", "set": f"method.use_mask={switch}"})
-        initial, federation = starting.prepare(config, "inline")
-        strategy = starting.strategy_of(config, federation, lambda *_: None)
+        initial, federation = run_build.prepare(config, "inline")
+        strategy = run_build.strategy_of(config, federation, lambda *_: None)
         nodes = [node(index, [1] * 10) for index in range(3)]
-        checkpoints.append(space.needed(config, initial, strategy, nodes, simulated=True).checkpoint)
+        checkpoints.append(disk_space.needed(config, initial, strategy, nodes, simulated=True).checkpoint)
     assert checkpoints[0] - checkpoints[1] == 3 * 156_810  # a byte for each weight of the CNN
 
 

@@ -20,11 +20,13 @@ from clients.models import networks as build
 from clients.models import torchvision_nets
 from fedshift_app.config import resolving
 from fedshift_app.config.resolving import resolve
-from fedshift_app.node import setup, shelves, starts
-from fedshift_app.node.holdings import Place
+from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import setup, state_store
+from fedshift_app.node.data import Place
 from fedshift_app.out import saving
 from fedshift_app.report import reading, views
-from fedshift_app.run import beginnings, starting
+from fedshift_app.run import build as run_build
+from fedshift_app.run import initial_model
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.names import START, START_DIGEST
@@ -109,16 +111,16 @@ def test_a_run_goes_on_without_the_file(weights: Path, tmp_path: Path, monkeypat
 
 def test_private_batchnorm_begins_from_the_file(weights: Path) -> None:
     """A node without the file is sent it with round 1."""
-    config, begun = beginnings.begin(resolve({"set": f"{SHORT} model.weights={weights} model.bn=local"}))
-    initial, federation = starting.prepare(config, "inline", begun)
+    config, begun = initial_model.begin(resolve({"set": f"{SHORT} model.weights={weights} model.bn=local"}))
+    initial, federation = run_build.prepare(config, "inline", begun)
     private = {name for name in of_file(weights) if name not in initial}
     assert federation.start.keys() == private
     assert not federation.frozen
     assert all(np.array_equal(federation.start[name], of_file(weights)[name]) for name in private)
     fedcode, head = "model.bn=average", {"classifier.weight", "classifier.bias"}
     other = resolve({"method": "fedcode", "set": f"{SHORT} {fedcode} model.weights={weights}"})
-    assert starting.prepare(other, "inline")[1].start == {}  # its head is private, and is not in the file
-    assert not head & starting.prepare(other, "inline")[0].keys()
+    assert run_build.prepare(other, "inline")[1].start == {}  # its head is private, and is not in the file
+    assert not head & run_build.prepare(other, "inline")[0].keys()
 
 
 # --- on the node -----------------------------------------------------------------------------------
@@ -136,17 +138,17 @@ def begin(client: Any, arrays: Arrays, *, sent: bool, told: dict[str, Any] | Non
     from flwr.app import RecordDict
 
     content = RecordDict({START: encode(arrays)} if sent else {})
-    own = shelves.Shelf(shelves.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
-    starts.begin(client, content, {START_DIGEST: digest(arrays)} | (told or {}), own)
+    own = state_store.Shelf(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
+    node_payload.begin(client, content, {START_DIGEST: digest(arrays)} | (told or {}), own)
 
 
 @pytest.fixture
 def sent(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Arrays]:
     """The configuration as a node reads it, without the file, and what the server sends once."""
-    monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
     mine = Path(shutil.copy(weights, tmp_path / "mine.safetensors"))
     config = resolve({"set": f"{SHORT} model.weights={mine} model.freeze=encoder"})
-    arrays = starting.prepare(config, "inline")[1].start
+    arrays = run_build.prepare(config, "inline")[1].start
     mine.unlink()
     return resolving.from_json(config.model_dump_json()), arrays
 
@@ -163,7 +165,7 @@ def test_a_node_needs_no_file_and_keeps_what_it_was_sent(sent: tuple[Any, Arrays
     assert anew.begun == ""
     begin(anew, arrays, sent=False)
     assert np.array_equal(anew.model.state_dict()[name].numpy(), arrays[name])
-    shelves.Shelf(shelves.state_dir() / "node-0" / f"run-{RUN_ID}", own=True).remember(1, {"x": np.ones(2)})
+    state_store.Shelf(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True).remember(1, {"x": np.ones(2)})
     begin(frozen_client(config), arrays, sent=False)  # what is remembered of rounds leaves it alone
 
 
@@ -173,7 +175,7 @@ def test_a_node_that_has_lost_it_says_so(sent: tuple[Any, Arrays]) -> None:
     with pytest.raises(FedShiftError, match="no longer has the frozen weights"):
         begin(client, arrays, sent=False)
     begin(client, arrays, sent=True)
-    (path,) = shelves.state_dir().rglob("start-*")
+    (path,) = state_store.state_dir().rglob("start-*")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FedShiftError, match="cannot read"):
         begin(frozen_client(config), arrays, sent=False)
@@ -236,7 +238,7 @@ def test_draws_of_dropout_depend_on_seed_node_and_round_alone(weights: Path) -> 
 )  # fmt: skip
 def test_what_goes_not_together_is_refused_before_a_run(given: str, told: str) -> None:
     def asked() -> None:
-        beginnings.begin(resolve({"set": given}))
+        initial_model.begin(resolve({"set": given}))
 
     said = refusal_of(ConfigError, asked)
     assert told in said
@@ -257,7 +259,7 @@ def test_what_goes_not_together_is_refused_before_a_run(given: str, told: str) -
 )  # fmt: skip
 def test_what_a_method_cannot_take_is_refused_before_a_run(method: str, given: str, told: str, weights: Path) -> None:
     def asked() -> None:
-        starting.prepare(resolve({"method": method, "rounds": 3, "set": given.format(weights)}), "inline")
+        run_build.prepare(resolve({"method": method, "rounds": 3, "set": given.format(weights)}), "inline")
 
     assert re.search(told, refusal_of(ConfigError, asked))
 
@@ -274,7 +276,7 @@ def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) ->
     assert resolve({"experiment": str(again), "set": "model.weights_sha256=''"}).model.weights_sha256 != ""
     mine.unlink()
     gone = resolve({"experiment": str(again)})  # a run that goes on does not need it; a new one says so
-    assert "No such file" in refusal_of(ConfigError, starting.prepare, gone, "inline")
+    assert "No such file" in refusal_of(ConfigError, run_build.prepare, gone, "inline")
 
 
 def test_a_relative_file_is_beside_the_experiment(weights: Path, tmp_path: Path) -> None:
@@ -293,18 +295,18 @@ def test_weights_that_cannot_be_fetched_are_told_in_a_line(error: Exception, mon
 
     monkeypatch.setattr(torchvision_nets, "pretrained", fail)
     config = resolve({"set": f"{SHORT} model.download=true"})
-    told = refusal_of(ConfigError, beginnings.begin, config)
+    told = refusal_of(ConfigError, initial_model.begin, config)
     assert told == f"model.download: the weights of {NETWORK} cannot be fetched: {error}"
 
 
 def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     state = dict(models.get_model("shufflenet_v2_x0_5").state_dict())
     monkeypatch.setattr(torchvision_nets, "pretrained", lambda name: state)
-    config, begun = beginnings.begin(resolve({"set": f"{SHORT} model.download=true"}))
+    config, begun = initial_model.begin(resolve({"set": f"{SHORT} model.download=true"}))
     assert config.model.weights_sha256 == digest({name: tensor.numpy() for name, tensor in state.items()})
     assert len(begun.taken) == len(state) - 2  # all but the head
     state["fc.bias"] = state["fc.bias"] + 1
-    assert "the run began with" in refusal_of(ConfigError, beginnings.begin, config)
+    assert "the run began with" in refusal_of(ConfigError, initial_model.begin, config)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch
      ("torchvision:resnet18", 128, ""), ("cnn", 32, "")],
 )  # fmt: skip
 def test_a_network_for_small_images_warns_of_large_ones(name: str, size: int, told: str) -> None:
-    said = beginnings.slow(resolve({"set": f"dataset.size={size} model.name={name}"}))
+    said = initial_model.slow(resolve({"set": f"dataset.size={size} model.name={name}"}))
     assert told in said
     assert bool(said) is bool(told)
 
@@ -356,7 +358,7 @@ def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun
     assert len(set(of_file(weights)) - found.keys()) == 0
     assert str(weights) not in (tmp_path / "model" / "model.json").read_text()
     again = resolve({"set": f"{SHORT} model.weights={tmp_path / 'model' / 'model.safetensors'}"})
-    assert len(beginnings.begin(again)[1].taken) == len(found)  # our own names, the head too
+    assert len(initial_model.begin(again)[1].taken) == len(found)  # our own names, the head too
 
 
 def test_the_command_tells_what_is_in_a_network(capsys: pytest.CaptureFixture[str]) -> None:

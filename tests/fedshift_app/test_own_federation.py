@@ -14,7 +14,7 @@ from support import ROOT, Run
 from datasets.io import cache
 from fedshift_app.config import resolving
 from fedshift_app.launch import deploying, exporting, processes, runner
-from fedshift_app.node import shelves
+from fedshift_app.node import state_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -107,7 +107,7 @@ def test_real_nodes_read_the_same_folders_in_place(tmp_path: Path) -> None:
     file.write_text(told.replace(f'data_dir: "{images}"', 'data_dir: ""'))
     config = resolving.resolve({"experiment": str(file)})
     assert config.dataset.data_dir == ""
-    own = {cache.CACHE_DIR: str(tmp_path / "cache"), shelves.STATE_DIR: str(tmp_path / "state")}
+    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state")}
     environment = runner.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
     with processes.group(runner.empty_folder(tmp_path), environment) as flower:
         link = runner.SuperLink(processes.free_port(), deploying.make_credentials(tmp_path))

@@ -15,12 +15,12 @@ from safetensors.numpy import load_file
 from support import ROOT, Killed, ListeningGrid, Run
 
 from fedshift_app import client_app, server_app
-from fedshift_app.config import extending
+from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import from_json, resolve
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner
-from fedshift_app.run import starting
+from fedshift_app.run import build as run_build
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import encode
@@ -85,7 +85,7 @@ rounds: 3
 @pytest.fixture
 def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write the experiment and its file into a folder of their own; other tests know nothing of the method."""
-    monkeypatch.setenv(extending.ALLOWED, "")
+    monkeypatch.setenv(plugins_module.ALLOWED, "")
     (tmp_path / "my_method.py").write_text(FILE)
     file = tmp_path / "own.yaml"
     file.write_text(EXPERIMENT)
@@ -163,7 +163,7 @@ def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: p
     """What a message names is run only if the node's own environment names it."""
     config = resolve({"experiment": str(experiment)}).model_dump_json()
     assert from_json(config).method["name"] == "momentum"
-    monkeypatch.setenv(extending.ALLOWED, "")
+    monkeypatch.setenv(plugins_module.ALLOWED, "")
     extensions.forget()
     with pytest.raises(ConfigError, match=r"my_method\.py is not run here"):
         from_json(config)
@@ -177,9 +177,9 @@ def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: p
 
 def test_a_deployment_refuses_files(experiment: Path) -> None:
     config = resolve({"experiment": str(experiment)})
-    starting.prepare(config, "inline")
+    run_build.prepare(config, "inline")
     with pytest.raises(ConfigError, match="serve in simulation only; for a deployment install them as a package"):
-        starting.prepare(config, "deployment")
+        run_build.prepare(config, "deployment")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,9 @@ def test_a_wrong_list_is_told_in_a_line(plugins: str, told: str, experiment: Pat
 @pytest.mark.long
 def test_it_runs_in_flowers_simulation_with_the_same_bits(experiment: Path) -> None:
     expected = run(experiment, "inline")
-    env = {name: value for name, value in os.environ.items() if name != extending.ALLOWED} | {"OMP_NUM_THREADS": "1"}
+    env = {name: value for name, value in os.environ.items() if name != plugins_module.ALLOWED} | {
+        "OMP_NUM_THREADS": "1"
+    }
     command = [str(Path(sys.executable).parent / "fedshift"), "run", str(experiment), "nodes=4", "report=false"]
     ran = subprocess.run(
         [*command, f"output-dir={experiment.parent / 'simulated'}"], cwd=ROOT, env=env, capture_output=True, text=True,

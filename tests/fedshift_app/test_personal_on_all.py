@@ -13,7 +13,7 @@ from support import InlineRun, refusal_of
 
 from fedshift_app.comparing import compare
 from fedshift_app.config import resolving as configuration
-from fedshift_app.node import setup, shelves
+from fedshift_app.node import setup, state_store
 from fedshift_app.report import reading, views
 from fedshift_core.errors import ConfigError
 
@@ -57,7 +57,7 @@ def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
     assert record.checkpoint is not None
     found: dict[str, list[float]] = {domain: [] for domain in record.config.dataset.domains}
     for node in record.checkpoint.nodes:
-        kept = shelves.simulated(run.folder / "checkpoint" / "nodes", node.partition_id)
+        kept = state_store.simulated(run.folder / "checkpoint" / "nodes", node.partition_id)
         (path,) = kept.glob("round-00001-*.safetensors")
         modules = {name.removeprefix("model/"): array for name, array in load_file(path).items()}
         assert all(name.startswith("decoupling.stage2.") for name in modules)

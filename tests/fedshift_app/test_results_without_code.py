@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedshift_app import cli
 from fedshift_app.comparing import compare, keep
-from fedshift_app.config import extending, written
+from fedshift_app.config import plugins, written
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import runner
 from fedshift_core import extensions
@@ -44,12 +44,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (home / "my_method.py").write_text(FILE)
     (home / "own.yaml").write_text(EXPERIMENT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(extending.ALLOWED, "")
+        patch.setenv(plugins.ALLOWED, "")
         extensions.forget()
         for method in ("mine", "fedavg"):
             given = {"experiment": str(home / "own.yaml"), "method": method, "output-dir": str(home / "runs")}
             runner.run_inline(given, 2)
-        patch.setenv(extending.ALLOWED, "")
+        patch.setenv(plugins.ALLOWED, "")
         extensions.forget()
         yield home / "runs"
     extensions.forget()
@@ -58,7 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def elsewhere(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The runs, to be changed, where nothing allows their file."""
-    monkeypatch.delenv(extending.ALLOWED, raising=False)
+    monkeypatch.delenv(plugins.ALLOWED, raising=False)
     return Path(shutil.copytree(runs, tmp_path / "runs"))
 
 
@@ -110,7 +110,7 @@ def test_a_report_says_what_it_cannot_draw_and_the_remedy_in_full(elsewhere: Pat
     result = CliRunner().invoke(cli.app, ["report", str(folder), "images=5"])
     assert result.exit_code == 5, result.output
     (plugin,) = yaml.safe_load((folder / "config.yaml").read_text())["resolved"]["plugins"]
-    assert len(plugin) > 200 and f"set {extending.ALLOWED}='{plugin}'" in result.stderr
+    assert len(plugin) > 200 and f"set {plugins.ALLOWED}='{plugin}'" in result.stderr
     page = (folder / "report.html").read_text()
     assert "mine (its code is not here)" in page and "Accuracy" in page and page.count("<figure") > 4
     # Confusion needs no model: the nodes counted.
@@ -124,7 +124,7 @@ def test_the_remedy_is_never_cut(elsewhere: Path) -> None:
     assert error is not None
     for one in (error, error.under("x" * 900), error.under("a").under("b")):
         assert isinstance(one, ConfigError)
-        assert str(one).endswith(f"for another command set {extending.ALLOWED}='{plugin}'")
+        assert str(one).endswith(f"for another command set {plugins.ALLOWED}='{plugin}'")
         assert all(len(line) <= 300 for line in str(one).splitlines()[:-1])
 
 

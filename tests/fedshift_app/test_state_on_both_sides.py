@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 from support import refusal_of
 
 from fedshift_app.config import resolving
-from fedshift_app.run import resuming, space, starting
+from fedshift_app.run import build as run_build
+from fedshift_app.run import disk_space, resuming
 from fedshift_core.errors import ConfigError
 from strategies.base import DomainStrategy
 
@@ -104,7 +105,7 @@ def test_what_gaps_cannot_be_made_of_is_refused_in_a_line() -> None:
     config("ga", "aggregation.gap_on=validation allocation.validation_fraction=0.2")
     assert "before the noise" in refused("fedavg", "privacy.name=local-dp")
     alone = config("local", "aggregation.weights=ga")
-    assert refusal_of(ConfigError, starting.prepare, alone, "inline").startswith(
+    assert refusal_of(ConfigError, run_build.prepare, alone, "inline").startswith(
         "aggregation.weights=ga needs averaged"
     )
 
@@ -117,7 +118,7 @@ def test_a_run_whose_gaps_go_by_its_rounds_is_not_made_longer() -> None:
 @pytest.mark.parametrize(("method", "copies"), [("fedavg", 0), ("feddyn", 1), ("scaffold", 1)])
 def test_the_disk_has_room_for_what_the_server_keeps(method: str, copies: int) -> None:
     run = config(method)
-    initial, federation = starting.prepare(run, "inline")
-    strategy: DomainStrategy = starting.strategy_of(run, federation, lambda *told: None)
-    needed = space.needed(run, initial, strategy, [], simulated=False)
+    initial, federation = run_build.prepare(run, "inline")
+    strategy: DomainStrategy = run_build.strategy_of(run, federation, lambda *told: None)
+    needed = disk_space.needed(run, initial, strategy, [], simulated=False)
     assert 0 <= needed.checkpoint - (1 + copies) * sum(len(a.data) for a in initial.values()) < 2000

@@ -7,7 +7,7 @@ import yaml
 
 from fedshift_app.config import dotted_keys
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.places import places_of
+from fedshift_app.config.error_location import places_of
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 

@@ -18,7 +18,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from support import ROOT, Run
 
-from fedshift_app.config import extending
+from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import parcels, workers
 from fedshift_app.flower.internals import identify_process
@@ -37,7 +37,7 @@ DEADLY = """
 import logging, multiprocessing, os, signal
 from pathlib import Path
 from clients.base import DomainClient
-from fedshift_app.node.shelves import Shelf
+from fedshift_app.node.state_store import Shelf
 from fedshift_core.registry import Method
 from strategies.base import DomainStrategy
 
@@ -123,7 +123,7 @@ def test_a_node_goes_to_who_has_what_it_remembers_and_an_idle_worker_takes_over_
 @pytest.fixture
 def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write an experiment with a user's own file."""
-    monkeypatch.setenv(extending.ALLOWED, "")
+    monkeypatch.setenv(plugins.ALLOWED, "")
     (tmp_path / "deadly.py").write_text(DEADLY)
     file = tmp_path / "own.yaml"
     file.write_text(EXPERIMENT)

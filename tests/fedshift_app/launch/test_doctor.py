@@ -18,7 +18,7 @@ from datasets.io import cache
 from fedshift_app import cli
 from fedshift_app.launch import doctor, problems
 from fedshift_app.launch.problems import Problem
-from fedshift_app.node import arithmetic
+from fedshift_app.node import precision as node_precision
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.delenv(arithmetic.ASKED)
+    monkeypatch.delenv(node_precision.ASKED)
 
 
 def measures(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
@@ -36,8 +36,8 @@ def measures(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
 def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measures(monkeypatch, Found("float32/nchw", {"float32/channels_last": 2.5, "float32/nchw": 1.25}, 16))
     monkeypatch.setattr(problems, "found", list)
-    arithmetic.chosen(Work("cnn", 0, "none", 32, 36), CPU)
-    (arithmetic.folder() / "00.json").write_text("damaged")
+    node_precision.chosen(Work("cnn", 0, "none", 32, 36), CPU)
+    (node_precision.folder() / "00.json").write_text("damaged")
     shown = CliRunner().invoke(cli.app, ["doctor"])
     assert shown.exit_code == 0
     assert "cnn at 32 pixels, batches of 36: float32/nchw\n" in shown.output
@@ -58,7 +58,7 @@ def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_problem_is_told_with_what_to_do_and_makes_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(problems, "found", lambda: [Problem("it is broken", "mend it")])
-    monkeypatch.setenv(arithmetic.ASKED, "hardware")
+    monkeypatch.setenv(node_precision.ASKED, "hardware")
     shown = CliRunner().invoke(cli.app, ["doctor"])
     assert shown.exit_code == 1
     assert shown.output.endswith("problems\n  it is broken\n    mend it\n")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedshift_app.launch import live
 from fedshift_app.run import console
-from fedshift_app.run.variables import LIVE
+from fedshift_core.env import LIVE
 
 
 class Terminal(io.StringIO):

@@ -12,8 +12,8 @@ from datasets.base import OWN_SPLITS
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch import checking, exporting, preparing, proposing
-from fedshift_app.node import holdings
-from fedshift_app.node.holdings import Place
+from fedshift_app.node import data as node_data
+from fedshift_app.node.data import Place
 from fedshift_core.errors import FedShiftError
 
 CLASSES = ("x", "y")
@@ -123,7 +123,7 @@ def test_what_one_takes_all_take(tmp_path: Path, mess: Callable[[Path], None], d
             there = Place(domain, index, len(domains), config.dataset.source(), shared=True, threads=1)
             alone = Place(domain, index, -1, config.dataset.source(root), shared=False, threads=1)
             for where in (there, alone):
-                assert len(holdings.own_images(config, where).train) and holdings.num_test(config, where)
+                assert len(node_data.own_images(config, where).train) and node_data.num_test(config, where)
 
 
 def test_a_site_of_test_images_is_taken_where_it_is_held_out(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_val_folder_is_validation_and_nothing_else(tmp_path: Path, split_sites
     total = nodes + 2
     checking.check_data(config, total)
     own = [
-        holdings.own_images(config, Place("h1", index, total, config.dataset.source(), shared=True, threads=1))
+        node_data.own_images(config, Place("h1", index, total, config.dataset.source(), shared=True, threads=1))
         for index in range(nodes)
     ]
     given = on_disk(split_sites / "h1" / "valid")
@@ -171,11 +171,11 @@ def test_a_val_folder_is_validation_and_nothing_else(tmp_path: Path, split_sites
     assert set().union(*parts) == given and sum(map(len, parts)) == len(given) == 8
     assert all(len(one.validation.y) and set(one.validation.y.tolist()) == {0, 1} for one in own if one.validation)
     assert set().union(*(pixels(one.train) for one in own)) == on_disk(split_sites / "h1" / "Train")
-    plain = holdings.own_images(
+    plain = node_data.own_images(
         config, Place("plain", total - 1, total, config.dataset.source(), shared=True, threads=1)
     )
     assert plain.validation is not None and len(plain.validation) == 3  # of 32 training images, as ever
-    marks = holdings.fingerprints(config)
+    marks = node_data.fingerprints(config)
     assert set(marks["h1"]) == set(OWN_SPLITS) and set(marks["plain"]) == {"train", "test"}
 
 
@@ -185,11 +185,11 @@ def test_without_validation_they_stay_unused_and_prepare_says_so(
     path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"], "validation_fraction: 0.0")
     config = as_run(path)
     where = Place("h1", 0, 3, config.dataset.source(), shared=True, threads=1)
-    own = holdings.own_images(config, where)
+    own = node_data.own_images(config, where)
     assert own.validation is None
-    used = pixels(own.train) | pixels(holdings.test_images(config, where, "h1"))
+    used = pixels(own.train) | pixels(node_data.test_images(config, where, "h1"))
     assert not used & on_disk(split_sites / "h1" / "valid")
-    assert set(holdings.fingerprints(config)["h1"]) == {"train", "test"}
+    assert set(node_data.fingerprints(config)["h1"]) == {"train", "test"}
     assert preparing.prepare(str(path), [], as_json=False) == 0
     said = capsys.readouterr().out
     assert "train + validation + test" in said and "h1: train 16, validation 8, test 6" in said
@@ -210,7 +210,7 @@ def test_an_exported_node_validates_on_the_same_images(tmp_path: Path, split_sit
     for folder in exporting.export(config, 3, tmp_path / "out"):
         there = Place(folder.domain, folder.index, 3, config.dataset.source(), shared=True, threads=1)
         alone = Place(folder.domain, folder.index, -1, config.dataset.source(folder.path), shared=False, threads=1)
-        here, real = holdings.own_images(config, there), holdings.own_images(config, alone)
+        here, real = node_data.own_images(config, there), node_data.own_images(config, alone)
         assert real.validation is not None and here.validation is not None
         if folder.domain != "plain":  # a node cuts its validation part for itself
             assert np.array_equal(real.validation.x, here.validation.x)
@@ -227,5 +227,5 @@ def test_a_table_says_what_is_validation(tmp_path: Path) -> None:
     ]
     (root / "labels.csv").write_text("\n".join(["file,label,domain,split", *rows]))
     config = as_run(experiment(tmp_path / "own.yaml", root, ["a", "b"]))
-    own = holdings.own_images(config, Place("a", 0, 2, config.dataset.source(), shared=True, threads=1))
+    own = node_data.own_images(config, Place("a", 0, 2, config.dataset.source(), shared=True, threads=1))
     assert len(own.train) == 6 and own.validation is not None and len(own.validation) == 6

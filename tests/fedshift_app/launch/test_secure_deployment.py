@@ -14,7 +14,7 @@ from datasets.io import cache
 from fedshift_app.config import resolving as configuration
 from fedshift_app.launch import credentials, deploying, exporting, processes, runner
 from fedshift_app.launch.credentials import Credentials
-from fedshift_app.node import shelves
+from fedshift_app.node import state_store
 
 #: Two nodes of 18 images.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
@@ -62,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Yield a federation of two nodes."""
     home = tmp_path_factory.mktemp("site")
     folders = exporting.export(configuration.resolve({"experiment": "handwritten", "set": TINY}), 2, home / "nodes")
-    own = {cache.CACHE_DIR: str(home / "cache"), shelves.STATE_DIR: str(home / "state")}
+    own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
     paths = {"PYTHONPATH": str(ROOT), "FEDSHIFT_LOG": "json"}  # this checkout, whichever one is installed
     with processes.group(runner.empty_folder(home), runner.environment(home) | own | paths) as flower:
         link = runner.SuperLink(processes.free_port(), deploying.make_credentials(home))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fedshift_app.flower import internals
 from fedshift_app.launch import processes, runner, superlink
-from fedshift_app.run.variables import COMMAND, TELEMETRY
+from fedshift_core.env import COMMAND, TELEMETRY
 from fedshift_core.errors import ConfigError, FedShiftError
 
 REMOTE, LOCAL = ("192.0.2.7", 40000), ("127.0.0.1", 40000)

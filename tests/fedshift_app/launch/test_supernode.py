@@ -17,7 +17,7 @@ from datasets.io import cache
 from fedshift_app import cli
 from fedshift_app.config import resolving as configuration
 from fedshift_app.launch import deploying, exporting, processes, runner, supernode
-from fedshift_app.node import shelves
+from fedshift_app.node import state_store
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
@@ -78,7 +78,7 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     (tmp_path / "hand").mkdir()
     (tmp_path / "hand" / "sitecustomize.py").write_text(HAND)
     told = tmp_path / "found.jsonl"
-    own = {cache.CACHE_DIR: str(tmp_path / "cache"), shelves.STATE_DIR: str(tmp_path / "state"), "FOUND": str(told)}
+    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state"), "FOUND": str(told)}
     paths = {"PYTHONPATH": f"{tmp_path / 'hand'}:{ROOT}"}
     folders = exporting.export(configuration.resolve({"set": TINY}), 2, tmp_path / "nodes")
     with processes.group(runner.empty_folder(tmp_path), runner.environment(tmp_path) | own | paths) as flower:

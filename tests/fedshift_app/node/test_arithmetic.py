@@ -10,7 +10,8 @@ from clients.training import autotune, machine
 from clients.training.autotune import Found, Work
 from datasets.io import cache
 from fedshift_app.config.resolving import resolve
-from fedshift_app.node import arithmetic, setup
+from fedshift_app.node import precision as node_precision
+from fedshift_app.node import setup
 from fedshift_core.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -38,60 +39,60 @@ class Measured:
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     made = Measured()
     monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.delenv(arithmetic.ASKED)
+    monkeypatch.delenv(node_precision.ASKED)
     monkeypatch.setattr(autotune, "measure", made)
-    arithmetic._known.cache_clear()
+    node_precision._known.cache_clear()
     return made
 
 
 def test_it_is_measured_once_and_kept(measured: Measured) -> None:
     for _ in range(3):
-        assert arithmetic.chosen(WORK, CPU) == "float32/nchw"
+        assert node_precision.chosen(WORK, CPU) == "float32/nchw"
     assert measured.works == [WORK]
-    ((path, entry),) = arithmetic.entries()
+    ((path, entry),) = node_precision.entries()
     assert entry is not None
     assert (entry.choice, entry.images, entry.work.batch) == ("float32/nchw", 16, 32)
-    assert arithmetic.is_here(entry)
+    assert node_precision.is_here(entry)
     assert [f"{folder.stat().st_mode & 0o777:o}" for folder in (path.parent, path.parent.parent)] == ["700", "700"]
-    arithmetic.chosen(Work("cnn", 0, "none", 32, 64), CPU)  # another batch is another question
-    assert len(arithmetic.entries()) == 2
+    node_precision.chosen(Work("cnn", 0, "none", 32, 64), CPU)  # another batch is another question
+    assert len(node_precision.entries()) == 2
 
 
 @pytest.mark.parametrize(
     "damage", [b"", b"{", b"\xff" * 20_000, b'{"choice": "fp8"}', b"[" * 5000, b'{"format": 2}', b"null"]
 )
 def test_a_damaged_file_is_measured_anew(damage: bytes, measured: Measured) -> None:
-    arithmetic.chosen(WORK, CPU)
-    ((path, _),) = arithmetic.entries()
+    node_precision.chosen(WORK, CPU)
+    ((path, _),) = node_precision.entries()
     path.write_bytes(damage)
-    assert arithmetic.entries() == [(path, None)]
-    assert arithmetic.chosen(WORK, CPU) == "float32/nchw"
+    assert node_precision.entries() == [(path, None)]
+    assert node_precision.chosen(WORK, CPU) == "float32/nchw"
     assert len(measured.works) == 2
-    assert arithmetic.entries()[0][1] is not None
+    assert node_precision.entries()[0][1] is not None
 
 
 def test_a_choice_in_the_wrong_place_does_not_count(measured: Measured) -> None:
-    arithmetic.chosen(WORK, CPU)
-    ((path, _),) = arithmetic.entries()
+    node_precision.chosen(WORK, CPU)
+    ((path, _),) = node_precision.entries()
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"work": told["work"] | {"network": "resnet10"}}))
-    arithmetic.chosen(WORK, CPU)
+    node_precision.chosen(WORK, CPU)
     assert len(measured.works) == 2
 
 
 def test_another_machine_or_torch_measures_for_itself(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
-    arithmetic.chosen(WORK, CPU)
+    node_precision.chosen(WORK, CPU)
     monkeypatch.setattr(machine, "describe", lambda: "a Xeon with AMX, torch 9")
     measured.found = Found("bf16/channels_last", {"bf16/channels_last": 1.0}, 16)
-    assert arithmetic.chosen(WORK, CPU) == "bf16/channels_last"
-    kept = [entry for _, entry in arithmetic.entries() if entry is not None]
-    assert sorted(arithmetic.is_here(entry) for entry in kept) == [False, True]
+    assert node_precision.chosen(WORK, CPU) == "bf16/channels_last"
+    kept = [entry for _, entry in node_precision.entries() if entry is not None]
+    assert sorted(node_precision.is_here(entry) for entry in kept) == [False, True]
 
 
 def test_what_was_too_long_to_measure_is_not_kept(measured: Measured) -> None:
     measured.found = Found("float32/channels_last", {}, 4)
-    assert arithmetic.chosen(WORK, CPU) == "float32/channels_last"
-    assert arithmetic.entries() == []
+    assert node_precision.chosen(WORK, CPU) == "float32/channels_last"
+    assert node_precision.entries() == []
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning(
@@ -99,18 +100,18 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
 ) -> None:
     (tmp_path / "cache").write_text("a file")
     with caplog.at_level("WARNING", "fedshift"):
-        assert arithmetic.chosen(WORK, CPU) == "float32/nchw"
+        assert node_precision.chosen(WORK, CPU) == "float32/nchw"
     assert "each run measures it" in caplog.text
     assert len(measured.works) == 1
 
 
 def test_renewing_measures_what_is_kept_again(measured: Measured) -> None:
-    arithmetic.chosen(WORK, CPU)
-    ((_, entry),) = arithmetic.entries()
+    node_precision.chosen(WORK, CPU)
+    ((_, entry),) = node_precision.entries()
     assert entry is not None
     measured.found = Found("float32/channels_last", {"float32/channels_last": 1.0}, 16)
-    assert arithmetic.renew(entry) == "float32/channels_last"
-    assert arithmetic.chosen(WORK, CPU) == "float32/channels_last"
+    assert node_precision.renew(entry) == "float32/channels_last"
+    assert node_precision.chosen(WORK, CPU) == "float32/channels_last"
     assert measured.works == [WORK, WORK]
 
 
@@ -118,24 +119,24 @@ def test_methods_of_a_run_share_a_choice_and_a_process_asks_once(measured: Measu
     """Else a comparison of methods would be one of arithmetics as well."""
     for method in ("fedavg", "f2dc", "fedcode"):
         config = resolve({"method": method})
-        assert arithmetic.fastest_here(config, config.model) == "float32/nchw"
+        assert node_precision.fastest_here(config, config.model) == "float32/nchw"
     assert len(measured.works) == 1
-    assert arithmetic._known.cache_info().misses == 1
+    assert node_precision._known.cache_info().misses == 1
 
 
 @pytest.mark.parametrize("said", ["train.precision=float32", "train.arithmetic=bf16/nchw", "train.arithmetic=hardware"])
 def test_nothing_is_measured_where_the_run_says_how_nodes_compute(said: str, measured: Measured) -> None:
     config = resolve({"set": said})
-    assert arithmetic.fastest_here(config, config.model) is None
+    assert node_precision.fastest_here(config, config.model) is None
     assert measured.works == []
 
 
 def test_a_machine_may_be_told_what_to_take(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     config = resolve({})
     for asked, expected in (("hardware", setup.precision.by_hardware(CPU)), ("bf16/nchw", "bf16/nchw")):
-        monkeypatch.setenv(arithmetic.ASKED, asked)
-        assert arithmetic.fastest_here(config, config.model) == expected
-    monkeypatch.setenv(arithmetic.ASKED, "fp8")
+        monkeypatch.setenv(node_precision.ASKED, asked)
+        assert node_precision.fastest_here(config, config.model) == expected
+    monkeypatch.setenv(node_precision.ASKED, "fp8")
     with pytest.raises(ConfigError, match="FEDSHIFT_ARITHMETIC is 'fp8'; allowed are hardware, float32/channels_last"):
-        arithmetic.fastest_here(config, config.model)
+        node_precision.fastest_here(config, config.model)
     assert measured.works == []

@@ -19,8 +19,8 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.launch.checking import check_data
 from fedshift_app.launch.exporting import export
-from fedshift_app.node import holdings
-from fedshift_app.node.holdings import Own, Place, own_images
+from fedshift_app.node import data as node_data
+from fedshift_app.node.data import Own, Place, own_images
 from fedshift_core.errors import ConfigError
 
 FEW = "train.epochs=1 allocation.share=0.1"
@@ -56,8 +56,8 @@ def test_a_domain_is_then_tested_on_its_nodes_test_sets() -> None:
     cfg = config("allocation.test_fraction=0.2")
     own = [names(own_images(cfg, place(cfg, index)).test) for index in (0, 4)]
     for index in (0, 1):  # the same for a node of the domain and for another
-        assert sorted(names(holdings.test_images(cfg, place(cfg, index), "scan"))) == sorted(own[0] + own[1])
-    assert holdings.num_test(cfg, place(cfg, 0)) == len(own[0]) + len(own[1])
+        assert sorted(names(node_data.test_images(cfg, place(cfg, index), "scan"))) == sorted(own[0] + own[1])
+    assert node_data.num_test(cfg, place(cfg, 0)) == len(own[0]) + len(own[1])
 
 
 def test_validation_images_are_not_trained_on() -> None:
@@ -71,14 +71,14 @@ def test_validation_images_are_not_trained_on() -> None:
 def test_corruption_touches_test_images_only_and_is_the_same_for_every_node() -> None:
     clean, bad = config(""), config("shift.name=corruption shift.severity=5")
     assert names(own_images(clean, place(clean, 0)).train) == names(own_images(bad, place(bad, 0)).train)
-    here, there = (holdings.test_images(bad, place(bad, index), "scan") for index in (0, 1))
+    here, there = (node_data.test_images(bad, place(bad, index), "scan") for index in (0, 1))
     assert np.array_equal(here.x, there.x)
-    assert not np.array_equal(here.x, holdings.test_images(clean, place(clean, 0), "scan").x)
+    assert not np.array_equal(here.x, node_data.test_images(clean, place(clean, 0), "scan").x)
     fog = config("shift.name=corruption shift.corruption=fog")
-    assert not np.array_equal(holdings.test_images(fog, place(fog, 0), "scan").x, here.x)
+    assert not np.array_equal(node_data.test_images(fog, place(fog, 0), "scan").x, here.x)
     none = config("shift.name=corruption shift.severity=0")
     assert np.array_equal(
-        holdings.test_images(none, place(none, 0), "scan").x, holdings.test_images(clean, place(clean, 0), "scan").x
+        node_data.test_images(none, place(none, 0), "scan").x, node_data.test_images(clean, place(clean, 0), "scan").x
     )
 
 
@@ -124,12 +124,12 @@ def test_whole_domains_are_the_test_where_that_is_asked_for() -> None:
     """The test lists of PACS in the code of I2PFL's first author hold all images of a domain."""
     cfg = config("allocation.test_on=domain")
     for index in (0, 1):  # the same for a node of the domain and for another
-        assert names(holdings.test_images(cfg, place(cfg, index), "scan")) == whole("scan")
-    assert holdings.num_test(cfg, place(cfg, 0)) == 450
+        assert names(node_data.test_images(cfg, place(cfg, index), "scan")) == whole("scan")
+    assert node_data.num_test(cfg, place(cfg, 0)) == 450
     plain = config("")
     assert names(own_images(cfg, place(cfg, 0)).train) == names(own_images(plain, place(plain, 0)).train)
     held_out = config("allocation.test_on=domain allocation.held_out=[street]")
-    assert holdings.unheld_tests(held_out, place(held_out, 0)) == {"street": len(whole("street"))}
+    assert node_data.unheld_tests(held_out, place(held_out, 0)) == {"street": len(whole("street"))}
 
 
 def test_an_export_divides_whole_domains_among_their_nodes(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_whole_domains_of_a_held_out_domain_are_read_and_told(pacs: Path) -> Non
     for test_on, splits in (("split", {"test"}), ("domain", {"train", "test"})):
         cfg = config(f"{text} allocation.test_on={test_on}", experiment="f2dc-pacs", **{"data-dir": str(pacs)})
         check_data(cfg, 3)
-        assert set(holdings.fingerprints(cfg)["sketch"]) == splits
+        assert set(node_data.fingerprints(cfg)["sketch"]) == splits
 
 
 def test_a_test_set_has_no_other_images() -> None:
@@ -176,38 +176,38 @@ def class_shares(images: ImageSet) -> NDArray[np.float64]:
 def test_with_its_own_label_mix_a_node_is_tested_on_labels_like_those_it_trains_on() -> None:
     cfg, plain = config(SKEWED), config("")
     for domain in cfg.dataset.domains:
-        all_of_it = set(names(holdings.test_images(plain, place(plain, 0), domain)))
+        all_of_it = set(names(node_data.test_images(plain, place(plain, 0), domain)))
         for index in range(8):
             where = place(cfg, index)
-            test = holdings.test_images(cfg, where, domain)
+            test = node_data.test_images(cfg, where, domain)
             assert len(test) == len(all_of_it) // 2  # two nodes of eight hold it, and answer for it
             assert set(names(test)) <= all_of_it
             assert np.abs(class_shares(test) - class_shares(own_images(cfg, where).train)).max() <= 1 / len(test)
-            assert names(test) == names(holdings.test_images(cfg, where, domain))
-        assert holdings.num_test(cfg, place(cfg, 0)) == 45
-    first, second = (holdings.test_images(cfg, place(cfg, index), "scan") for index in (0, 4))
+            assert names(test) == names(node_data.test_images(cfg, where, domain))
+        assert node_data.num_test(cfg, place(cfg, 0)) == 45
+    first, second = (node_data.test_images(cfg, place(cfg, index), "scan") for index in (0, 4))
     assert names(first) != names(second)
 
 
 def test_a_validation_part_and_a_corruption_leave_the_label_mix_alone() -> None:
     cfg = config(SKEWED)
-    test = holdings.test_images(cfg, place(cfg, 0), "scan")
+    test = node_data.test_images(cfg, place(cfg, 0), "scan")
     kept = config(f"{SKEWED} allocation.validation_fraction=0.3")
-    assert names(holdings.test_images(kept, place(kept, 0), "scan")) == names(test)
+    assert names(node_data.test_images(kept, place(kept, 0), "scan")) == names(test)
     bad = config(f"{SKEWED} shift.name=corruption")
-    corrupted = holdings.test_images(bad, place(bad, 0), "scan")
+    corrupted = node_data.test_images(bad, place(bad, 0), "scan")
     assert np.array_equal(corrupted.y, test.y)
     assert names(corrupted) != names(test)
-    assert names(holdings.test_images(holdings.uncorrupted(bad), place(bad, 0), "scan")) == names(test)
+    assert names(node_data.test_images(node_data.uncorrupted(bad), place(bad, 0), "scan")) == names(test)
 
 
 def test_an_exported_node_is_tested_on_what_was_drawn_for_it(tmp_path: Path) -> None:
     cfg = config(SKEWED)
     for folder in export(cfg, 8, tmp_path / "out"):
         real = Place(folder.domain, folder.index, -1, Source(folder.path), shared=False, threads=1)
-        drawn = holdings.test_images(cfg, place(cfg, folder.index), folder.domain)
-        assert names(holdings.test_images(cfg, real, folder.domain)) == names(drawn)
-        assert holdings.num_test(cfg, real) == len(drawn)
+        drawn = node_data.test_images(cfg, place(cfg, folder.index), folder.domain)
+        assert names(node_data.test_images(cfg, real, folder.domain)) == names(drawn)
+        assert node_data.num_test(cfg, real) == len(drawn)
 
 
 @pytest.fixture
@@ -289,28 +289,28 @@ def test_prepare_reports_counts_and_what_is_missing(pacs: Path, monkeypatch: Any
 
 def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    real = holdings.domain_parts
+    real = node_data.domain_parts
 
     def counted(allocation: Any, dealt: Any, domain: str, *more: Any) -> Any:
         calls.append(domain)
         return real(allocation, dealt, domain, *more)
 
-    monkeypatch.setattr(holdings, "domain_parts", counted)
+    monkeypatch.setattr(node_data, "domain_parts", counted)
     cfg = config("allocation.test_fraction=0.2")
     for index in range(40):
         where = place(cfg, index, nodes=40)
         own_images(cfg, where)
-        holdings.test_images(cfg, where, "scan")
-        holdings.num_test(cfg, where)
+        node_data.test_images(cfg, where, "scan")
+        node_data.num_test(cfg, where)
     assert sorted(calls) == ["scan", "sketch", "street", "texture"]
 
 
 def test_a_held_out_domain_is_told_with_its_number_of_test_images() -> None:
     cfg = config("allocation.held_out=[street]")
-    assert holdings.unheld_tests(cfg, place(cfg, 0)) == {"street": 90}
-    assert holdings.unheld_tests(config(""), place(config(""), 0)) == {}
+    assert node_data.unheld_tests(cfg, place(cfg, 0)) == {"street": 90}
+    assert node_data.unheld_tests(config(""), place(config(""), 0)) == {}
     real = Place("scan", 0, -1, Source(Path("/nowhere")), shared=False, threads=1)
-    assert holdings.unheld_tests(cfg, real) == {}
+    assert node_data.unheld_tests(cfg, real) == {}
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -332,7 +332,7 @@ def test_how_images_become_squares_is_a_key_in_simulation_and_on_a_real_node(
         cfg = config(keys, **{"data-dir": str(tmp_path)})
         nodes = [Place("scan", i, 2 if shared else -1, Source(tmp_path), shared, 1) for i in range(2 if shared else 1)]
         parts = [own_images(cfg, where).train.x for where in nodes]
-        found[resize] = np.concatenate([*parts, holdings.test_images(cfg, nodes[0], "scan").x])
+        found[resize] = np.concatenate([*parts, node_data.test_images(cfg, nodes[0], "scan").x])
         wanted = [fit(Image.fromarray(image), 32, resize) for image in wide]  # type: ignore[arg-type]
         same = {np.asarray(image).tobytes() for image in wanted} == {image.tobytes() for image in found[resize]}
         assert same or (layout, resize) == ("npz", "squash")  # which torch resizes, to one grey level

@@ -19,7 +19,7 @@ from fedshift_app.flower import inline
 from fedshift_app.flower.workers import WorkersGrid
 from fedshift_app.launch import runner
 from fedshift_app.node.noise import noised
-from fedshift_app.run import starting
+from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import decode
@@ -89,7 +89,7 @@ def test_no_two_nodes_of_flowers_simulation_share_noise(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     config = resolve({"set": NOISY})
-    before = decode(starting.prepare(config, "simulation")[0])
+    before = decode(run_build.prepare(config, "simulation")[0])
     after = load_file(folder / "checkpoint" / "weights-00001.safetensors")
     mean = np.concatenate([(after[name] - before[name]).ravel() for name in before])
     assert mean.std() == pytest.approx(config.privacy.noise / np.sqrt(NODES), rel=0.05)

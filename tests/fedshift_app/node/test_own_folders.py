@@ -12,7 +12,8 @@ from support import InlineRun
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
-from fedshift_app.node import holdings, setup
+from fedshift_app.node import data as node_data
+from fedshift_app.node import setup
 from fedshift_core.errors import DataError
 
 KINDS = ("benign", "malignant", "normal")
@@ -63,14 +64,14 @@ def test_a_node_holds_what_it_holds_in_simulation(data: Path, level: str) -> Non
         folder = data if level == "data" else data / site
         given = {"domain": site, "data-dir": str(folder), "partition-id": index, "num-partitions": 2}
         there = setup.place(sent, make_context(1, given, {}), setup.DEPLOYMENT)
-        here = holdings.Place(site, index, 2, config.dataset.source(), True, 1)
+        here = node_data.Place(site, index, 2, config.dataset.source(), True, 1)
         for one, other in (
-            (holdings.own_images(sent, there).train, holdings.own_images(config, here).train),
-            (holdings.test_images(sent, there, site), holdings.test_images(config, here, site)),
+            (node_data.own_images(sent, there).train, node_data.own_images(config, here).train),
+            (node_data.test_images(sent, there, site), node_data.test_images(config, here, site)),
         ):
             assert np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
-        assert holdings.num_test(sent, there) == len(holdings.test_images(config, here, site))
-    labels = holdings.test_images(config, here, "Bonn").y
+        assert node_data.num_test(sent, there) == len(node_data.test_images(config, here, site))
+    labels = node_data.test_images(config, here, "Bonn").y
     assert np.bincount(labels).tolist() == [3, 3, 3]
 
 
@@ -79,4 +80,4 @@ def test_a_node_with_a_class_that_the_run_does_not_know(data: Path) -> None:
     given = {"domain": "Bonn", "data-dir": str(data), "partition-id": 0, "num-partitions": 1}
     where = setup.place(config, make_context(1, given, {}), setup.DEPLOYMENT)
     with pytest.raises(DataError, match="malignant: no class of that name; allowed are benign, normal"):
-        holdings.own_images(config, where)
+        node_data.own_images(config, where)

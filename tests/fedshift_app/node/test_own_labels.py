@@ -17,7 +17,8 @@ from datasets import catalog
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.launch import checking, exporting, preparing, proposing
-from fedshift_app.node import copies, holdings, setup
+from fedshift_app.node import copies, setup
+from fedshift_app.node import data as node_data
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 
 NUMBERS = tuple(map(str, range(11)))
@@ -72,8 +73,8 @@ def test_with_stated_classes_every_image_has_its_own(mixed: Path, tmp_path: Path
     config = resolve({"experiment": str(path), "set": "dataset.size=16 allocation.validation_fraction=0 keep=last"})
     assert config.dataset.classes == NUMBERS and config.dataset.classes_stated
     for domain, index in (("s1", 0), ("s2", 1)):
-        where = holdings.Place(domain, index, 2, config.dataset.source(), shared=True, threads=0)
-        classes_of(holdings.own_images(config, where).train, NUMBERS)
+        where = node_data.Place(domain, index, 2, config.dataset.source(), shared=True, threads=0)
+        classes_of(node_data.own_images(config, where).train, NUMBERS)
     told = "s2_train.npz: y holds integers, and 2 is the place of class '10'"
     alphabet = f"dataset.classes=[{','.join(sorted(NUMBERS))}]"
     assert told in refusal_of(DataError, proposing.init, str(tmp_path / "other"), [f"data-dir={mixed}", alphabet])
@@ -93,13 +94,13 @@ def test_exported_nodes_say_what_their_integers_are(mixed: Path, tmp_path: Path)
     node = make_context(1, {"domain": "S1", "data-dir": str(folder.path), "partition-id": 0}, {})
     where = setup.place(config, node, setup.DEPLOYMENT)
     assert where.domain == "s1"  # as the run spells it
-    classes_of(holdings.own_images(config, where).train, config.dataset.classes)
+    classes_of(node_data.own_images(config, where).train, config.dataset.classes)
     # Files of a node's own making, which do not say it.
     with np.load(folder.path / "s1_train.npz") as archive:
         x, y = archive["x"], archive["y"]
     np.savez(folder.path / "s1_train.npz", x=x, y=y)
     catalog.load_own.cache_clear()
-    assert "nobody stated which classes" in refusal_of(DataError, holdings.own_images, config, where)
+    assert "nobody stated which classes" in refusal_of(DataError, node_data.own_images, config, where)
 
 
 def test_a_run_folder_remembers_that_nobody_stated_the_classes(mixed: Path, tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_a_file_of_two_sites_stops_a_run_before_it_starts(mixed: Path) -> None:
     (mixed / "s3" / "0" / "0.png").symlink_to(mixed / "s1" / "0" / "0.png")
     config = config_of(mixed, STATED)
     calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
-        (checking.check_data, (config, 3)), (holdings.fingerprints, (config,)),
+        (checking.check_data, (config, 3)), (node_data.fingerprints, (config,)),
     ]  # fmt: skip
     for call, given in calls:
         assert "are one file; keep one of them" in refusal_of(DataError, call, *given)

@@ -18,9 +18,10 @@ from fedshift_app.flower.internals import identify_process
 from fedshift_app.launch import preparing
 from fedshift_app.launch.checking import check_data
 from fedshift_app.launch.exporting import export
-from fedshift_app.node import holdings
-from fedshift_app.node.holdings import Place, own_images, public_set
-from fedshift_app.run import resuming, starting
+from fedshift_app.node import data as node_data
+from fedshift_app.node.data import Place, own_images, public_set
+from fedshift_app.run import build as run_build
+from fedshift_app.run import resuming
 from fedshift_core.errors import ConfigError, DataError, FederationError
 from strategies.federation.roster import Node, Roster
 
@@ -44,7 +45,7 @@ def held(cfg: RunConfig, index: int, nodes: int = NODES) -> set[bytes]:
     """Return all images that a node trains, validates or is tested on."""
     where = place(cfg, index, nodes)
     own = own_images(cfg, where)
-    tests = (names(holdings.test_images(cfg, where, domain)) for domain in cfg.dataset.domains)
+    tests = (names(node_data.test_images(cfg, where, domain)) for domain in cfg.dataset.domains)
     return names(own.train) | names(own.validation) | names(own.test) | set.union(*tests)
 
 
@@ -85,11 +86,11 @@ def test_a_domain_is_public_as_a_whole_and_nobody_is_tested_on_it() -> None:
     whole = catalog.load("handwritten", "sketch", "train", Source())
     assert names(public) == names(whole) and len(public) == len(whole)
     assert not any(names(public) & held(cfg, index) for index in range(NODES))
-    assert set(holdings.read_parts(cfg)) == {(d, s) for d in ("scan", "texture") for s in ("train", "test")} | {
+    assert set(node_data.read_parts(cfg)) == {(d, s) for d in ("scan", "texture") for s in ("train", "test")} | {
         ("sketch", "train")
     }
     of_tests = config("dataset.public=cifar10.1 dataset.domains=[cifar10]", dataset="cifar10")
-    assert holdings.read_parts(of_tests)[-1] == ("cifar10.1", "test")
+    assert node_data.read_parts(of_tests)[-1] == ("cifar10.1", "test")
 
 
 def test_it_depends_on_the_seed_and_its_order_mixes_the_domains() -> None:
@@ -112,7 +113,7 @@ def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
     other = files.read_npz(folders[0].path / "public_train.npz", classes=cfg.dataset.known().classes, size=32)
     files.write_npz(folders[0].path / "public_train.npz", other.select(np.arange(1, len(other))))
     catalog.load_public.cache_clear()
-    holdings._public.cache_clear()
+    node_data._public.cache_clear()
     assert public_set(cfg, real("scan", folders[0].path)).sha256 != wanted.sha256
 
 
@@ -222,7 +223,7 @@ def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inli
     assert "no node holds it, and the method 'fedavg' does not use it" in (run.folder / "log.jsonl").read_text()
     cfg = config(few, method="fedmd")
     sha = public_set(cfg, place(cfg, 0, 4)).sha256
-    told = starting.public_told(cfg, [node(0, sha, 28), node(1, sha, 28)])
+    told = run_build.public_told(cfg, [node(0, sha, 28), node(1, sha, 28)])
     assert told == f"public set, 2 % of each domain: 28 images, the same on all nodes (sha256 {sha[:12]})"
 
 

@@ -7,7 +7,7 @@ from support import InlineRun, refusal_of
 
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import starting
+from fedshift_app.run import build as run_build
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import NoiseParams
 
@@ -26,9 +26,9 @@ def test_the_methods_that_draw_such_noise_have_the_switch() -> None:
 @pytest.mark.parametrize("method", PROTECTING)
 def test_a_deployment_refuses_the_switch(method: str) -> None:
     config = resolve({"method": method, "set": SWITCH})
-    starting.prepare(config, "simulation")
-    starting.prepare(resolve({"method": method}), "deployment")
-    line = refusal_of(ConfigError, starting.prepare, config, "deployment")
+    run_build.prepare(config, "simulation")
+    run_build.prepare(resolve({"method": method}), "deployment")
+    line = refusal_of(ConfigError, run_build.prepare, config, "deployment")
     assert line == (
         "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be taken "
         "off again by the server; a deployment needs method.repeatable_noise=false"

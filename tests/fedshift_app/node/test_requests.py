@@ -15,8 +15,9 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.launch import exporting
 from fedshift_app.launch.exporting import NodeFolder
-from fedshift_app.node import holdings, pins, requests, setup, shelves
-from fedshift_app.run import starting
+from fedshift_app.node import data as node_data
+from fedshift_app.node import pins, requests, setup, state_store
+from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
@@ -29,7 +30,7 @@ EVERY = {names.RUN_ID: "a" * 32, names.NODE_INDEX: 0, names.ENGINE: "deployment"
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ class RealNode:
 
     @functools.cached_property
     def weights(self) -> Arrays:
-        return decode(starting.prepare(self.config, "deployment")[0])
+        return decode(run_build.prepare(self.config, "deployment")[0])
 
     def ask(self, kind: str, server_round: Any = 1, records: dict[str, Any] | None = None, **more: Any) -> Message:
         given: dict[str, Any] = EVERY | {names.RUN: self.run, names.SERVER_ROUND: server_round}
@@ -148,10 +149,10 @@ def test_statistics_come_with_nothing_else_and_in_scored_rounds_only(real: Any) 
 
 def test_a_node_with_one_image_tells_no_sums(folders: list[NodeFolder], real: Any, monkeypatch: Any) -> None:
     node = real(f"{BN} evaluate.bn=[averaged,retaken]")
-    own = holdings.own_images
+    own = node_data.own_images
 
     def first(config: Any, where: Any) -> Any:
-        return holdings.Own(own(config, where).train.select(np.array([0])), None, None)
+        return node_data.Own(own(config, where).train.select(np.array([0])), None, None)
 
     monkeypatch.setattr(setup, "own_images", first)
     reply = node.ask("evaluate", take_statistics=True, bn_images=1000)

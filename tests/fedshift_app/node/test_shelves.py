@@ -16,9 +16,10 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.launch import exporting
 from fedshift_app.launch.exporting import NodeFolder
-from fedshift_app.node import setup, shelves, starts
-from fedshift_app.node.holdings import Place
-from fedshift_app.node.shelves import Shelf
+from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import setup, state_store
+from fedshift_app.node.data import Place
+from fedshift_app.node.state_store import Shelf
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.names import RESUMED_AFTER, RUN_ID
 from strategies.fedcode import FedCodeStrategy
@@ -27,7 +28,7 @@ from strategies.federation.updates import Update
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
 
 
 RUN = "a" * 32
@@ -41,7 +42,7 @@ MEMORY = {"model/head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "mo
 
 
 def shelf(where: Place | None = None, run: str = RUN, **more: Any) -> Shelf:
-    return shelves.shelf({RUN_ID: run} | more, where or place())
+    return state_store.shelf({RUN_ID: run} | more, where or place())
 
 
 def test_what_is_remembered_comes_back_with_its_types() -> None:
@@ -75,11 +76,11 @@ def test_a_node_without_a_number_goes_by_its_folder() -> None:
 
 def test_nothing_to_remember_writes_nothing() -> None:
     shelf().remember(1, {})
-    assert not shelves.state_dir().exists()
+    assert not state_store.state_dir().exists()
 
 
 def run_folders() -> list[Path]:
-    return sorted(shelves.state_dir().glob("*/run-*"))
+    return sorted(state_store.state_dir().glob("*/run-*"))
 
 
 def test_a_server_that_names_further_runs_does_not_make_a_node_forget() -> None:
@@ -95,7 +96,7 @@ def test_runs_that_nothing_was_written_to_for_long_are_removed_but_for_the_last(
         shelf(run=f"{run:032x}").remember(1, MEMORY)
     now = time.time()
     for age, folder in enumerate(reversed(run_folders())):  # the first is the oldest
-        at = now - 86_400 * (shelves.KEEP_DAYS + 1 + age)
+        at = now - 86_400 * (state_store.KEEP_DAYS + 1 + age)
         os.utime(folder, (at, at))
     shelf(run="a" * 32).remember(1, MEMORY)
     assert [folder.name[-1] for folder in run_folders()] == ["3", "4", "5", "a"]
@@ -107,7 +108,7 @@ def test_where_the_share_of_the_disk_is_full_a_new_run_is_refused_and_the_others
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shelf().remember(1, MEMORY)
-    monkeypatch.setattr(shelves, "MOST_BYTES", 10)
+    monkeypatch.setattr(state_store, "MOST_BYTES", 10)
     with pytest.raises(FedShiftError, match=r"takes no new run\nremove the folders of runs that are over: .*/run-\*"):
         shelf(run="b" * 32).remember(1, MEMORY)
     shelf().remember(2, MEMORY)
@@ -121,10 +122,10 @@ def test_only_the_owner_can_read_what_a_node_keeps(umask: int) -> None:
         shelf().remember(3, MEMORY)
         folder = shelf().folder
         assert folder is not None
-        starts.write(folder, MEMORY, private=True)
+        node_payload.write(folder, MEMORY, private=True)
     finally:
         os.umask(before)
-    state = shelves.state_dir()
+    state = state_store.state_dir()
     rights = {path: path.stat().st_mode & 0o777 for path in (state, *state.rglob("*"))}
     assert {mode for path, mode in rights.items() if path.is_dir()} == {0o700}
     files = {path.name[:5]: mode for path, mode in rights.items() if path.is_file()}
@@ -133,7 +134,7 @@ def test_only_the_owner_can_read_what_a_node_keeps(umask: int) -> None:
 
 def test_a_damaged_file_is_an_error_that_names_it() -> None:
     shelf().remember(11, MEMORY)
-    file = next(shelves.state_dir().rglob("*.safetensors"))
+    file = next(state_store.state_dir().rglob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(FedShiftError, match=r"round-00011-0-.*its hash differs; remove it"):
         shelf().recall()
@@ -141,7 +142,7 @@ def test_a_damaged_file_is_an_error_that_names_it() -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / "file"))
+    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "file"))
     with pytest.raises(FedShiftError, match="cannot keep this node's private parts"):
         shelf().remember(1, MEMORY)
 
@@ -217,7 +218,7 @@ def test_private_parts_outlive_the_supernodes_process(
     monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
     hashes = []
     for restarts, forgets in ((False, False), (True, False), (True, True)):
-        monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
+        monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
         if forgets:
             monkeypatch.setattr(Shelf, "recall", lambda self, before: (0, {}))
         run = run_inline(
@@ -269,7 +270,7 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
     assert told(run) == told(whole)
     assert run.results["weights_sha256"] == whole.results["weights_sha256"]
     folder = interrupted(1)
-    for file in (shelves.state_dir() / "node-2").rglob("round-00002-*"):
+    for file in (state_store.state_dir() / "node-2").rglob("round-00002-*"):
         file.unlink()
     run = run_inline("", nodes=4, resume=folder)
     assert told(run) != told(whole)

@@ -12,8 +12,8 @@ from clients.training.node import MODEL_PART
 from datasets.base import Source
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import shelves
-from fedshift_app.node.holdings import Place
+from fedshift_app.node import state_store
+from fedshift_app.node.data import Place
 from fedshift_app.out import on_node, opening, saved, saving, scorer
 from fedshift_app.out.on_node import Wanted
 from fedshift_app.out.saved import Origin
@@ -49,7 +49,7 @@ def remember(memory: Arrays, server_round: int, number: int = 0, run: str = RUN,
     """Keep something as a SuperNode does in a round."""
     where = Place("scan", number, -1, Source(Path("/data/scan")), False, 0)
     told = {"run-id": run, "resumed-after": list(resumes), "memory-round": 0}
-    shelves.shelf(told, where).remember(server_round, memory)
+    state_store.shelf(told, where).remember(server_round, memory)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def fedbn() -> tuple[RunConfig, Arrays, list[str]]:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(shelves.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
     return tmp_path / "state"
 
 

@@ -17,9 +17,10 @@ from fedshift_app import comparing
 from fedshift_app.config.resolving import resolve
 from fedshift_app.costs import measuring
 from fedshift_app.launch import runner
-from fedshift_app.node import arithmetic as of_nodes
+from fedshift_app.node import precision as of_nodes
 from fedshift_app.node import setup
-from fedshift_app.run import arithmetic, resuming
+from fedshift_app.run import precision as run_precision
+from fedshift_app.run import resuming
 from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import ARITHMETICS
@@ -63,13 +64,13 @@ class Grid(ListeningGrid):
 def test_what_most_nodes_tell_is_taken_and_told() -> None:
     config = resolve({})
     told = dict(enumerate([NCHW, BF16, NCHW]))
-    settled, line = arithmetic.settle(config, told, None, here=False)
+    settled, line = run_precision.settle(config, told, None, here=False)
     assert settled == config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": NCHW})})
     assert line == "train.precision=auto: float32/nchw, which trains fastest on the machines of 2 of 3 nodes"
-    assert arithmetic.agreed({1: BF16, 2: NCHW}) == (NCHW, 1)  # as many: what stands first
-    assert arithmetic.settle(config, {}, None, here=False)[0].train.arithmetic == "hardware"
+    assert run_precision.agreed({1: BF16, 2: NCHW}) == (NCHW, 1)  # as many: what stands first
+    assert run_precision.settle(config, {}, None, here=False)[0].train.arithmetic == "hardware"
     by_name = resolve({"set": "train.precision=bf16"})
-    assert arithmetic.settle(by_name, {}, None, here=True) == (by_name, "")
+    assert run_precision.settle(by_name, {}, None, here=True) == (by_name, "")
 
 
 def test_a_run_is_measured_resumed_and_repeated_with_its_choice(

@@ -22,9 +22,9 @@ from fedshift_app.comparing import runs
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import inline
-from fedshift_app.node.shelves import Shelf, keep_last
+from fedshift_app.node.state_store import Shelf, keep_last
 from fedshift_app.report import facts, reading
-from fedshift_app.run import checkpoints, choosing, resuming, status
+from fedshift_app.run import checkpoints, model_selection, resuming, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
 from strategies.base import DomainStrategy
@@ -51,16 +51,16 @@ def config(**given: Any) -> Any:
 
 
 def test_the_best_round_is_the_first_of_the_highest_mean_over_domains() -> None:
-    found = choosing.best(history(10.0, 30.0, None, 30.0, 20.0))
+    found = model_selection.best(history(10.0, 30.0, None, 30.0, 20.0))
     assert found is not None and found.server_round == 2
     both = [
         RoundResult(1, accuracy={"a": 1.0}, validation={"a": 99.0, "b": None}),  # a domain did not answer
         RoundResult(2, accuracy={"a": 1.0}, validation={"a": 10.0, "b": 60.0}),
         RoundResult(3, accuracy={"a": 1.0}, validation={"a": 40.0, "b": 29.0}),
     ]
-    found = choosing.best(both)
+    found = model_selection.best(both)
     assert found is not None and found.server_round == 2
-    assert choosing.best(history(None, None)) is None
+    assert model_selection.best(history(None, None)) is None
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_the_best_round_is_the_first_of_the_highest_mean_over_domains() -> None:
 )
 def test_patience_is_counted_in_rounds_since_the_best(validation: list[Any], over_after: int | None) -> None:
     asked = config(**{"evaluate.patience": 3})
-    over = [n for n in range(1, len(validation) + 1) if choosing.is_over(asked, history(*validation[:n]))]
+    over = [n for n in range(1, len(validation) + 1) if model_selection.is_over(asked, history(*validation[:n]))]
     assert over[:1] == ([] if over_after is None else [over_after])
-    assert not choosing.is_over(config(), history(9, 1, 1, 1, 1, 1, 1, 1))
+    assert not model_selection.is_over(config(), history(9, 1, 1, 1, 1, 1, 1, 1))
     short = asked.model_copy(update={"rounds": len(validation)})
-    assert not choosing.is_over(short, history(*validation))  # its last round in any case
+    assert not model_selection.is_over(short, history(*validation))  # its last round in any case
 
 
 @settings(max_examples=30)
@@ -90,12 +90,12 @@ def test_each_round_that_can_be_gone_back_to_has_its_best(validation: list[int])
     asked, before = config(keep="best-validation"), set()  # type: ignore[var-annotated]
     for number in range(1, len(validation) + 1):
         rounds = history(*validation[:number])
-        kept = {*checkpoints.kept(number), *choosing.needed(asked, rounds)}
+        kept = {*checkpoints.kept(number), *model_selection.needed(asked, rounds)}
         assert kept <= before | {number}
         for back in checkpoints.kept(number):
             assert 1 + int(np.argmax(validation[:back])) in kept
         before = kept
-    assert choosing.needed(config(), rounds) == ()
+    assert model_selection.needed(config(), rounds) == ()
 
 
 @settings(max_examples=30)
@@ -106,13 +106,13 @@ def test_a_node_has_its_memory_of_each_round_that_is_chosen(
     base = tmp_path_factory.mktemp("nodes")
     asked, last = config(keep="best-validation"), len(validation)
     for number in range(1, last + 1):
-        chosen = choosing.needed(asked, history(*validation[: number - 1]))  # as told with the round's message
+        chosen = model_selection.needed(asked, history(*validation[: number - 1]))  # as told with the round's message
         if number in trained:
             Shelf(base / "node-0", chosen=chosen).remember(number, {"round": np.array(number)})
-    for number in choosing.needed(asked, history(*validation)):
+    for number in model_selection.needed(asked, history(*validation)):
         wanted = max((trains for trains in trained if trains <= number), default=0)
         assert Shelf(base / "node-0", (number,)).recall()[0] == wanted
-    best = choosing.best(history(*validation))
+    best = model_selection.best(history(*validation))
     assert best is not None
     if (base / "node-0").is_dir():
         keep_last(base, (), best.server_round)
@@ -143,12 +143,12 @@ def test_what_cannot_be_chosen_by_is_refused(text: str, message: str) -> None:
 
 def test_validation_parts_of_no_image_are_refused() -> None:
     asked = config(keep="best-validation")
-    assert refusal_of(FederationError, choosing.check_nodes, asked, [node(), node(1)]) == (
+    assert refusal_of(FederationError, model_selection.check_nodes, asked, [node(), node(1)]) == (
         "keep=best-validation: no node has a validation part; allocation.validation_fraction=0.3 of their training "
         "images is less than one image"
     )
-    choosing.check_nodes(asked, [node(), node(1, num_validation=4)])
-    choosing.check_nodes(config(), [node()])
+    model_selection.check_nodes(asked, [node(), node(1, num_validation=4)])
+    model_selection.check_nodes(config(), [node()])
     assert config(**{"evaluate.patience": "null"}).evaluate.patience == 0
 
 

@@ -20,7 +20,8 @@ from support import ListeningGrid, Run, SmallDisk
 from fedshift_app import cli
 from fedshift_app.flower import inline
 from fedshift_app.report import command, making
-from fedshift_app.run import durable, space, status
+from fedshift_app.run import disk_space, status
+from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 FLAT = {"method": "fedcode", "rounds": 3, "set": SHORT}
@@ -244,21 +245,21 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
 def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     method: str, setting: str, tmp_path: Path, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estimates: list[space.Needed] = []
-    check = space.check
+    estimates: list[disk_space.Needed] = []
+    check = disk_space.check
 
-    def seen(folder: Path, free: int, needed: space.Needed) -> None:
+    def seen(folder: Path, free: int, needed: disk_space.Needed) -> None:
         estimates.append(needed)
         check(folder, free, needed)
 
-    monkeypatch.setattr(space, "check", seen)
+    monkeypatch.setattr(disk_space, "check", seen)
     with kill_at("round-00004.json", "unnamed"):
         start(tmp_path, method=method, rounds=5, set=f"train.epochs=1 allocation.share=0.05 {setting}")
     files = [path for path in only(tmp_path).glob("checkpoint/**/*00003*") if path.is_file()]
-    one, whole = sum(path.stat().st_size for path in files), space.taken(only(tmp_path))
+    one, whole = sum(path.stat().st_size for path in files), disk_space.taken(only(tmp_path))
     (estimate,) = estimates
     assert 0.9 * one < estimate.checkpoint < 2 * one
-    assert whole < estimate.whole < 3 * whole + space.REPORT
+    assert whole < estimate.whole < 3 * whole + disk_space.REPORT
 
 
 def test_too_little_room_is_refused_before_there_is_a_folder(
@@ -274,18 +275,18 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
 
 def test_little_room_is_told_and_much_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(space.log, "warning", lambda text, *given, **more: said.append(text % given))
-    needed = space.Needed(checkpoint=1_000_000, whole=7_500_000)
+    monkeypatch.setattr(disk_space.log, "warning", lambda text, *given, **more: said.append(text % given))
+    needed = disk_space.Needed(checkpoint=1_000_000, whole=7_500_000)
     warning = (
         f"little room: 2 MB are free in {tmp_path}, the run needs about 7.5 MB; it ends where a file cannot be written"
     )
-    space.check(tmp_path, 7_500_000, needed)
+    disk_space.check(tmp_path, 7_500_000, needed)
     assert said == []
-    space.check(tmp_path, 2_000_000, needed)
+    disk_space.check(tmp_path, 2_000_000, needed)
     assert said == [warning]
     with pytest.raises(ConfigError, match=r"2 MB are free in .*, the run needs about 7\.5 MB, and 2 MB at the very"):
-        space.check(tmp_path, 1_999_999, needed)
-    assert space.free(tmp_path / "not" / "there") > 0
+        disk_space.check(tmp_path, 1_999_999, needed)
+    assert disk_space.free(tmp_path / "not" / "there") > 0
 
 
 # --- a clock that jumps, and kills beside the checkpoint ----------------------------------------------------------
@@ -371,7 +372,7 @@ def test_a_kill_as_a_run_begins_leaves_no_run(stage: str, tmp_path: Path, kill_a
 def test_an_error_of_the_disk_names_the_file_and_is_both_kinds(tmp_path: Path, failing: Failing) -> None:
     (tmp_path / "x").write_text("before")
     with failing("x.part"), pytest.raises(FedShiftError) as caught:
-        durable.write_atomically(tmp_path / "x", "after")
+        atomic_io.write_atomically(tmp_path / "x", "after")
     assert isinstance(caught.value, OSError)
     assert str(caught.value) == f"cannot write {tmp_path / 'x'}: No space left on device"
     assert (tmp_path / "x").read_text() == "before"

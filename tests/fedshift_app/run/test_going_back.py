@@ -21,7 +21,7 @@ from fedshift_app import cli
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.launch import runner
-from fedshift_app.node.shelves import Shelf
+from fedshift_app.node.state_store import Shelf
 from fedshift_app.run import checkpoints, status
 from fedshift_core.errors import ConfigError
 

@@ -13,9 +13,10 @@ from support import Run, refusal_of
 
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
-from fedshift_app.node import shelves
-from fedshift_app.node.shelves import Shelf
-from fedshift_app.run import checkpoints, choosing, space, starting
+from fedshift_app.node import state_store
+from fedshift_app.node.state_store import Shelf
+from fedshift_app.run import build as run_build
+from fedshift_app.run import checkpoints, disk_space, model_selection
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.sweep import grid
 from fedshift_core.errors import ConfigError
@@ -40,7 +41,7 @@ def test_they_are_kept_after_a_hundred_rounds(tmp_path: Path) -> None:
     asked = config("keep_rounds=1,10,50,98")
     for number in range(1, 101):
         one = Checkpoint(number, {"w": np.zeros(1, np.float32)}, {}, {}, {}, [], 0.0, 0.0)
-        checkpoints.save(tmp_path, one, choosing.needed(asked, history(number)))
+        checkpoints.save(tmp_path, one, model_selection.needed(asked, history(number)))
     assert checkpoints.rounds(tmp_path) == [100, 99, 98, 96, 88, 50, 10, 1]
     assert all(checkpoints.load(tmp_path, number).server_round == number for number in (1, 10, 50))
 
@@ -51,12 +52,12 @@ def test_each_is_kept_ever_since_and_can_be_gone_back_to(rounds: set[int], keep:
     more = f"allocation.validation_fraction=0.3 keep={keep} keep_rounds={sorted(rounds)}".replace(", ", ",")
     asked, before = config(more, 40), set()  # type: ignore[var-annotated]
     for number in range(1, 41):
-        kept = {*checkpoints.kept(number), *choosing.needed(asked, history(number))}
+        kept = {*checkpoints.kept(number), *model_selection.needed(asked, history(number))}
         assert {r for r in rounds if r <= number} <= kept <= before | {number}
         if keep == "best-validation":
-            best = [choosing.best(history(back)) for back in rounds if back <= number]
+            best = [model_selection.best(history(back)) for back in rounds if back <= number]
             assert {result.server_round for result in best if result is not None} <= kept
-        assert len(kept) <= 5 + shelves.MOST_CHOSEN
+        assert len(kept) <= 5 + state_store.MOST_CHOSEN
         before = kept
 
 
@@ -112,11 +113,11 @@ def test_a_wrong_round_in_a_file_is_shown_with_its_place(tmp_path: Path) -> None
 
 
 def test_the_estimate_of_room_counts_them() -> None:
-    def needed(more: str) -> space.Needed:
+    def needed(more: str) -> disk_space.Needed:
         asked = config(more)
-        initial, federation = starting.prepare(asked, "inline")
-        strategy = starting.strategy_of(asked, federation, lambda *_: None)
-        return space.needed(asked, initial, strategy, [], simulated=True)
+        initial, federation = run_build.prepare(asked, "inline")
+        strategy = run_build.strategy_of(asked, federation, lambda *_: None)
+        return disk_space.needed(asked, initial, strategy, [], simulated=True)
 
     plain, three = needed(""), needed("keep_rounds=1,2,3")
     assert three.checkpoint == plain.checkpoint

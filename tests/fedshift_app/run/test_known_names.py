@@ -8,14 +8,14 @@ from support import InlineRun
 from clients.modules.catalog import MODULES, ModulesEntry
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import starting
+from fedshift_app.run import build as run_build
 from fedshift_core.registry import Method
 
 TINY = "train.epochs=1 allocation.share=0.1"
 
 
 def known(method: str, settings: str = "") -> tuple[tuple[str, ...], tuple[str, ...]]:
-    told = starting.prepare(resolve({"method": method, "set": settings}), "inline")[1]
+    told = run_build.prepare(resolve({"method": method, "set": settings}), "inline")[1]
     return told.terms, told.scores
 
 

@@ -24,7 +24,7 @@ from support import ListeningGrid, Run
 from fedshift_app.flower import inline
 from fedshift_app.launch import runner
 from fedshift_app.run import checkpoints, resuming
-from fedshift_app.run.durable import InUse, Lock
+from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError
 
 #: Methods that keep something on the nodes, each with what makes it do so.
@@ -274,7 +274,7 @@ def test_a_folder_in_use(interrupted: Path) -> None:
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
-    held = f"from fedshift_app.run.durable import Lock; Lock(__import__('pathlib').Path({str(tmp_path / 'lock')!r}))"
+    held = f"from fedshift_core.atomic_io import Lock; Lock(__import__('pathlib').Path({str(tmp_path / 'lock')!r}))"
     code = f"import time; lock = [{held.split('; ')[1]}]; print('held', flush=True); time.sleep(60)"
     process = subprocess.Popen(
         [sys.executable, "-c", f"{held.split('; ')[0]}; {code}"], stdout=subprocess.PIPE, text=True

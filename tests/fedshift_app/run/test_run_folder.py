@@ -19,7 +19,6 @@ from safetensors.numpy import load_file
 from support import node
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run.durable import write_atomically
 from fedshift_app.run.folder import (
     CONFIG_FILE,
     METRICS_FILE,
@@ -30,8 +29,9 @@ from fedshift_app.run.folder import (
 )
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite, summary
-from fedshift_app.run.variables import COMMIT
 from fedshift_core.arrays import Arrays
+from fedshift_core.atomic_io import write_atomically
+from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from strategies.federation.context import RoundResult
 from strategies.federation.schedule import LAST_ROUNDS

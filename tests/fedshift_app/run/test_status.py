@@ -18,9 +18,10 @@ from support import ROOT, InlineRun, ListeningGrid, node
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import inline, internals
 from fedshift_app.launch import runner, site_status, watching
-from fedshift_app.run import durable, exit_codes, status
-from fedshift_app.run.durable import Lock
+from fedshift_app.run import exit_codes, status
 from fedshift_app.run.folder import LOCK_FILE, RESULTS_FILE
+from fedshift_core import atomic_io
+from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 SHORT = "train.epochs=1 allocation.share=0.1"
@@ -147,25 +148,25 @@ def test_a_run_killed_after_its_last_word_is_completed(tmp_path: Path) -> None:
 
 def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
     path = tmp_path / LOCK_FILE
-    assert not durable.is_locked(path)
+    assert not atomic_io.is_locked(path)
     lock = Lock(path)
-    assert durable.is_locked(path)
+    assert atomic_io.is_locked(path)
     lock.release()
-    assert not durable.is_locked(path)
+    assert not atomic_io.is_locked(path)
     Lock(path).release()
 
 
 def test_a_full_disk_is_told_once_and_ends_no_run(
     run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write = durable.write_atomically
+    write = atomic_io.write_atomically
 
     def full(path: Path, text: str) -> None:
         if path.name == status.FILE:
             raise OSError(28, "No space left on device")
         write(path, text)
 
-    monkeypatch.setattr(durable, "write_atomically", full)
+    monkeypatch.setattr(atomic_io, "write_atomically", full)
     run = run_inline(rounds=2, set=SHORT)
     assert run.results["rounds"] == 2
     assert not (run.folder / status.FILE).exists()

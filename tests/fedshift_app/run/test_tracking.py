@@ -10,7 +10,8 @@ from support import InlineRun, Killed, Run
 
 from fedshift_app.config.resolving import from_json, resolve
 from fedshift_app.launch import runner
-from fedshift_app.run import durable, resuming, tracking
+from fedshift_app.run import resuming, tracking
+from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from strategies.federation.context import RoundResult
 
@@ -77,7 +78,7 @@ def test_nothing_is_written_unless_asked(run_inline: InlineRun) -> None:
 def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after a round was drawn and before it counted; also where only the resumed run is to be drawn."""
     flat = {"rounds": 3, "output-dir": str(tmp_path), "set": SHORT}
-    write = durable.write_durably
+    write = atomic_io.write_durably
 
     def killing_write(path: Path, data: bytes, *, named: bool = True, private: bool = False) -> None:
         if path.name == "round-00002.json":
@@ -85,7 +86,7 @@ def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, monkey
         write(path, data, named=named, private=private)
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "write_durably", killing_write)
+        patch.setattr(atomic_io, "write_durably", killing_write)
         with pytest.raises(Killed):
             runner.run_inline(flat | {"tracking": before}, 4)
     (folder,) = tmp_path.iterdir()

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from fedshift_app import cli
 from fedshift_app.run import exit_codes
-from fedshift_app.run.durable import Lock
 from fedshift_app.sweep import grid, listing
+from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, FederationError
 
 

@@ -19,11 +19,11 @@ from played_runs import Compared, Played
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.launch import checking, processes, runner, side_by_side
-from fedshift_app.run.durable import Lock
 from fedshift_app.run.resuming import FREE
 from fedshift_app.sweep import children, grid, progress, sweeping
 from fedshift_app.sweep.grid import Point
 from fedshift_app.sweep.progress import Timed, time_left
+from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, DataError, FederationError, FedShiftError
 
 QUICK = ("engine=inline", "nodes=4", "rounds=2", "train.epochs=1", "allocation.share=0.05")

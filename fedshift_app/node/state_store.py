@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets.io import private_files
-from fedshift_app.node.holdings import Place
-from fedshift_app.run import checkpoints, durable
+from fedshift_app.node.data import Place
+from fedshift_app.run import checkpoints
+from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_KEPT
@@ -30,7 +31,7 @@ from fedshift_core.wire.names import CHOSEN, KEPT_IN, MEMORY_ROUND, RESUMED_AFTE
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"
-START_STEM = "start-"  # begins the name of what the node began from (``fedshift_app.node.starts``)
+START_STEM = "start-"  # begins the name of what the node began from (``fedshift_app.node.one_time_payload``)
 #: Rounds: those that the run is asked to keep, and the best until each of them and of the usual ones. A server that
 #: names more is not heeded.
 MOST_CHOSEN = 1 + len(checkpoints.KEEP_STEPS) + 2 * MOST_KEPT
@@ -74,7 +75,7 @@ class Version:
             data = self.path.read_bytes()
             if _digest(data) != self.digest:
                 raise ValueError("it is not what was written: its hash differs")
-            return durable.unpack(data)
+            return atomic_io.unpack(data)
         except (OSError, ValueError) as error:
             raise FedShiftError(
                 f"cannot read a node's private parts from {self.path}: {error}; remove it to start them anew"
@@ -130,12 +131,12 @@ class Shelf:
         """
         if not memory or self.folder is None:
             return
-        data = durable.pack(memory)
+        data = atomic_io.pack(memory)
         name = f"round-{server_round:05d}-{len(self.resumed_after)}-{_digest(data)}.safetensors"
         try:
             self.make()
             # A simulated node leaves its name to the server's checkpoint, which counts only if the file is there.
-            durable.write_durably(self.folder / name, data, named=self.own, private=self.own)
+            atomic_io.write_durably(self.folder / name, data, named=self.own, private=self.own)
             needed = {name} | {version.path.name for version in self._needed(server_round)}
             for path in self.folder.iterdir():
                 if path.name not in needed and not path.name.startswith(START_STEM):
@@ -206,7 +207,7 @@ def keep_last(base: Path, resumed_after: tuple[int, ...], chosen: int = 0) -> No
     Raises:
         DiskError: If they cannot be removed.
     """
-    with durable.writing(base):
+    with atomic_io.writing(base):
         for folder in base.iterdir():
             versions = Shelf(folder, resumed_after).versions()
             needed = versions[-1:] + [v for v in versions if v.server_round <= chosen][-1:]

@@ -1,6 +1,6 @@
 """What trains fastest on this machine: measured once for each network, kept beside the decoded images.
 
-A node tells the server, which takes what most nodes tell (``fedshift_app.run.arithmetic``).
+A node tells the server, which takes what most nodes tell (``fedshift_app.run.precision``).
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from clients.training.autotune import Found, Work
 from clients.training.settings import ModelConfig
 from datasets.io import cache, private_files
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run.durable import write_atomically
+from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_BATCH, MOST_NAME, MOST_PATH, as_found, shown
 from fedshift_core.params import ARITHMETICS, Arithmetic

@@ -13,7 +13,7 @@ from clients.base import DomainClient
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.run import choosing
+from fedshift_app.run import model_selection
 from fedshift_app.run.checkpoints import KEEP_STEPS
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
@@ -56,7 +56,7 @@ def needed(
     once = sum(array.nbytes for array in strategy.federation.start.values())
     # What the run is asked to keep; and the best round until each that it can go back to.
     asked = len(config.keep_rounds)
-    chosen = asked + (CHECKPOINTS + asked if config.keep == choosing.BEST else 0)
+    chosen = asked + (CHECKPOINTS + asked if config.keep == model_selection.BEST else 0)
     whole = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + once + text + REPORT
     return Needed(shared + kept, whole)
 

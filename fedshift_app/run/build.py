@@ -9,10 +9,10 @@ from clients.training.statistics import layers
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.run import beginnings
-from fedshift_app.run.beginnings import Beginning
+from fedshift_app.run import initial_model
 from fedshift_app.run.checkpoints import Checkpoint
-from fedshift_app.run.space import size
+from fedshift_app.run.disk_space import size
+from fedshift_app.run.initial_model import Beginning
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.registry import Method
@@ -47,7 +47,7 @@ def prepare(
         )
     if deployed:
         setup.check_noise(config)
-    begun = beginning or beginnings.begin(config)[1]
+    begun = beginning or initial_model.begin(config)[1]
     model = begun.model
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(f"model.freeze={config.model.freeze}: nothing is left that trains")

@@ -3,7 +3,7 @@
 from clients.models.catalog import NETWORKS
 from datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
 from fedshift_app.config import networks
-from fedshift_app.config.places import at
+from fedshift_app.config.error_location import at
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import AVERAGED, OWN

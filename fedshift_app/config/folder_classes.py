@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift_app.config.explaining import explained
+from fedshift_app.config.error_messages import explained
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError

@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import RecordDict
 
 from clients.base import DomainClient
-from fedshift_app.node.shelves import START_STEM, Shelf
-from fedshift_app.run import durable
+from fedshift_app.node.state_store import START_STEM, Shelf
+from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import as_found, largest
@@ -89,7 +89,7 @@ def write(folder: Path, arrays: Arrays, *, private: bool = False) -> None:
     Raises:
         DiskError: If they cannot be written.
     """
-    durable.write_durably(folder / _name(digest(arrays)), durable.pack(arrays), private=private)
+    atomic_io.write_durably(folder / _name(digest(arrays)), atomic_io.pack(arrays), private=private)
 
 
 def _remove_others(folder: Path, name: str) -> None:
@@ -119,6 +119,6 @@ def _name(wanted: str) -> str:
 
 def _read(path: Path) -> Arrays:
     try:
-        return durable.unpack(path.read_bytes())
+        return atomic_io.unpack(path.read_bytes())
     except (OSError, ValueError) as error:
         raise FedShiftError(f"cannot read {path}: {error}") from None
