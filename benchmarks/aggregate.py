@@ -34,7 +34,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from clients.models import networks
-from fedshift_app.flower.inline import InlineGrid
+from fedshift.engine.inline import InlineGrid
 from fedshift_core.params import Params
 from fedshift_core.wire.names import (
     ARRAYS,

@@ -28,9 +28,11 @@ import machine
 import psutil
 
 from datasets.io import cache
+from fedshift.deploy import demo as deploy_demo
+from fedshift.deploy import exporting
+from fedshift.launch import processes, runner
 from fedshift_app.config import resolving as configuration
-from fedshift_app.flower.quick import PLAIN_WAITS
-from fedshift_app.launch import deploying, exporting, processes, runner
+from fedshift_app.flower.polling import PLAIN_WAITS
 from fedshift_app.node import state_store
 from fedshift_app.run.folder import METRICS_FILE
 
@@ -81,12 +83,12 @@ def federation(home: Path, folders: list[exporting.NodeFolder], *, ours: bool) -
     own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
     waits = {} if ours else {PLAIN_WAITS: "1"}
     with processes.group(runner.empty_folder(home), runner.environment(home) | own | waits) as flower:
-        link = runner.SuperLink(processes.free_port(), deploying.make_credentials(home))
+        link = runner.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
         runner.start_superlink(flower, link)
         runner.connect(home, link)
         for folder in folders:
-            key = deploying.make_node_key(flower, home, folder)
-            deploying.start_supernode(flower, link, folder, key, plain=not ours)
+            key = deploy_demo.make_node_key(flower, home, folder)
+            deploy_demo.start_supernode(flower, link, folder, key, plain=not ours)
         yield Federation(home, flower)
 
 

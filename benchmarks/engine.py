@@ -42,7 +42,7 @@ def run_once(way: str, given: argparse.Namespace) -> dict[str, Any]:
     """Run the command once; return its times in seconds and the hash of its weights."""
     with tempfile.TemporaryDirectory() as name:
         command = [
-            sys.executable, "-m", "fedshift_app.cli", "run", "handwritten", "method=fedavg", "model.name=cnn",
+            sys.executable, "-m", "fedshift.cli", "run", "handwritten", "method=fedavg", "model.name=cnn",
             f"nodes={given.nodes}", f"rounds={given.rounds}", f"federation.participation={given.participation}",
             "allocation.with_replacement=true", "allocation.share=0.1", "train.epochs=1", f"output-dir={name}",
             "report=false", *given.set.split(),
@@ -102,11 +102,11 @@ def store(nodes: int, clients: int, *, mended: bool) -> dict[str, float]:
     from flwr.superlink.federation import NoOpFederationManager
     from flwr.superlink.grid import InMemoryGrid
 
-    from fedshift_app.flower import delivery, internals
+    from fedshift_app.flower import internals, simulation_queue
 
     internals.identify_process()
     if mended:
-        delivery.install()
+        simulation_queue.install()
     factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
     state: Any = factory.state()
     run = Run.create_empty(1)

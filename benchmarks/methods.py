@@ -22,11 +22,11 @@ from typing import Any
 import machine
 import torch
 
+from fedshift.costs import measuring
+from fedshift.launch import runner
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.costs import measuring
-from fedshift_app.launch import runner
 from fedshift_app.node import setup
 
 METHODS = ("fedavg", "i2pfl", "fedcode", "f2dc", "fedicon", "fedseproto", "fpl")

@@ -87,7 +87,7 @@ def ours(letter: str, rounds: int, folder: Path, precision: str) -> list[str]:
     job, file = JOBS[letter], folder / "experiment.yaml"
     file.write_text(yaml.safe_dump(experiment(letter, precision)))
     return [
-        sys.executable, "-m", "fedshift_app.cli", "run", str(file), f"nodes={job.clients}",
+        sys.executable, "-m", "fedshift.cli", "run", str(file), f"nodes={job.clients}",
         f"rounds={rounds + SCORED_AT_THE_END}", "evaluate-every=1000", f"output-dir={folder}", "report=false",
     ]  # fmt: skip
 

@@ -25,7 +25,7 @@ SHOWN = re.compile(
 
 def printed(command: str) -> str:
     """Return what ``fedshift COMMAND`` prints. Raises SystemExit with its message if it fails."""
-    arguments = [sys.executable, "-m", "fedshift_app.cli", *shlex.split(command)]
+    arguments = [sys.executable, "-m", "fedshift.cli", *shlex.split(command)]
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"fedshift {command}:\n{done.stderr}")

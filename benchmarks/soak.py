@@ -22,8 +22,10 @@ from typing import Any
 import psutil
 
 from datasets.io import cache
+from fedshift.deploy import demo as deploy_demo
+from fedshift.deploy import exporting
+from fedshift.launch import processes, runner
 from fedshift_app.config import resolving as configuration
-from fedshift_app.launch import deploying, exporting, processes, runner
 from fedshift_app.node import state_store
 from fedshift_app.run.folder import METRICS_FILE
 
@@ -33,8 +35,8 @@ MB = 1e6
 POLL_SECONDS = 1.0
 #: What a process is, by a word of its command line.
 KINDS = {
-    "serverapp": "flwr-serverapp", "supernodes": "fedshift_app.launch.supernode", "executors": "superexec",
-    "superlink": "fedshift_app.launch.superlink", "warm": "zygote.py",
+    "serverapp": "flwr-serverapp", "supernodes": "fedshift.deploy.supernode", "executors": "superexec",
+    "superlink": "fedshift.launch.superlink", "warm": "zygote.py",
 }  # fmt: skip
 
 
@@ -109,11 +111,11 @@ def main() -> None:
         folders = exporting.export(config, options.nodes, home / "nodes")
         own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
         with processes.group(runner.empty_folder(home), runner.environment(home) | own, remove=home) as flower:
-            link = runner.SuperLink(processes.free_port(), deploying.make_credentials(home))
+            link = runner.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
             runner.start_superlink(flower, link, "--database", str(home / "superlink.db"))
             runner.connect(home, link)
             for folder in folders:
-                deploying.start_supernode(flower, link, folder, deploying.make_node_key(flower, home, folder))
+                deploy_demo.start_supernode(flower, link, folder, deploy_demo.make_node_key(flower, home, folder))
             done = threading.Event()
             mark = flower.env[processes.MARK]
             watcher = threading.Thread(target=watch, args=(home, runs, mark, lines, done))

@@ -28,6 +28,6 @@ def put_on_path() -> None:
 def main() -> None:
     """Entry point of the ``fedshift`` command."""
     put_on_path()
-    from fedshift_app import cli
+    from fedshift import cli
 
     cli.main()

@@ -12,10 +12,11 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedshift.engine.inline import NAME, LocalGrid
+from fedshift.engine.workers import WorkersGrid
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.requested import asked_by_method
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.flower.inline import NAME, LocalGrid
 from fedshift_app.flower.internals import (
     is_simulation_grid,
     keep_out_malformed_replies,
@@ -23,8 +24,7 @@ from fedshift_app.flower.internals import (
     superlinks_above,
     watch_replies,
 )
-from fedshift_app.flower.quick import PLAIN_WAITS, quicken_grid
-from fedshift_app.flower.workers import WorkersGrid
+from fedshift_app.flower.polling import PLAIN_WAITS, quicken_grid
 from fedshift_app.node import copies, setup, state_store
 from fedshift_app.node import data as node_data
 from fedshift_app.node import one_time_payload as node_payload

@@ -12,9 +12,9 @@ from image_trees import REAL
 from support import InlineRun, Run, SmallDisk
 
 from datasets.io import cache
+from fedshift.engine import inline
+from fedshift.launch import runner, worker_count
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
-from fedshift_app.flower import inline
-from fedshift_app.launch import runner, side_by_side
 from fedshift_app.node import precision as node_precision
 
 settings.register_profile("fedshift", deadline=None)
@@ -45,7 +45,7 @@ def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def usual_settings() -> Iterator[None]:
     """Let inline runs of tests stay in their process, and measure nothing: what is fastest varies on a busy one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(side_by_side.WORKERS, "1")
+        patch.setenv(worker_count.WORKERS, "1")
         patch.setenv(node_precision.ASKED, "hardware")
         yield
 

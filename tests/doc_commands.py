@@ -9,18 +9,18 @@ from typing import Any
 import click
 import typer
 
-from fedshift_app import cli
-from fedshift_app.comparing import papers
-from fedshift_app.comparing.runs import NODES
-from fedshift_app.comparing.scores import SCORES
+from fedshift import cli
+from fedshift.costs.command import as_sweep
+from fedshift.launch import runner
+from fedshift.papers import printed as printed_module
+from fedshift.results.loading import NODES
+from fedshift.results.metrics import SCORES
+from fedshift.sweep import grid
+from fedshift.tune import requested as tune_requested
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.costs.command import as_sweep
-from fedshift_app.launch import runner
-from fedshift_app.sweep import grid
-from fedshift_app.tune import asking
 
 COMMANDS = typer.main.get_command(cli.app)
 assert isinstance(COMMANDS, click.Group)
@@ -49,7 +49,7 @@ def runs_of(command: str) -> list[dict[str, Any]]:
     """
     name, given = shlex.split(command)[0], options(command)
     if paper := given.get("paper"):
-        papers.get(paper)
+        printed_module.get(paper)
     if name == "compare":
         assert given["score"].partition("=")[0] in (*SCORES, "bn")
     if name in ("run", "deploy-demo", "export"):
@@ -59,7 +59,7 @@ def runs_of(command: str) -> list[dict[str, Any]]:
         config = configuration.resolve(flat_keys)
         return [settings(config, runner.num_nodes(config, launch.get("nodes")))]
     if name == "tune":
-        plans = asking.read(given["arguments"], lambda config, nodes: None).plans
+        plans = tune_requested.read(given["arguments"], lambda config, nodes: None).plans
         return [{"method.name": plan.method} for plan in plans]
     if name in ("sweep", "costs"):
         words = as_sweep(given["arguments"]) if name == "costs" else given["arguments"]

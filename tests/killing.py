@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import Killed, Run
 
-from fedshift_app.launch import runner
+from fedshift.launch import runner
 from fedshift_core import atomic_io
 
 SHORT = "train.epochs=1 allocation.share=0.1"

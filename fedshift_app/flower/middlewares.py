@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from fedshift_app.flower.known import unread
+from fedshift_app.flower.versions import unread
 
 log = logging.getLogger("fedshift")
 

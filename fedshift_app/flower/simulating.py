@@ -13,7 +13,7 @@ from typing import Any
 
 from flwr.app import Context, Message
 
-from fedshift_app.flower import delivery
+from fedshift_app.flower import simulation_queue
 from fedshift_core.env import STATUS_FILE
 
 log = logging.getLogger("fedshift")
@@ -33,7 +33,7 @@ def prepare() -> None:
             RayBackend.init_ray = _behind_token(RayBackend.init_ray)  # type: ignore[method-assign, assignment]
             RayBackend.terminate = _leaving_ray(RayBackend.terminate)  # type: ignore[method-assign, assignment]
             RayBackend.process_message = process_message  # type: ignore[method-assign]
-        delivery.install()
+        simulation_queue.install()
 
 
 def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
@@ -43,7 +43,7 @@ def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
         import ray
 
         closed = _closed(backend_config)
-        if os.environ.get("RAY_ADDRESS") or ray.is_initialized() or os.environ.get(delivery.PLAIN) == "1":
+        if os.environ.get("RAY_ADDRESS") or ray.is_initialized() or os.environ.get(simulation_queue.PLAIN) == "1":
             start(self, closed)
         else:
             # Flower hands the workers their path in a runtime environment of Ray's, for which each is started twice,
@@ -61,7 +61,11 @@ def _leaving_ray(terminate: Callable[[Any], None]) -> Callable[[Any], None]:
     """
 
     def leave(self: Any) -> None:
-        if os.environ.get("RAY_ADDRESS") or not os.environ.get(STATUS_FILE) or os.environ.get(delivery.PLAIN) == "1":
+        if (
+            os.environ.get("RAY_ADDRESS")
+            or not os.environ.get(STATUS_FILE)
+            or os.environ.get(simulation_queue.PLAIN) == "1"
+        ):
             terminate(self)
 
     return leave

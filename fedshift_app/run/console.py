@@ -30,7 +30,7 @@ MOST_BEFORE_FIGURES = 60  # characters of the columns of accuracies beside which
 class _Stdout(logging.Handler):
     """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs.
 
-    The line of a round is left out where a table shows it (``fedshift_app.launch.live``).
+    The line of a round is left out where a table shows it (``fedshift.launch.progress_table``).
 
     Attributes:
         aside: Write to ``sys.stderr`` instead.

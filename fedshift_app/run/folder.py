@@ -108,7 +108,7 @@ class RunFolder:
             past: What is continued.
             arithmetic: How the nodes compute (``train.arithmetic``), which a run that goes on has in its folder.
             asked: What the method asks of other sections (``config.asking.asked_by_method``).
-            scored_again: Of which run the models are, where none are trained (``fedshift_app.rescoring``).
+            scored_again: Of which run the models are, where none are trained (``fedshift.rescore``).
 
         Raises:
             ConfigError: If the folder cannot be made.

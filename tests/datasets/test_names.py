@@ -20,8 +20,8 @@ from datasets.base import ImageSet, Source
 from datasets.io import cache, decode, files, mat, trees
 from datasets.listing import Item
 from datasets.sets import domainnet
-from fedshift_app import cli
-from fedshift_app.launch import exporting
+from fedshift import cli
+from fedshift.deploy import exporting
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_PATH, shown
 

@@ -164,7 +164,7 @@ def test_any_number_of_suffixes_of_any_length_is_a_line(tmp_path: Path, caplog: 
 def test_prepare_tells_of_files_that_are_not_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Any
 ) -> None:
-    from fedshift_app.launch import preparing
+    from fedshift.data import prepare
 
     for split in ("train", "test"):
         for name in "0123456789":
@@ -172,6 +172,6 @@ def test_prepare_tells_of_files_that_are_not_taken(
             path.parent.mkdir(parents=True)
             Image.fromarray(noise(8, 8)).save(path)
     place(tmp_path / "syn" / "train" / "3", "b.avif")
-    preparing.prepare("digits", [f"data-dir={tmp_path}", "dataset.domains=[syn]"], as_json=False)
+    prepare.prepare("digits", [f"data-dir={tmp_path}", "dataset.domains=[syn]"], as_json=False)
     assert "syn: train 10, test 10" in capsys.readouterr().out
     assert len(warnings(caplog)) == 1 and "1 file is not taken: .avif (1)" in warnings(caplog)[0]

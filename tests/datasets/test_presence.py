@@ -17,7 +17,7 @@ from datasets.base import PLAIN, Source
 from datasets.io import corrupt_files, decode, presence, table, trees
 from datasets.listing import Item, Listing
 from datasets.sets import folders
-from fedshift_app.out import images as predicted
+from fedshift.export import images as predicted
 from fedshift_core.errors import DataError
 
 CLASSES = ("x", "y")

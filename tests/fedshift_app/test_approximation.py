@@ -10,21 +10,22 @@ import pytest
 from support import ROOT, Run
 from typer.testing import CliRunner
 
-from fedshift_app import cli, server_app
-from fedshift_app.comparing import compare
-from fedshift_app.comparing.claims import NOT_COMPARABLE, claims
+from fedshift import cli
+from fedshift.catalog import things
+from fedshift.compare import compare
+from fedshift.compare.claims import NOT_COMPARABLE, claims
+from fedshift.costs import command as costs
+from fedshift.export import saved, saving
+from fedshift.launch import runner
+from fedshift.report import summary as report_summary
+from fedshift.report.reading import read
+from fedshift.rescore import command as rescoring
+from fedshift.sweep import grid
+from fedshift.tune import requested as tune_requested
+from fedshift_app import server_app
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.costs import command as costs
-from fedshift_app.help import things
-from fedshift_app.launch import runner
-from fedshift_app.out import saved, saving
-from fedshift_app.report import facts
-from fedshift_app.report.reading import read
-from fedshift_app.rescoring import command as rescoring
 from fedshift_app.run import console, trackers, tracking
-from fedshift_app.sweep import grid
-from fedshift_app.tune import asking
 from fedshift_core.registry import Method
 
 NAME, LABEL = "fedmlp", "fedmlp (approximation)"
@@ -62,7 +63,7 @@ def test_lists() -> None:
 
 
 def test_a_search() -> None:
-    request = asking.read(["handwritten", f"method=fedavg,{NAME}", "budget=2"], lambda *_: None)
+    request = tune_requested.read(["handwritten", f"method=fedavg,{NAME}", "budget=2"], lambda *_: None)
     assert [plan.label for plan in request.plans] == ["fedavg", LABEL]
     finals = [point.label for point in request.finals({})]
     assert any(label.startswith(LABEL) for label in finals)
@@ -96,11 +97,11 @@ def test_every_form_of_a_comparison(runs: dict[str, Run]) -> None:
 
 
 def test_the_report(runs: dict[str, Run]) -> None:
-    content = facts.content(read(runs[NAME].folder))
+    content = report_summary.content(read(runs[NAME].folder))
     assert content["title"] == f"{LABEL} on handwritten"
     assert dict(content["settings"])["approximation"] == WHY
     assert dict(content["settings"])["method"].startswith(f"{LABEL}: ")
-    assert "approximation" not in dict(facts.content(read(runs["fedavg"].folder))["settings"])
+    assert "approximation" not in dict(report_summary.content(read(runs["fedavg"].folder))["settings"])
 
 
 def test_sweeps() -> None:

@@ -11,9 +11,9 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 from support import InlineRun, Killed, ListeningGrid, Run, refusal_of
 
+from fedshift.launch import runner
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.launch import runner
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError

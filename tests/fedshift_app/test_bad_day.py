@@ -17,8 +17,9 @@ from safetensors.numpy import load_file
 from support import ROOT, InlineRun, Run
 
 from datasets.io import cache
+from fedshift.deploy import exporting
+from fedshift.launch import processes, runner
 from fedshift_app.config import resolving as configuration
-from fedshift_app.launch import exporting, processes, runner
 from fedshift_app.node import state_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -98,7 +99,7 @@ class Federation:
         else:
             self._names[index] = name
         self._start(
-            name, sys.executable, "-m", "fedshift_app.launch.supernode", "--insecure",
+            name, sys.executable, "-m", "fedshift.deploy.supernode", "--insecure",
             "--superlink", f"127.0.0.1:{self.port}", "--port", str(processes.free_port()), "--node-config", told,
             env={"MARKS": str(self.marks(index)), "LIES": lies, "PYTHONPATH": f"{self.home / 'hand'}:{ROOT}"},
         )  # fmt: skip

@@ -14,11 +14,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models import networks
 from clients.training import statistics
-from fedshift_app.comparing import compare
+from fedshift.compare import compare
+from fedshift.report import predictions, reading
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import setup
-from fedshift_app.report import reading, views
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import weights_hash
@@ -74,7 +74,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: In
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     for node in record.checkpoint.nodes:
-        client = views.client_of(record, record.config, node.domain, node)
+        client = predictions.client_of(record, record.config, node.domain, node)
         setup.load(record.checkpoint.weights, client, "the checkpoint's")
         norms = [module for module in client.model.modules() if isinstance(module, nn.BatchNorm2d)]
         test = client.test_set(node.domain)
@@ -191,7 +191,7 @@ def test_a_kept_model_scores_as_the_run_said(run_inline: InlineRun) -> None:
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     for node in record.checkpoint.nodes:
-        client = views.client_of(record, record.config, node.domain, node)
+        client = predictions.client_of(record, record.config, node.domain, node)
         weights = setup.in_order(record.checkpoint.weights, client, "the checkpoint's")
         _, count, metrics = client.evaluate(weights, {"domains": [node.domain]})
         accuracy = 100 * metrics[f"correct/{node.domain}"] / count

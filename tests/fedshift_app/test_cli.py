@@ -17,7 +17,7 @@ from PIL import Image
 
 from datasets import catalog
 from datasets.base import Source
-from fedshift_app import cli
+from fedshift import cli
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import names
 

@@ -24,12 +24,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clients.base import DomainClient, Phase
 from clients.training.batches import Batch
 from datasets import catalog
+from fedshift.engine import inline
+from fedshift.launch import runner
 from fedshift_app import client_app
 from fedshift_app.config import files, registry, resolving
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context
-from fedshift_app.launch import runner
 from fedshift_app.node import setup
 from fedshift_app.run import build as run_build
 from fedshift_core.extensions import OURS

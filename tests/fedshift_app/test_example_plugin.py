@@ -45,12 +45,12 @@ def ask(python: Path, *arguments: str, cwd: Path = ROOT) -> subprocess.Completed
     ],
 )
 def test_lists_name_the_package(kind: str, name: str, python: Path) -> None:
-    told = ask(python, "-m", "fedshift_app.cli", kind)
+    told = ask(python, "-m", "fedshift.cli", kind)
     assert told.returncode == 0, told.stderr
     (line,) = [line for line in told.stdout.splitlines() if line.split()[:1] == [name]]
     assert line.endswith("[fedshift-example 1.0]")
     assert told.stderr == ""
-    own = ask(Path(sys.executable), "-m", "fedshift_app.cli", kind).stdout.splitlines()
+    own = ask(Path(sys.executable), "-m", "fedshift.cli", kind).stdout.splitlines()
     assert not any(line.endswith("]") for line in own)
 
 
@@ -74,7 +74,7 @@ def test_all_three_in_one_run_pass_the_contract(python: Path) -> None:
 
 def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
     ran = ask(
-        python, "-m", "fedshift_app.cli", "run", str(PACKAGE / "experiment.yaml"), "engine=inline", "nodes=2",
+        python, "-m", "fedshift.cli", "run", str(PACKAGE / "experiment.yaml"), "engine=inline", "nodes=2",
         "rounds=2", "report=false", f"output-dir={tmp_path}",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -84,7 +84,7 @@ def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
 
 
 def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
-    ran = ask(Path(sys.executable), "-m", "fedshift_app.cli", "run", str(PACKAGE / "experiment.yaml"), cwd=ROOT)
+    ran = ask(Path(sys.executable), "-m", "fedshift.cli", "run", str(PACKAGE / "experiment.yaml"), cwd=ROOT)
     assert ran.returncode == 1
     assert ran.stderr.startswith("error: unknown method 'equal-domains'; there are fedavg")
     assert "Traceback" not in ran.stderr

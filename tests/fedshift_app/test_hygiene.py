@@ -13,9 +13,9 @@ from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from support import COMMANDS_ROOMS, ROOT, InlineRun, ListeningGrid
 
 from clients.base import DomainClient
+from fedshift.engine import inline
 from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower import inline
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_app.run import console
@@ -27,9 +27,9 @@ SHORT = "train.epochs=1 allocation.share=0.1"
 
 #: cifar.py alone reads pickled files: those of the data set's authors, by an unpickler that refuses all but arrays.
 #: parcels.py is what a run and the worker processes that it started say to each other, over pipes of their own.
-MAY_PICKLE = {"datasets/sets/cifar.py", "fedshift_app/flower/parcels.py"}
+MAY_PICKLE = {"datasets/sets/cifar.py", "fedshift/engine/transport.py"}
 #: A program that a person names to `fedshift predict` is run by it: that is what it is for (docs/security.md).
-MAY_RUN = {"fedshift_app/out/programs.py": {"torch.jit.load", "torch.export.load"}}
+MAY_RUN = {"fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"}}
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each
 #: of them safe.
 DANGEROUS = {

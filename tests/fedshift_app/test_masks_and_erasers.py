@@ -13,11 +13,11 @@ from support import InlineRun, ListeningGrid, Run, node, refusal_of
 
 from datasets import catalog
 from datasets.base import Source
+from fedshift.export import opening, saved, saving
+from fedshift.export.saving import Wanted
+from fedshift.launch import runner
 from fedshift_app.config.resolving import resolve
-from fedshift_app.launch import runner
 from fedshift_app.node import setup
-from fedshift_app.out import opening, saved, saving
-from fedshift_app.out.saving import Wanted
 from fedshift_app.run import build as run_build
 from fedshift_app.run import disk_space
 from fedshift_core.errors import ConfigError

@@ -18,13 +18,13 @@ from torchvision import models
 
 from clients.models import networks as build
 from clients.models import torchvision_nets
+from fedshift.export import saving
+from fedshift.report import predictions, reading
 from fedshift_app.config import resolving
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
-from fedshift_app.out import saving
-from fedshift_app.report import reading, views
 from fedshift_app.run import build as run_build
 from fedshift_app.run import initial_model
 from fedshift_core.arrays import Arrays, digest
@@ -94,7 +94,7 @@ def test_a_frozen_encoder_out_of_a_file_travels_once_and_never_changes(
     assert re.fullmatch("[0-9a-f]{64}", told["weights_sha256"])
     record = reading.read(run.folder)
     assert record.checkpoint is not None
-    client = views.client_of(record, record.config, "scan", record.checkpoint.nodes[0])
+    client = predictions.client_of(record, record.config, "scan", record.checkpoint.nodes[0])
     assert client.begun == digest(expected)  # the report's model, too, begins from it
 
 
@@ -362,7 +362,7 @@ def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun
 
 
 def test_the_command_tells_what_is_in_a_network(capsys: pytest.CaptureFixture[str]) -> None:
-    from fedshift_app.launch import networks
+    from fedshift.catalog import networks
 
     told = networks.table(["cnn", NETWORK], 32, markdown=True).splitlines()
     assert told[2] == "| cnn | 64 | 156,160 | no | yes | 32, 64 |"

@@ -12,8 +12,10 @@ from own_sites import CLASSES, make
 from support import ROOT, Run
 
 from datasets.io import cache
+from fedshift.deploy import demo as deploy_demo
+from fedshift.deploy import exporting
+from fedshift.launch import processes, runner
 from fedshift_app.config import resolving
-from fedshift_app.launch import deploying, exporting, processes, runner
 from fedshift_app.node import state_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -28,7 +30,7 @@ LIMIT = 600
 def fedshift(*arguments: str, cwd: Path, code: int = 0) -> str:
     """Run a command as a user does; return what it printed, of one that fails its errors too."""
     ended = subprocess.run(
-        [sys.executable, "-m", "fedshift_app.cli", *arguments], cwd=cwd, text=True, capture_output=True,
+        [sys.executable, "-m", "fedshift.cli", *arguments], cwd=cwd, text=True, capture_output=True,
         timeout=LIMIT, check=False, env=os.environ | {"PYTHONPATH": str(ROOT), cache.CACHE_DIR: str(cwd / "cache")},
     )  # fmt: skip
     assert ended.returncode == code, ended.stdout + ended.stderr
@@ -110,13 +112,13 @@ def test_real_nodes_read_the_same_folders_in_place(tmp_path: Path) -> None:
     own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state")}
     environment = runner.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
     with processes.group(runner.empty_folder(tmp_path), environment) as flower:
-        link = runner.SuperLink(processes.free_port(), deploying.make_credentials(tmp_path))
+        link = runner.SuperLink(processes.free_port(), deploy_demo.make_credentials(tmp_path))
         runner.start_superlink(flower, link)
         runner.connect(tmp_path, link)
         for index, site in enumerate(config.dataset.domains):
             place = exporting.NodeFolder(images, site, index)
-            key = deploying.make_node_key(flower, tmp_path / site, exporting.NodeFolder(tmp_path / site, site, index))
-            deploying.start_supernode(flower, link, place, key)
+            key = deploy_demo.make_node_key(flower, tmp_path / site, exporting.NodeFolder(tmp_path / site, site, index))
+            deploy_demo.start_supernode(flower, link, place, key)
         flat = {"experiment": str(file), "rounds": 2, "output-dir": str(tmp_path / "runs")}
         wanted = " ".join([*WHOLE, "federation.min_nodes=3"])
         run = Run(runner.submit(flower, tmp_path, flat | {"set": wanted}, []))

@@ -14,12 +14,12 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from safetensors.numpy import load_file
 from support import ROOT, Killed, ListeningGrid, Run
 
+from fedshift.engine import inline
+from fedshift.launch import runner
 from fedshift_app import client_app, server_app
 from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import from_json, resolve
-from fedshift_app.flower import inline
-from fedshift_app.launch import runner
 from fedshift_app.run import build as run_build
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError

@@ -11,10 +11,10 @@ from killing import SHORT, killing, resume, start, told
 from safetensors.numpy import load_file
 from support import InlineRun, refusal_of
 
-from fedshift_app.comparing import compare
+from fedshift.compare import compare
+from fedshift.report import predictions, reading
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import setup, state_store
-from fedshift_app.report import reading, views
 from fedshift_core.errors import ConfigError
 
 ON_ALL = "evaluate.personal_on=all_domains"
@@ -32,7 +32,7 @@ def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) ->
     for domain in record.config.dataset.domains:  # slow: each node's client, scored as a whole
         each = []
         for node in record.checkpoint.nodes:
-            client = views.client_of(record, record.config, domain, node)
+            client = predictions.client_of(record, record.config, domain, node)
             setup.load(record.checkpoint.weights, client, "the checkpoint's")
             test = client.test_set(domain)
             each.append(100 * client.score_test(test).correct / len(test))
@@ -65,7 +65,7 @@ def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
         state = {name: torch.from_numpy(array) for name, array in (record.checkpoint.weights | modules).items()}
         model.load_state_dict(state)  # strict: nothing is of the start
         model.eval()
-        client = views.client_of(record, record.config, node.domain, node)
+        client = predictions.client_of(record, record.config, node.domain, node)
         for domain, each in found.items():
             test, right = client.test_set(domain), 0
             for x, y in client.plain_batches(test):

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from support import InlineRun, Run
 
-from fedshift_app.comparing import compare
-from fedshift_app.rescoring import command
-from fedshift_app.sweep.records import read_run
+from fedshift.compare import compare
+from fedshift.rescore import command
+from fedshift.sweep.records import read_run
 from fedshift_core.errors import ConfigError
 
 QUICK = "train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
@@ -201,7 +201,7 @@ def test_nothing_is_left_where_it_could_not_be_scored(
 
 
 def test_a_scored_run_is_a_whole_run_folder(run_inline: InlineRun, tmp_path: Path) -> None:
-    from fedshift_app.report import reading
+    from fedshift.report import reading
 
     run = run_inline(method="fedbn", rounds=1, set=QUICK)
     [scored] = again(run, tmp_path / "again", "shift.name=corruption")

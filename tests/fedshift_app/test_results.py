@@ -9,7 +9,7 @@ import pytest
 from support import ROOT, load_benchmark
 from typer.testing import CliRunner
 
-from fedshift_app import cli
+from fedshift import cli
 
 SCRIPT = load_benchmark("results_page")
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in SCRIPT.PAGES}

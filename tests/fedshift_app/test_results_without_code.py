@@ -10,11 +10,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from fedshift_app import cli
-from fedshift_app.comparing import compare, keep
+from fedshift import cli
+from fedshift.compare import compare, keep
+from fedshift.launch import runner
 from fedshift_app.config import plugins, written
 from fedshift_app.config.resolving import resolve
-from fedshift_app.launch import runner
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 

@@ -11,9 +11,9 @@ from support import InlineRun, refusal_of
 
 from datasets import catalog
 from datasets.base import Source
+from fedshift.export import opening, saved, saving
+from fedshift.export.saving import Wanted
 from fedshift_app.config import resolving
-from fedshift_app.out import opening, saved, saving
-from fedshift_app.out.saving import Wanted
 from fedshift_core.errors import ConfigError
 
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"

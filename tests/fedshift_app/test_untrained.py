@@ -8,11 +8,11 @@ import pytest
 from killing import SHORT, resume, start
 from support import InlineRun, Run, node, refusal_of
 
-from fedshift_app.comparing import compare
+from fedshift.compare import compare
+from fedshift.report import predictions, reading
+from fedshift.rescore import command
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
-from fedshift_app.report import reading, views
-from fedshift_app.rescoring import command
 from fedshift_core.errors import ConfigError
 from strategies.federation import untrained
 
@@ -73,12 +73,12 @@ def test_who_has_trained_is_known_after_a_resume_and_to_rescore(tmp_path: Path) 
 
 def test_a_report_shows_no_model_that_nobody_has_trained(run_inline: InlineRun) -> None:
     run = run_inline(method="local", rounds=1, seed=3, set=HALF)
-    sight = views.look(reading.read(run.folder), None, 20)
+    sight = predictions.look(reading.read(run.folder), None, 20)
     unknown = [domain for domain, value in run.rounds[-1]["accuracy"].items() if value is None]
     assert list(sight.missing) == unknown != []
     assert all("has trained yet" in why for why in sight.missing.values())
     counted = run_inline(method="local", rounds=1, seed=3, set=f"{HALF} {COUNT}")
-    assert views.look(reading.read(counted.folder), None, 20).missing == {}
+    assert predictions.look(reading.read(counted.folder), None, 20).missing == {}
 
 
 def test_where_all_train_nothing_is_said(run_inline: InlineRun) -> None:

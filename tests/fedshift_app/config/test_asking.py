@@ -6,7 +6,7 @@ import pytest
 import yaml
 from support import ROOT, InlineRun
 
-from fedshift_app.comparing import compare
+from fedshift.compare import compare
 from fedshift_app.config.requested import asked_by_method
 from fedshift_app.config.resolving import resolve
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from fedshift.data import init as init_files
+from fedshift.data import prepare
+from fedshift.launch import watching
+from fedshift.rescore import command as rescoring
+from fedshift.sweep import grid
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import FLAT_KEYS
-from fedshift_app.launch import preparing, proposing, watching
-from fedshift_app.rescoring import command as rescoring
-from fedshift_app.sweep import grid
 from fedshift_core.errors import ConfigError
 
 LAUNCH = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
@@ -32,8 +34,8 @@ def test_an_empty_experiment() -> None:
     [
         (lambda: grid.points(grid.read(["handwritten", "data-dir="]), lambda *_: None), "data-dir: "),
         (lambda: grid.points(grid.read(["handwritten", "method="]), lambda *_: None), "method: a value is missing"),
-        (lambda: preparing.prepare("pacs", ["data-dir="], as_json=False), "data-dir: expected a value"),
-        (lambda: proposing.init("mine", ["data-dir="]), "data-dir: expected a value"),
+        (lambda: prepare.prepare("pacs", ["data-dir="], as_json=False), "data-dir: expected a value"),
+        (lambda: init_files.init("mine", ["data-dir="]), "data-dir: expected a value"),
         (lambda: rescoring.rescore(["output-dir=", "runs"]), "output-dir: expected a value"),
         (lambda: watching.show(["output-dir="], as_json=False, watch=False, site=""), "output-dir: expected a value"),
     ],

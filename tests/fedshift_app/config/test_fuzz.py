@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from fedshift_app import cli
+from fedshift import cli
+from fedshift.deploy import demo as deploy_demo
+from fedshift.launch import runner
+from fedshift.sweep import grid
 from fedshift_app.config import files, resolving
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
-from fedshift_app.launch import deploying, runner
 from fedshift_app.run import resuming
-from fedshift_app.sweep import grid
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import LARGEST_SEED, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_core.paths import user_path
@@ -393,25 +394,25 @@ def test_a_demo_refuses_what_it_cannot_hold_to(argument: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"^{key}: deploy-demo runs anew, .*; it takes experiment, method, dataset, rounds"
     ):
-        deploying.read([argument])
+        deploy_demo.read([argument])
 
 
 def test_a_demo_holds_to_what_it_takes() -> None:
-    config, number, flat = deploying.planned(deploying.read([]))
+    config, number, flat = deploy_demo.planned(deploy_demo.read([]))
     assert (config.rounds, number, flat["set"]) == (4, 4, "federation.min_nodes=4")
     assert config.experiment == "handwritten"
     asked = ["rounds=7", "method=fedprox", "seed=3", "federation.min_nodes=2", "dataset.domains=[scan,street,sketch]"]
-    config, number, flat = deploying.planned(deploying.read(asked))
+    config, number, flat = deploy_demo.planned(deploy_demo.read(asked))
     assert (config.rounds, config.seed, config.method["name"], number) == (7, 3, "fedprox", 3)
     submitted = resolving.resolve(flat)
     assert submitted.federation.min_nodes == 2
     assert submitted.rounds == 7
-    assert deploying.planned(deploying.read(["allocation.counts={random: 6}"]))[1] == 6
+    assert deploy_demo.planned(deploy_demo.read(["allocation.counts={random: 6}"]))[1] == 6
     for asked in (["digits-small-cnn"], ["experiment=digits-small-cnn"]):  # its rounds, and its six nodes
-        config, number, _ = deploying.planned(deploying.read([*asked, "data-dir=/images"]))
+        config, number, _ = deploy_demo.planned(deploy_demo.read([*asked, "data-dir=/images"]))
         assert (config.experiment, config.rounds, number) == ("digits-small-cnn", 40, 6)
     with pytest.raises(ConfigError, match="at most 16 SuperNodes, found 17"):
-        deploying.planned(deploying.read(["allocation.counts={random: 17}"]))
+        deploy_demo.planned(deploy_demo.read(["allocation.counts={random: 17}"]))
 
 
 @pytest.mark.parametrize(

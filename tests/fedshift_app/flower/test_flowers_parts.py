@@ -11,7 +11,7 @@ from importlib.metadata import version
 import pytest
 from support import ROOT
 
-from fedshift_app.flower import quick
+from fedshift_app.flower import polling
 
 #: Modules that Flower exports (its reference names them).
 PUBLIC = {
@@ -66,10 +66,10 @@ SINCE = {
     ("flwr.superlink.grid.http_grid", "HttpGrid"): "1.34",
     ("flwr.superlink.grid.http_grid", "inflate_object_from_contents"): "1.34",
     ("flwr.superlink.grid.inmemory_grid", "InMemoryGrid"): "1.30",
-    (quick.NODE, "start_client_internal"): ALWAYS,
-    (quick.NODE, "_pull_and_store_message"): ALWAYS,
-    (quick.NODE, "_push_messages"): ALWAYS,
-    (quick.NODE, "pull_objects"): ALWAYS,
+    (polling.NODE, "start_client_internal"): ALWAYS,
+    (polling.NODE, "_pull_and_store_message"): ALWAYS,
+    (polling.NODE, "_push_messages"): ALWAYS,
+    (polling.NODE, "pull_objects"): ALWAYS,
     ("flwr.superlink.grid.http_grid", "pull_objects"): "1.34",
     ("flwr.supercore.exit.exit", "event"): "1.30",
     ("flwr.supercore.superexec.run_superexec", "get_executor"): "1.30",

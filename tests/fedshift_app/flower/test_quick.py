@@ -18,8 +18,8 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.superlink.grid import http_grid
 from flwr.supernode import start_client_internal as node
 
-from fedshift_app.flower import quick
-from fedshift_app.flower.waits import Backoff
+from fedshift_app.flower import polling
+from fedshift_app.flower.backoff import Backoff
 
 
 @pytest.fixture
@@ -31,32 +31,32 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> http_grid.HttpGrid:
 
 
 def test_the_installed_flower_is_known() -> None:
-    assert quick.unknown(quick.NODE) == quick.unknown(quick.HTTP_GRID) == ""
+    assert polling.unknown(polling.NODE) == polling.unknown(polling.HTTP_GRID) == ""
 
 
-@pytest.mark.parametrize("module", [quick.NODE, quick.HTTP_GRID])
+@pytest.mark.parametrize("module", [polling.NODE, polling.HTTP_GRID])
 def test_another_version_or_shape_is_not(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("flwr.supercore.version.package_version", "1.43.0")
-        assert quick.unknown(module) == "this is Flower 1.43.0, read were 1.41.x and 1.42.x"
+        assert polling.unknown(module) == "this is Flower 1.43.0, read were 1.41.x and 1.42.x"
     with monkeypatch.context() as patch:
         patch.setattr(f"{module}.time", SimpleNamespace(sleep=time.sleep))
-        assert quick.unknown(module) == f"{module} does not sleep by the module time"
-    shapes = {place: (*parts, "time.sleep(4)") for place, parts in quick.SHAPES.items()}
-    monkeypatch.setattr(quick, "SHAPES", shapes)
-    assert quick.unknown(module).endswith("does not hold time.sleep(4)")
+        assert polling.unknown(module) == f"{module} does not sleep by the module time"
+    shapes = {place: (*parts, "time.sleep(4)") for place, parts in polling.SHAPES.items()}
+    monkeypatch.setattr(polling, "SHAPES", shapes)
+    assert polling.unknown(module).endswith("does not hold time.sleep(4)")
 
 
 def test_replies_are_looked_for_sooner(grid: http_grid.HttpGrid, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's own loop, whose two looks would be three seconds apart."""
     slept: list[float] = []
-    monkeypatch.setattr(quick, "Backoff", functools.partial(Backoff, sleep=slept.append))
-    quick.quicken_grid(grid)
+    monkeypatch.setattr(polling, "Backoff", functools.partial(Backoff, sleep=slept.append))
+    polling.quicken_grid(grid)
     replies = iter([[], [], [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="a"))]])
     monkeypatch.setattr(grid, "push_messages", lambda messages: ["a"])
     monkeypatch.setattr(grid, "pull_messages", lambda ids: next(replies))
     assert len(list(grid.send_and_receive([]))) == 1
-    assert slept == [quick.LEAST] * 2
+    assert slept == [polling.LEAST] * 2
 
 
 def test_parts_that_are_not_there_yet_are_asked_for_again_soon(
@@ -64,8 +64,8 @@ def test_parts_that_are_not_there_yet_are_asked_for_again_soon(
 ) -> None:
     """Flower's own loop, whose second look would be a second later."""
     monkeypatch.setattr(node, "pull_objects", node.pull_objects)
-    quick.look_sooner_for_parts(node)
-    quick.quicken_grid(grid)
+    polling.look_sooner_for_parts(node)
+    polling.quicken_grid(grid)
     for module in (node, http_grid):
         looks: list[float] = []
 
@@ -77,16 +77,16 @@ def test_parts_that_are_not_there_yet_are_asked_for_again_soon(
 
         assert module.pull_objects(["a"], look) == {"a": b"part"}
         waits = [after - before for before, after in itertools.pairwise(looks)]
-        assert waits[0] >= 0.8 * quick.FIRST_LOOK_FOR_PARTS  # Flower's jitter is a fifth
-        assert waits[1] >= 1.6 * quick.FIRST_LOOK_FOR_PARTS
-        assert not quick.unknown(module.__name__) or module is http_grid  # whose time is ours already
+        assert waits[0] >= 0.8 * polling.FIRST_LOOK_FOR_PARTS  # Flower's jitter is a fifth
+        assert waits[1] >= 1.6 * polling.FIRST_LOOK_FOR_PARTS
+        assert not polling.unknown(module.__name__) or module is http_grid  # whose time is ours already
 
 
 def test_a_grid_of_another_flower_is_left_alone(
     grid: http_grid.HttpGrid, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
-    quick.quicken_grid(grid)
+    polling.quicken_grid(grid)
     assert http_grid.time is time
     assert "send_and_receive" not in vars(grid)
     assert "as seldom as plain Flower does: this is Flower 1.43.0" in caplog.text
@@ -98,7 +98,7 @@ def test_other_grids_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Own, "__abstractmethods__", frozenset())
     own = Own()
-    quick.quicken_grid(own)
+    polling.quicken_grid(own)
     assert "send_and_receive" not in vars(own)
 
 
@@ -109,11 +109,11 @@ def test_a_node_of_another_flower_is_a_plain_one(
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
     command = import_module("flwr.supernode.cli.flower_supernode")  # its package has a function of this name
     monkeypatch.setattr(command, "flower_supernode", lambda: seen.append(sys.argv))
-    monkeypatch.setattr(quick, "quicken_node", lambda *given, **more: pytest.fail("patched"))
+    monkeypatch.setattr(polling, "quicken_node", lambda *given, **more: pytest.fail("patched"))
     monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(quick.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(polling.signal, "signal", lambda *given: None)
     monkeypatch.setenv("PATH", os.environ["PATH"])
-    quick.run_supernode(["--insecure"], warm=True)
+    polling.run_supernode(["--insecure"], warm=True)
     assert seen == [["flower-supernode", "--insecure"]]
     assert "as `flower-supernode` does: this is Flower 1.43.0" in caplog.text
 
@@ -125,13 +125,13 @@ def quickened(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
     def quicken(**functions: Any) -> ModuleType:
         for name in ("time", "subprocess", "_pull_and_store_message", "_push_messages"):
             monkeypatch.setattr(node, name, functions.get(name, getattr(node, name)))
-        quick.quicken_node(node, warm=True)
+        polling.quicken_node(node, warm=True)
         return node
 
     return quicken
 
 
-def heard(bell: quick.Bell) -> bool:
+def heard(bell: polling.Bell) -> bool:
     return bool(select.select([bell.ear], [], [], 0)[0]) and bool(os.read(bell.ear, 100))
 
 
@@ -139,14 +139,14 @@ def test_the_superexec_is_woken_once_a_message_is_there(
     quickened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before: its ClientApp would find none, and never answer."""
-    bells: list[quick.Bell] = []
-    ring = quick.Bell
+    bells: list[polling.Bell] = []
+    ring = polling.Bell
 
-    def bell() -> quick.Bell:
+    def bell() -> polling.Bell:
         bells.append(ring())
         return bells[0]
 
-    monkeypatch.setattr(quick, "Bell", bell)
+    monkeypatch.setattr(polling, "Bell", bell)
     found = iter([None, 7])
 
     def pull(**given: Any) -> int | None:
@@ -169,7 +169,7 @@ def test_the_superexec_is_ours_and_sees_one_pipe_alone(
     module.subprocess.Popen(["flower-superexec", "--insecure"])
     module.subprocess.Popen(["other"])
     (ours, options), (other, nothing) = started
-    assert ours[:3] == [sys.executable, "-P", str(quick.SUPEREXEC)]
+    assert ours[:3] == [sys.executable, "-P", str(polling.SUPEREXEC)]
     assert ours[4:] == ["warm", "--insecure"]
     assert options == {"pass_fds": [int(ours[3])]}
     assert (other, nothing) == (["other"], {})
@@ -181,13 +181,13 @@ def test_the_next_message_waits_for_the_state_of_the_last() -> None:
     slept: list[float] = []
     left = iter([["task"], ["task"], []])
     state = SimpleNamespace(get_tasks=lambda statuses: next(left))
-    quick.wait_for_state(state, clock=lambda: next(clock), sleep=slept.append)
+    polling.wait_for_state(state, clock=lambda: next(clock), sleep=slept.append)
     assert len(slept) == 2
 
 
 def test_it_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     clock = iter(range(100))
-    quick.wait_for_state(
+    polling.wait_for_state(
         SimpleNamespace(get_tasks=lambda statuses: ["task"]), clock=lambda: next(clock), sleep=lambda seconds: None
     )
     assert "a ClientApp has not ended 10 s after its reply" in caplog.text
@@ -195,7 +195,7 @@ def test_it_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_bell_that_nobody_hears_does_not_block_and_is_rung_again_after_a_second() -> None:
     now = [0.0]
-    bell = quick.Bell(clock=lambda: now[0])
+    bell = polling.Bell(clock=lambda: now[0])
     bell.remind()
     assert not heard(bell)
     now[0] = 1.0

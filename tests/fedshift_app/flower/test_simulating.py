@@ -19,10 +19,10 @@ from flwr.app import Context, Error, Message, RecordDict
 from ray.exceptions import RayActorError
 from support import InlineRun, ListeningGrid, Run, federation, new_strategy, node
 
-from fedshift_app import cli, comparing
+from fedshift import cli, compare
+from fedshift.launch import runner
 from fedshift_app.flower import simulating
 from fedshift_app.flower.internals import make_context
-from fedshift_app.launch import runner
 from fedshift_app.run import exit_codes, status
 from fedshift_core.errors import FederationError
 from strategies.base import DomainStrategy
@@ -218,7 +218,7 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     found = status.read(run.folder)
     assert (found["state"], found["error"], found["resume"]) == ("degraded", told, None)
     assert status.exit_code(found) == exit_codes.DEGRADED == 4
-    table = comparing.compare([run.folder]).text()
+    table = compare.compare([run.folder]).text()
     assert f"seed 0 is degraded: {told}" in " ".join(table.split())
     monkeypatch.setattr(sys, "argv", ["fedshift", "run", "handwritten", "engine=inline", "report=false"])
     monkeypatch.setattr(runner, "run_inline", lambda *_: run.folder)

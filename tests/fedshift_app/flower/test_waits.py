@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedshift_app.flower.waits import Backoff, OtherSleep
+from fedshift_app.flower.backoff import Backoff, OtherSleep
 
 
 class Clock:

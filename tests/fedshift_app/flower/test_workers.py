@@ -18,13 +18,13 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from support import ROOT, Run
 
+from fedshift.engine import transport, workers
+from fedshift.engine.workers import WorkersGrid
+from fedshift.launch import runner, worker_count
 from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower import parcels, workers
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.flower.simulating import TRIES
-from fedshift_app.flower.workers import WorkersGrid
-from fedshift_app.launch import runner, side_by_side
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import KEPT_IN
@@ -78,14 +78,14 @@ def test_what_all_messages_hold_goes_once_and_what_is_a_nodes_own_goes_with_its_
     whole = encode({"w": np.arange(5000, dtype=np.float32)})
     own = [encode({"p": np.full(3, i, np.float32)}) for i in range(3)]
     asked = [message(1000 + i, ArrayRecord({**whole, **own[i]})) for i in range(3)]
-    shared, opener, known = parcels.Shared(), parcels.Opener(), set[int]()
+    shared, opener, known = transport.Shared(), transport.Opener(), set[int]()
     shared.renew(asked)
     arrays = shared.parcel(known)
     assert arrays is not None and len(arrays) > 20_000
     opener.take(arrays)
     assert shared.parcel(known) is None  # this worker has them
     for asking in asked:
-        parcel = parcels.Job(asking, fresh=True).parcel(shared)
+        parcel = transport.Job(asking, fresh=True).parcel(shared)
         assert len(parcel) < 3000
         found = opener.open(parcel)
         assert found.fresh
@@ -206,22 +206,22 @@ def test_a_worker_that_does_not_start_ends_the_run_in_a_line(monkeypatch: pytest
 
 
 def test_how_many_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "cores", lambda: 6)
+    monkeypatch.setattr(worker_count, "cores", lambda: 6)
     monkeypatch.setenv("OMP_NUM_THREADS", "6")  # the machine's, not the run's
     threads = {None: resolve({}), 2: resolve({"set": "train.threads=2"})}
-    assert [side_by_side.workers(threads[None], nodes, told) for nodes, told in ((8, None), (4, None), (8, 2))] == [
+    assert [worker_count.workers(threads[None], nodes, told) for nodes, told in ((8, None), (4, None), (8, 2))] == [
         6, 4, 2,
     ]  # fmt: skip
-    assert side_by_side.workers(threads[2], 8, None) == 3
+    assert worker_count.workers(threads[2], 8, None) == 3
     for named, told in (("3", 3), ("", None)):
-        monkeypatch.setenv(side_by_side.WORKERS, named)
-        assert side_by_side.asked({}) == told
-    monkeypatch.setenv(side_by_side.WORKERS, "many")
-    assert side_by_side.asked({"workers": 2}) == 2
+        monkeypatch.setenv(worker_count.WORKERS, named)
+        assert worker_count.asked({}) == told
+    monkeypatch.setenv(worker_count.WORKERS, "many")
+    assert worker_count.asked({"workers": 2}) == 2
     with pytest.raises(ConfigError, match=r"^FEDSHIFT_WORKERS: expected a whole number from 1 to 1024, found 'many'$"):
-        side_by_side.asked({})
+        worker_count.asked({})
     with pytest.raises(ConfigError, match=r"^workers=2 needs engine=inline; for Flower's simulation it is actors=N$"):
-        side_by_side.check({"workers": 2})
+        worker_count.check({"workers": 2})
 
 
 # --- ended from outside -------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def marked(mark: str) -> list[psutil.Process]:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     env = os.environ | {MARK: str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "fedshift_app.cli", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
+    command = [sys.executable, "-m", "fedshift.cli", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
     asked = [*command, "rounds=500", "allocation.share=0.1", f"output-dir={tmp_path}"]
     with (tmp_path / "told").open("w") as told:
         started = subprocess.Popen(asked, env=env, stdout=told, stderr=told, cwd=tmp_path, start_new_session=True)

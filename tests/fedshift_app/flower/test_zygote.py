@@ -19,8 +19,8 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from support import ROOT
 
-from fedshift_app.flower import superexec, zygote
-from fedshift_app.flower.superexec import LostError, WarmExecutor, WarmProcess
+from fedshift.deploy import fork_server, superexec
+from fedshift.deploy.superexec import LostError, WarmExecutor, WarmProcess
 
 LIMIT = 30.0
 #: A warm process whose children write down what they find, in the place of a ClientApp.
@@ -232,16 +232,16 @@ def test_what_cannot_be_forked_from_says_why(monkeypatch: pytest.MonkeyPatch) ->
     thread = threading.Thread(target=done.wait)
     thread.start()
     try:
-        with pytest.raises(zygote.UnsafeError, match="threads run in it"):
-            zygote.check_fork()
+        with pytest.raises(fork_server.UnsafeError, match="threads run in it"):
+            fork_server.check_fork()
     finally:
         done.set()
         thread.join()
-    monkeypatch.setattr(zygote, "THREADS", Path("/nowhere"))
-    zygote.check_fork()
+    monkeypatch.setattr(fork_server, "THREADS", Path("/nowhere"))
+    fork_server.check_fork()
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
-    with pytest.raises(zygote.UnsafeError, match="has opened the GPU"):
-        zygote.check_fork()
+    with pytest.raises(fork_server.UnsafeError, match="has opened the GPU"):
+        fork_server.check_fork()
 
 
 @pytest.mark.parametrize(("told", "silent"), [("0", True), ("1", False), (None, False)])
@@ -253,9 +253,9 @@ def test_where_flower_may_not_report_nothing_is_prepared(
     entering: Any = import_module("flwr.supernode.runtime.run_clientapp")
     for module in (leaving, entering):
         monkeypatch.setattr(module, "event", telemetry.event)
-    monkeypatch.delenv(zygote.TELEMETRY, raising=False)
+    monkeypatch.delenv(fork_server.TELEMETRY, raising=False)
     if told is not None:
-        monkeypatch.setenv(zygote.TELEMETRY, told)
+        monkeypatch.setenv(fork_server.TELEMETRY, told)
     seen: list[bool] = []
 
     def run_clientapp(**_: Any) -> None:
@@ -265,10 +265,10 @@ def test_where_flower_may_not_report_nothing_is_prepared(
         raise SystemExit(code)
 
     monkeypatch.setattr(entering, "run_clientapp", run_clientapp)
-    monkeypatch.setattr(zygote.os, "_exit", ended)
+    monkeypatch.setattr(fork_server.os, "_exit", ended)
     task = {"address": "a", "token": "t", "insecure": True, "certificates": None, "parent": None}
     with pytest.raises(SystemExit):
-        zygote.work(task, None)
+        fork_server.work(task, None)
     assert seen == [silent, silent]
 
 
@@ -310,8 +310,8 @@ def test_an_app_is_imported_from_where_its_bundle_was_unpacked(apps: Path, monke
     fab_hash = hashlib.sha256(content).hexdigest()
     folder = apps / f"us.small.0.1.0.{fab_hash[:8]}"
     unpack(folder, "small_app_1")
-    app = zygote.import_app(fab_hash)
-    assert app == zygote.App(fab_hash, folder)
+    app = fork_server.import_app(fab_hash)
+    assert app == fork_server.App(fab_hash, folder)
     assert sys.modules["small_app_1"].__file__ == str(folder / "small_app_1.py")
     assert app.unpacked(content, skip_prompt=True) == folder
     with pytest.raises(RuntimeError, match="not the one that its task names"):
@@ -321,18 +321,18 @@ def test_an_app_is_imported_from_where_its_bundle_was_unpacked(apps: Path, monke
 
 def test_an_app_is_not_mixed_up_with_another(apps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fab_hash = "0123456789abcdef" * 4
-    with pytest.raises(zygote.UnsafeError, match="0 folders"):
-        zygote.import_app(fab_hash)
+    with pytest.raises(fork_server.UnsafeError, match="0 folders"):
+        fork_server.import_app(fab_hash)
     folder = apps / f"us.small.0.1.0.{fab_hash[:8]}"
     unpack(folder, "small_app_2")
     (folder / "datasets").mkdir()
     other = ModuleType("datasets")
     other.__file__ = "/usr/lib/datasets/__init__.py"  # Hugging Face's, which a library has imported
     monkeypatch.setitem(sys.modules, "datasets", other)
-    with pytest.raises(zygote.UnsafeError, match="its module datasets is imported from /usr/lib/datasets"):
-        zygote.import_app(fab_hash)
+    with pytest.raises(fork_server.UnsafeError, match="its module datasets is imported from /usr/lib/datasets"):
+        fork_server.import_app(fab_hash)
     unpack(apps / f"them.small.0.1.0.{fab_hash[:8]}", "small_app_2")
-    with pytest.raises(zygote.UnsafeError, match="2 folders"):
-        zygote.import_app(fab_hash)
+    with pytest.raises(fork_server.UnsafeError, match="2 folders"):
+        fork_server.import_app(fab_hash)
     monkeypatch.delitem(sys.modules, "small_app_2")
     assert os.environ["FLWR_HOME"] == str(apps.parent)

@@ -14,11 +14,11 @@ from datasets import catalog
 from datasets.base import ImageSet, Source
 from datasets.io import files
 from datasets.io.resize import fit
-from fedshift_app import cli
+from fedshift import cli
+from fedshift.data.checking import check_data
+from fedshift.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.launch.checking import check_data
-from fedshift_app.launch.exporting import export
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Own, Place, own_images
 from fedshift_core.errors import ConfigError

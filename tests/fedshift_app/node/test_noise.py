@@ -13,11 +13,11 @@ from flwr.app import Message, MessageType
 from flwr.supercore.differential_privacy import compute_clip_model_update
 from safetensors.numpy import load_file
 
+from fedshift.engine import inline
+from fedshift.engine.workers import WorkersGrid
+from fedshift.launch import runner
 from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower import inline
-from fedshift_app.flower.workers import WorkersGrid
-from fedshift_app.launch import runner
 from fedshift_app.node.noise import noised
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays

@@ -14,9 +14,11 @@ from PIL import Image
 from support import InlineRun, refusal_of
 
 from datasets import catalog
+from fedshift.data import checking, prepare
+from fedshift.data import init as init_files
+from fedshift.deploy import exporting
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
-from fedshift_app.launch import checking, exporting, preparing, proposing
 from fedshift_app.node import copies, setup
 from fedshift_app.node import data as node_data
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
@@ -57,8 +59,8 @@ def classes_of(images: Any, names: tuple[str, ...]) -> None:
 
 def test_nobody_reads_integers_through_an_order_that_nobody_stated(mixed: Path, tmp_path: Path) -> None:
     for call, given in (
-        (proposing.init, (str(tmp_path / "new"), [f"data-dir={mixed}"])),
-        (lambda *told: preparing.prepare(*told, as_json=True), ("folders", [f"data-dir={mixed}"])),
+        (init_files.init, (str(tmp_path / "new"), [f"data-dir={mixed}"])),
+        (lambda *told: prepare.prepare(*told, as_json=True), ("folders", [f"data-dir={mixed}"])),
         (config_of, (mixed,)),
         (config_of, (mixed, "dataset.domains=[s2]")),
     ):
@@ -69,7 +71,7 @@ def test_nobody_reads_integers_through_an_order_that_nobody_stated(mixed: Path, 
 
 
 def test_with_stated_classes_every_image_has_its_own(mixed: Path, tmp_path: Path) -> None:
-    path = proposing.init(str(tmp_path / "new"), [f"data-dir={mixed}", STATED])
+    path = init_files.init(str(tmp_path / "new"), [f"data-dir={mixed}", STATED])
     config = resolve({"experiment": str(path), "set": "dataset.size=16 allocation.validation_fraction=0 keep=last"})
     assert config.dataset.classes == NUMBERS and config.dataset.classes_stated
     for domain, index in (("s1", 0), ("s2", 1)):
@@ -77,7 +79,7 @@ def test_with_stated_classes_every_image_has_its_own(mixed: Path, tmp_path: Path
         classes_of(node_data.own_images(config, where).train, NUMBERS)
     told = "s2_train.npz: y holds integers, and 2 is the place of class '10'"
     alphabet = f"dataset.classes=[{','.join(sorted(NUMBERS))}]"
-    assert told in refusal_of(DataError, proposing.init, str(tmp_path / "other"), [f"data-dir={mixed}", alphabet])
+    assert told in refusal_of(DataError, init_files.init, str(tmp_path / "other"), [f"data-dir={mixed}", alphabet])
     assert told in refusal_of(DataError, checking.check_data, config_of(mixed, alphabet), 2)
 
 
@@ -169,16 +171,16 @@ LINE = "exact copies: 1 of 33 test images is a training image too, pixel for pix
 
 def test_prepare_counts_exact_copies_in_its_first_lines(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [f"data-dir={copied}", STATED, "dataset.size=16"]
-    assert preparing.prepare("folders", given, as_json=False) == 0
+    assert prepare.prepare("folders", given, as_json=False) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"{LINE}s2 test image 0 = s1 train s1/train/0/copy.bmp"
-    assert preparing.prepare("folders", given, as_json=True) == 0
+    assert prepare.prepare("folders", given, as_json=True) == 0
     out = capsys.readouterr().out
     told = json.loads(out[out.index("{\n") :])["exact_copies"]
     assert (told["tests_in_training"], told["two_labels"]) == (1, 0)
     with np.load(copied / "s2_test.npz") as archive:
         Image.fromarray(archive["x"][0]).save(copied / "s1" / "test" / "3" / "copy.bmp")
-    preparing.prepare("folders", given, as_json=False)
+    prepare.prepare("folders", given, as_json=False)
     assert "1 pair of images with the same pixels and two labels" in capsys.readouterr().out.splitlines()[2]
 
 

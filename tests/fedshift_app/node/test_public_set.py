@@ -12,12 +12,12 @@ from support import InlineRun, refusal_of
 from datasets import catalog
 from datasets.base import ImageSet, Source
 from datasets.io import files
+from fedshift.data import prepare
+from fedshift.data.checking import check_data
+from fedshift.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import identify_process
-from fedshift_app.launch import preparing
-from fedshift_app.launch.checking import check_data
-from fedshift_app.launch.exporting import export
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, own_images, public_set
 from fedshift_app.run import build as run_build
@@ -197,24 +197,24 @@ def test_a_users_own_public_site_is_no_domain_of_the_run(tmp_path: Path) -> None
 
 
 def test_prepare_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preparing.prepare("handwritten", ["dataset.public=0.1"], as_json=False) == 0
+    assert prepare.prepare("handwritten", ["dataset.public=0.1"], as_json=False) == 0
     line = (
         "public: 10 % of each domain's training images, which no node holds: scan 36, texture 36, street 36, sketch 36"
     )
     assert line in capsys.readouterr().out
     keys = ["dataset.public=sketch", "dataset.domains=[scan,street]"]
-    assert preparing.prepare("handwritten", keys, as_json=True) == 0
+    assert prepare.prepare("handwritten", keys, as_json=True) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["public"] == {"is": "sketch", "images": {"sketch": 359}}
     assert set(told["domains"]) == {"scan", "street", "sketch"}
 
 
 def test_preview_draws_it() -> None:
-    whole = preparing.preview("handwritten", "", "", "train", 1, "", "0.1")
-    one = preparing.preview("handwritten", "", "", "train", 1, "", "sketch")
+    whole = prepare.preview("handwritten", "", "", "train", 1, "", "0.1")
+    one = prepare.preview("handwritten", "", "", "train", 1, "", "sketch")
     assert whole.width == one.width and whole.height > 3 * one.height
     with pytest.raises(ConfigError, match="has no domain 'moon'"):
-        preparing.preview("handwritten", "", "", "train", 1, "", "moon")
+        prepare.preview("handwritten", "", "", "train", 1, "", "moon")
 
 
 def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inline: InlineRun) -> None:

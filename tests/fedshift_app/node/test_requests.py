@@ -10,11 +10,11 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from support import InlineRun, ListeningGrid
 
+from fedshift.deploy import exporting
+from fedshift.deploy.exporting import NodeFolder
 from fedshift_app import client_app, server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.launch import exporting
-from fedshift_app.launch.exporting import NodeFolder
 from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, requests, setup, state_store
 from fedshift_app.run import build as run_build

@@ -11,11 +11,11 @@ from flwr.app import Message, RecordDict
 from support import InlineRun, ListeningGrid, Run
 
 from datasets.base import Source
+from fedshift.deploy import exporting
+from fedshift.deploy.exporting import NodeFolder
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
-from fedshift_app.launch import exporting
-from fedshift_app.launch.exporting import NodeFolder
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place

@@ -13,10 +13,10 @@ from support import InlineRun, ListeningGrid, Run
 from clients.training import autotune
 from clients.training.autotune import Found
 from datasets.io import cache
-from fedshift_app import comparing
+from fedshift import compare
+from fedshift.costs import measuring
+from fedshift.launch import runner
 from fedshift_app.config.resolving import resolve
-from fedshift_app.costs import measuring
-from fedshift_app.launch import runner
 from fedshift_app.node import precision as of_nodes
 from fedshift_app.node import setup
 from fedshift_app.run import precision as run_precision
@@ -98,7 +98,7 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
 
     other = run_inline(nodes=2, rounds=2, seed=1, set=SHORT)
     assert config_of(other.folder)["arithmetic"] == BF16
-    found = comparing.compare([run.folder, again.folder, other.folder]).text()  # one table, and a line below
+    found = compare.compare([run.folder, again.folder, other.folder]).text()  # one table, and a line below
     assert "not the same arithmetic: arithmetic is float32/nchw" in " ".join(found.split())
 
 

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from killing import NODES, SHORT, KillAt, only, resume, start, told
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
-from fedshift_app import comparing
-from fedshift_app.comparing import runs
+from fedshift import compare
+from fedshift.engine import inline
+from fedshift.report import reading
+from fedshift.report import summary as report_summary
+from fedshift.results import loading
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower import inline
 from fedshift_app.node.state_store import Shelf, keep_last
-from fedshift_app.report import facts, reading
 from fedshift_app.run import checkpoints, model_selection, resuming, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
@@ -320,13 +321,13 @@ def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
         f"resume: the run in {run.folder} ended after round 2 of 4 by evaluate.patience=1; with rounds=9 it would "
         "have, too"
     )
-    (found,), _ = runs.read([run.folder])
+    (found,), _ = loading.read([run.folder])
     assert found.results.stopped_early is not None and found.results.stopped_early.after_round == 2
     assert found.row_settings["server.optimizer"] == "none"  # another one is another row
     assert "keep" not in found.group_settings
     why = "stopped after round 2 of 4: no better validation since round 1 (evaluate.patience=1)"
-    assert f"fedavg, seed 0 {why}" in comparing.compare([run.folder]).json()
-    assert why in facts.content(reading.read(run.folder))["state"]
+    assert f"fedavg, seed 0 {why}" in compare.compare([run.folder]).json()
+    assert why in report_summary.content(reading.read(run.folder))["state"]
     assert f"{why}\n" in capsys.readouterr().out
 
 

@@ -17,9 +17,10 @@ from flwr.app import MessageType
 from killing import SHORT, STAGES, KillAt, only, resume, start, told
 from support import ListeningGrid, Run, SmallDisk
 
-from fedshift_app import cli
-from fedshift_app.flower import inline
-from fedshift_app.report import command, making
+from fedshift import cli
+from fedshift.engine import inline
+from fedshift.report import build as report_build
+from fedshift.report import command
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
@@ -318,9 +319,9 @@ def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of a report what takes long: the figures of images."""
-    monkeypatch.setattr(making.views, "look", lambda record, data_dir, limit: None)
-    monkeypatch.setattr(making.figures, "sections", lambda record, sight, numbers: [])
-    monkeypatch.setattr(making.papers, "add", lambda *given: None)
+    monkeypatch.setattr(report_build.views, "look", lambda record, data_dir, limit: None)
+    monkeypatch.setattr(report_build.figures, "sections", lambda record, sight, numbers: [])
+    monkeypatch.setattr(report_build.papers, "add", lambda *given: None)
 
 
 @pytest.mark.long

@@ -17,10 +17,10 @@ from support import Killed, Run, refusal_of
 from datasets import catalog
 from datasets.base import Source
 from datasets.io import cache
-from fedshift_app import cli
+from fedshift import cli
+from fedshift.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.launch import runner
 from fedshift_app.node.state_store import Shelf
 from fedshift_app.run import checkpoints, status
 from fedshift_core.errors import ConfigError

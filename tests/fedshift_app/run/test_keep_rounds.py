@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from killing import NODES, KillAt, only, resume, start, told
 from support import Run, refusal_of
 
+from fedshift.sweep import grid
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import state_store
@@ -18,7 +19,6 @@ from fedshift_app.node.state_store import Shelf
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, disk_space, model_selection
 from fedshift_app.run.checkpoints import Checkpoint
-from fedshift_app.sweep import grid
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_KEPT
 from strategies.federation.context import RoundResult

@@ -21,8 +21,8 @@ from flwr.app import MessageType
 from killing import NODES, ROUNDS, SHORT, STAGES, KillAt, only, resume, start, told
 from support import ListeningGrid, Run
 
-from fedshift_app.flower import inline
-from fedshift_app.launch import runner
+from fedshift.engine import inline
+from fedshift.launch import runner
 from fedshift_app.run import checkpoints, resuming
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError
@@ -378,7 +378,7 @@ def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path
     flat = {"method": "fedcode", "rounds": 3 * KILLS, "set": settings}
     whole = Run(runner.run_inline(flat | {"output-dir": str(tmp_path / "whole")}, 2))
     runs, log = tmp_path / "killed", tmp_path / "log"
-    command = [sys.executable, "-m", "fedshift_app.cli", "run"]
+    command = [sys.executable, "-m", "fedshift.cli", "run"]
     arguments = ["nodes=2", "report=false", *(f"{key}={value}" for key, value in flat.items()), f"output-dir={runs}"]
     chance = random.Random(5)
 
@@ -418,7 +418,7 @@ def test_only_the_serverapps_process_is_killed(tmp_path: Path) -> None:
     """The command says where the run is, and how to go on."""
     settings = ["method=local", "nodes=2", "rounds=200", "train.epochs=1", f"output-dir={tmp_path / 'runs'}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedshift_app.cli", "run", "handwritten", *settings], cwd=tmp_path, text=True,
+        [sys.executable, "-m", "fedshift.cli", "run", "handwritten", *settings], cwd=tmp_path, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

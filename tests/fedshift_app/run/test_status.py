@@ -15,9 +15,10 @@ import pytest
 from flwr.app import Message, MessageType
 from support import ROOT, InlineRun, ListeningGrid, node
 
+from fedshift.engine import inline
+from fedshift.launch import runner, site_status, watching
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower import inline, internals
-from fedshift_app.launch import runner, site_status, watching
+from fedshift_app.flower import internals
 from fedshift_app.run import exit_codes, status
 from fedshift_app.run.folder import LOCK_FILE, RESULTS_FILE
 from fedshift_core import atomic_io
@@ -279,7 +280,7 @@ def test_a_folder_and_a_site_are_two_questions() -> None:
 
 def start(arguments: list[str], folder: Path, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "fedshift_app.cli", *arguments], cwd=folder, text=True,
+        [sys.executable, "-m", "fedshift.cli", *arguments], cwd=folder, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | env,
     )  # fmt: skip

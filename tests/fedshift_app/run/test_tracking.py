@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support import InlineRun, Killed, Run
 
+from fedshift.launch import runner
 from fedshift_app.config.resolving import from_json, resolve
-from fedshift_app.launch import runner
 from fedshift_app.run import resuming, tracking
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError

@@ -1,0 +1,134 @@
+"""``fedshift methods``, ``datasets``, ``models``, ``adaptations``, ``modules``, ``experiments`` and ``papers``."""
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from clients.models.catalog import FAMILIES, NETWORKS
+from datasets import catalog
+from fedshift.catalog import completion
+from fedshift_app.config import registry
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS, Named, Registry
+
+T = TypeVar("T", bound=Named)
+
+app = typer.Typer()
+
+
+@app.command("methods")
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="One method: its parameters, page, what travels.", autocompletion=completion.methods
+        ),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
+    privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/security.md.")] = False,
+) -> None:
+    """List the methods in groups, one line each, with the package that they come from; or tell all of one."""
+    if name is not None and (markdown or privacy):
+        raise ConfigError(f"methods: {name!r} is one method, --markdown and --privacy are tables of all")
+    if markdown or privacy:
+        typer.echo(registry.markdown() if markdown else registry.privacy_markdown())
+        return
+    from fedshift.catalog import methods as about
+
+    if name is not None:
+        typer.echo(about.described(name))
+        return
+    typer.echo("\n".join(about.listed()))
+    tell_problems(registry.METHODS)
+
+
+@app.command("datasets")
+def data_sets(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="One data set: domains, classes, sizes.", autocompletion=completion.data_sets
+        ),
+    ] = None,
+) -> None:
+    """List the data sets, one line each, with the package that they come from; or tell all of one."""
+    from fedshift.catalog import things
+
+    if name is not None:
+        typer.echo(things.dataset(name))
+        return
+    show(catalog.DATASETS, things.dataset_line)
+
+
+@app.command("models")
+def models(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME ...]", help="Only these, with what is in them.", autocompletion=completion.networks
+        ),
+    ] = None,
+    size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """List the networks, one line each; or tell features, parameters and stages of those that are named."""
+    if names:
+        from fedshift.catalog import networks
+
+        typer.echo(networks.table(names, size, markdown=markdown))
+        return
+    show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
+    for family in FAMILIES.values():
+        typer.echo(family.title)
+
+
+@app.command("adaptations")
+def adaptations() -> None:
+    """List what a node can do between the weights and the score, one line each (section adapt)."""
+    show(registry.ADAPTATIONS, lambda a: a.title)
+
+
+@app.command("modules")
+def modules() -> None:
+    """List the modules that any method's model can carry, one line each (section modules)."""
+    show(registry.MODULES, lambda m: m.title)
+
+
+@app.command("experiments")
+def experiments(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="One experiment, or a .yaml file.", autocompletion=completion.experiments
+        ),
+    ] = None,
+) -> None:
+    """List the experiments: the nodes they need, and the table of a paper that they stand for; or tell all of one."""
+    from fedshift.catalog import things
+
+    typer.echo(things.experiment(name) if name is not None else "\n".join(things.experiments()))
+
+
+@app.command("papers")
+def papers() -> None:
+    """List the papers' printed tables, one line each, by the id that `fedshift compare --paper` takes."""
+    from fedshift.papers import printed as tables
+
+    for line in tables.lines():
+        typer.echo(line)
+
+
+def show(kind: Registry[T], told: Callable[[T], str]) -> None:
+    """Print a line for each thing of a kind, with its package if that is another one; to stderr what cannot be used."""
+    width = max(map(len, kind))
+    for name, thing in kind.items():
+        origin = kind.origin(name)
+        typer.echo(f"{name:<{width}}  {told(thing)}" + ("" if origin == OURS else f" [{origin}]"))
+    tell_problems(kind)
+
+
+def tell_problems(kind: Registry[T]) -> None:
+    """Print to stderr what packages offer of a kind and cannot be used."""
+    for problem in kind.problems():
+        typer.echo(f"left out: {problem}", err=True)

@@ -1,0 +1,136 @@
+"""``fedshift datasets`` and ``fedshift experiments``: all of them, or one by name."""
+
+import functools
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+
+from datasets import catalog
+from datasets.base import Dataset
+from fedshift.catalog.tables import facts
+from fedshift_app.config import files, registry
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.layers import section_of
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.extensions import OURS
+from fedshift_core.limits import shown
+from fedshift_core.yaml_files import read_yaml
+
+MOST_CLASSES = 40  # that are named
+DRAWN = ("handwritten",)  # data sets that need no data-dir
+
+
+def dataset_line(dataset: Dataset) -> str:
+    """Return what a list says of a data set."""
+    if dataset.own is not None:
+        return f"{dataset.title}; domains and classes as in data-dir, or stated"
+    return f"{dataset.title}; domains {', '.join(dataset.domains)}; {len(dataset.classes)} classes"
+
+
+def dataset(name: str) -> str:
+    """Return what there is to know of a data set.
+
+    Raises:
+        ConfigError: If there is none of that name.
+    """
+    found = catalog.get(name)
+    origin = catalog.DATASETS.origin(name)
+    own = found.own is not None
+    said = configuration.dataset_defaults(found)
+    counts = ", ".join(f"{domain} {found.counts[domain]:,}" for domain in found.domains if domain in found.counts)
+    classes = ", ".join(found.classes[:MOST_CLASSES]) + (", ..." if len(found.classes) > MOST_CLASSES else "")
+    users = [one for one in files.names("experiments") if _dataset_of(one) == name]
+    rows = [
+        ("from", "" if origin == OURS else origin),
+        ("domains", "those of data-dir" if own else ", ".join(found.domains)),
+        ("by default", ", ".join(said.get("domains", ())) if said.get("domains") != list(found.domains) else ""),
+        ("tests only", ", ".join(sorted(found.test_only))),
+        ("classes", "those of data-dir" if own else f"{len(found.classes)}: {classes}"),
+        ("images", f"{found.size} x {found.size} pixels unless dataset.size says another; published: {counts or '-'}"),
+        ("sets", _keys({key: said[key] for key in ("images", "allocation") if key in said})),
+        ("experiments", ", ".join(users)),
+        ("page", "docs/datasets.md" if origin == OURS and not own else "docs/your-own-data.md" if own else ""),
+        ("check", f"fedshift prepare {name} data-dir=DIR"),
+    ]
+    return "\n".join([f"{name}: {found.title}", *facts(rows)])
+
+
+def _dataset_of(experiment: str) -> object:
+    return section_of(_read(experiment), "dataset").get("name")
+
+
+@functools.cache
+def _read(experiment: str) -> dict[str, object]:
+    return read_yaml(configuration.experiment_file(experiment))
+
+
+def experiments() -> list[str]:
+    """Return a line for each experiment: the nodes it needs, and the table of a paper that it stands for."""
+    names = files.names("experiments")
+    width = max(map(len, names))
+    lines = []
+    for name in names:
+        told = _read(name)
+        nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
+        table = f" [{told['paper']}]" if told.get("paper") else ""
+        lines.append(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")
+    return lines
+
+
+def experiment(name: str) -> str:
+    """Return what there is to know of an experiment, given by name or as a path to a YAML file.
+
+    Raises:
+        ConfigError: If there is none, or its file is wrong.
+    """
+    path = configuration.experiment_file(name)
+    told = read_yaml(path)
+    config = configuration.resolve({"experiment": name})
+    train, model = config.train, config.model
+    special = section_of(told, "methods")
+    rows = [
+        ("file", shown(path)),
+        ("stands for", _paper(str(told.get("paper") or ""))),
+        ("data set", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
+        ("nodes", _nodes(config)),
+        ("network", f"{model.name}, model.bn={model.bn}"),
+        (
+            "training",
+            f"{config.rounds} rounds of {train.epochs} local epochs, batches of {train.batch_size}, "
+            f"{train.optimizer} with train.lr={train.lr:g}, momentum {train.momentum:g}, weight decay "
+            f"{train.weight_decay:g}",
+        ),
+        ("method", registry.label(str(config.method["name"]))),
+        ("sets for", "; ".join(f"{registry.label(method)}: {_keys(keys)}" for method, keys in special.items())),
+        ("shift", "" if config.shift.name == "none" else f"shift.name={config.shift.name}"),
+        ("run", f"fedshift run {name}" + ("" if _draws(config) else " data-dir=DIR") + " method=METHOD"),
+    ]
+    return "\n".join([f"{path.stem}: {told.get('title', '')}".rstrip(": "), *facts(rows)])
+
+
+def _draws(config: RunConfig) -> bool:
+    """Tell whether the images are made, not read from a folder."""
+    return config.dataset.kind in DRAWN or bool(config.dataset.data_dir)
+
+
+def _paper(table: str) -> str:
+    """Return what an experiment says that it stands for, with the command that compares with it."""
+    return f"{table}: fedshift compare RUNS --paper {shlex.quote(table)}" if table else ""
+
+
+def _keys(value: object, above: str = "") -> str:
+    """Return what a section says in a line, by dotted key."""
+    if isinstance(value, Mapping):
+        return ", ".join(_keys(inner, f"{above}{key}.") for key, inner in value.items())
+    return f"{above.removesuffix('.')}={value}"
+
+
+def _nodes(config: RunConfig) -> str:
+    """Return how many nodes there are of each domain."""
+    allocation = config.allocation
+    number = allocation.num_nodes()
+    held_out = f"; held out: {', '.join(allocation.held_out)}" if allocation.held_out else ""
+    if number is None:
+        return f"any number (nodes=N), domains in turn{held_out}"
+    dealt = Counter(allocation.deal(config.dataset.domains, number, config.seed))
+    return f"{number}: {', '.join(f'{domain} {count}' for domain, count in dealt.items())}{held_out}"

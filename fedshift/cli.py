@@ -1,0 +1,410 @@
+"""The ``fedshift`` command."""
+
+import os
+import platform
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from datasets.base import SPLITS, Split
+from fedshift.catalog import commands as help_commands
+from fedshift.catalog import completion
+from fedshift.compare import commands as comparing_commands
+from fedshift.deploy import commands as launch_commands
+from fedshift.engine import forking
+from fedshift.export import commands as out_commands
+from fedshift.launch import worker_count
+from fedshift_app import __version__
+from fedshift_app.config import files
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.run import exit_codes
+from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
+from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
+from fedshift_core.limits import WHOLE_PATH, as_found, plain, shown
+from fedshift_core.paths import typed_path
+
+#: Signals that end the command in order, and its exit code then.
+STOPPING = {
+    signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP,
+}  # fmt: skip
+
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False,
+    help="Federated learning under domain shift, as one Flower app.",
+)  # fmt: skip
+
+
+def tell_version(asked: bool) -> None:
+    """Print the versions that a report of a mistake should name, and end."""
+    if asked:
+        typer.echo(f"fedshift {__version__} (Flower {version('flwr')}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def whole(
+    version: Annotated[
+        bool, typer.Option("--version", help="Tell the version.", callback=tell_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Federated learning under domain shift, as one Flower app."""
+
+
+app.add_typer(help_commands.app)  # methods, datasets, models, experiments, ...
+app.add_typer(comparing_commands.app)  # compare, claims
+app.add_typer(out_commands.app)  # save, save-node, predict
+app.add_typer(launch_commands.app)  # export, deploy-demo, superlink, supernode, credentials
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[EXPERIMENT] [KEY=VALUE ...]", help="See `fedshift experiments`; keys below.",
+            autocompletion=completion.arguments,
+        ),
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell configuration, nodes, images, and what it will take.")
+    ] = False,
+) -> None:  # fmt: skip
+    """Run an experiment through `flwr run` and print accuracies per domain.
+
+    Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
+    tracking=tensorboard; resume=FOLDER, alone or with the keys of the run that is continued; round=N, with resume,
+    to go back to an earlier round that is kept;
+    dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
+    actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; workers=N, processes of engine=inline;
+    report=false: no report.html at the end.
+    """
+    flat, launch = parse_arguments(arguments or [])
+    if dry:
+        from fedshift.costs import dry_run
+
+        typer.echo(dry_run.told(flat, launch))
+        return
+    inline = launch.get("engine", "simulation") == "inline"
+    worker_count.check(launch)
+    workers = worker_count.asked(launch)
+    if inline and (workers or worker_count.cores()) > 1:
+        forking.begin()  # it imports torch while this process does
+    from fedshift.data.checking import check_data
+    from fedshift.launch import advice, progress_table, runner
+    from fedshift_app.run import resuming, status
+    from fedshift_app.run.folder import commit
+
+    os.environ[COMMIT] = commit(runner.APP)
+    config, past = resuming.resolve(flat, hold=False)
+    if past is not None:
+        resuming.check_engine(past, launch.get("engine", "simulation"))
+    nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
+    if past is not None:
+        resuming.check_number(past, nodes)
+        resuming.check_images(past, config)
+
+    def settled() -> runner.Resources:
+        images = check_data(config, nodes)
+        if past is None and (hint := advice.faster_inline(config, nodes, images)):
+            typer.echo(hint, err=True)
+        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
+        return runner.resources(config, nodes, *limits)
+
+    with progress_table.screen() as screen:
+        if inline:
+            check_data(config, nodes)
+            folder = runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), screen)
+        else:
+            os.environ[THREADS] = str(launch.get("cpus-per-client", 1))  # of nodes for which train.threads is 0
+            folder = runner.run_simulation(flat, nodes, settled, screen)
+    if launch.get("report", True):
+        report_after_run(folder)
+    typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
+    if (told := status.read(folder))["state"] == status.DEGRADED:
+        typer.echo(f"degraded: {told['error']}", err=True)
+        raise SystemExit(exit_codes.DEGRADED)
+
+
+@app.command()
+def sweep(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[EXPERIMENT] [KEY=VALUE,VALUE ...]",
+            help="Keys of `fedshift run`, and those below.",
+            autocompletion=completion.arguments,
+        ),
+    ] = None,
+    paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+    listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
+    slurm: Annotated[
+        Path | None, typer.Option(help="With --list: write them as the array of one Slurm job.", parser=typed_path)
+    ] = None,
+    into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
+) -> None:
+    """Run a grid, side by side on all cores, and compare; the same command again goes on where it was interrupted.
+
+    Keys may hold several values, with commas: method=fedavg,i2pfl seed=0,1,2 method.tau=0.02,0.07. Further keys:
+    order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (so many side by
+    side; engine=simulation: one after another).
+    """
+    from fedshift.data.checking import check_data, check_model
+    from fedshift.sweep import listing, sweeping
+
+    if (listed and into) or (slurm is not None and not listed) or (paper and (listed or into)):
+        raise ConfigError("sweep: --list goes alone or with --slurm FILE, --in FOLDER and --paper TABLE go alone")
+    if listed:
+        listing.show(arguments or [], slurm, check_data, check_model)
+    elif into:
+        listing.one(arguments or [], into, check_data)
+    else:
+        sweeping.sweep(arguments or [], paper, check_data, check_model)
+
+
+@app.command()
+def rescore(
+    arguments: Annotated[list[str], typer.Argument(metavar="RUN ... [KEY=VALUE,VALUE ...]")],
+) -> None:
+    """Score the models of finished runs in another way, without training: other corruptions, adaptations, statistics.
+
+    RUN: a run folder, or a folder that holds some. Keys may hold several values, with commas: adapt.name=none,tent,eata
+    shift.severity=1,3,5; further keys: output-dir=DIR, jobs=N side by side. Each is a run folder of its own, which
+    `fedshift compare` reads. The same command again does what is left.
+    """
+    from fedshift.rescore import command
+
+    command.rescore(arguments)
+
+
+@app.command()
+def tune(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]",
+            help="Keys of `fedshift run`.",
+            autocompletion=completion.arguments,
+        ),
+    ] = None,
+    paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+) -> None:
+    """Search each method's values with the same budget, by validation images only, and compare them tuned and as is.
+
+    budget=N trials of each method; seed=0,1,2 for the comparison, the first one for the search; search.KEY=[LOW,HIGH],
+    [LOW,HIGH,log], [LOW,HIGH,whole], {values: [A,B]} or off, where the method's own range is not wanted; pruning=false:
+    no trial ends early; jobs=N methods side by side. The same command again goes on where it was interrupted. Needs
+    the extra `tune`: Optuna.
+    """
+    from fedshift.data.checking import check_data, check_model
+    from fedshift.tune import tuning
+
+    tuning.tune(arguments or [], paper, check_data, check_model)
+
+
+@app.command()
+def status(
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[RUN_FOLDER] [output-dir=DIR]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every 2 s until the run ends.")] = False,
+    site: Annotated[
+        str, typer.Option(help="Ask this SuperLink of ~/.flwr/config.toml for its SuperNodes and runs instead.")
+    ] = "",
+) -> None:
+    """Tell how a run stands, by default the newest of output-dir; exits with 3 if it failed or was interrupted."""
+    from fedshift.launch import watching
+
+    raise SystemExit(watching.show(arguments or [], as_json=as_json, watch=watch, site=site))
+
+
+@app.command()
+def doctor(
+    renew: Annotated[bool, typer.Option("--renew", help="Measure again what trains fastest here.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Look instead whether the app's folder is what Flower Hub takes.")
+    ] = False,
+) -> None:
+    """Tell what this machine is, what trains fastest on it, and what is wrong with it, which makes the exit code 1."""
+    from fedshift.doctor import doctor as machine
+
+    if publish:
+        if renew:
+            raise ConfigError("give --publish or --renew, not both: --publish looks at the app alone")
+        raise SystemExit(machine.show_publishing(as_json=as_json))
+    raise SystemExit(machine.show(renew=renew, as_json=as_json))
+
+
+@app.command("app-dir")
+def app_dir() -> None:
+    """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`."""
+    typer.echo(str(files.APP))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=typed_path)],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all] [node=K]")] = None,
+) -> None:
+    """Write report.html into a run folder: what the run came to, on one page that opens offline.
+
+    Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all;
+    node, whose model is looked at more closely. The exit code is 5 where something could not be drawn, which is told.
+    """
+    from fedshift.report import command
+
+    made = command.run(folder, arguments or [])
+    typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
+    tell_lacks(made.lacks)
+    if made.lacks:
+        raise SystemExit(exit_codes.PARTLY_DRAWN)
+
+
+def tell_lacks(lacks: Sequence[str]) -> None:
+    """Say on standard error what a report could not draw, and why."""
+    for line in lacks:
+        typer.echo(f"not drawn: {plain(line, WHOLE_PATH)}", err=True)
+
+
+def report_after_run(folder: Path) -> None:
+    """Write the report of a run that has just finished; whatever stands against it is told in a line."""
+    from fedshift.report import command
+
+    try:
+        made = command.run(folder, [])
+        typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
+        tell_lacks(made.lacks)
+    except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
+        why = "stopped" if isinstance(error, SystemExit) else str(error)
+        again = f"fedshift report {shown(shlex.quote(str(folder)), WHOLE_PATH)}"
+        typer.echo(f"report: none ({why}); to try again: {again}", err=True)
+
+
+@app.command()
+def costs(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="METHOD... [EXPERIMENT] [KEY=VALUE ...]",
+            help="Keys of `fedshift run`, and nodes=N.",
+            autocompletion=completion.costs,
+        ),
+    ] = None,
+    paper: Annotated[str, typer.Option(help="A printed table of costs to stand beside: f2dc.table4.")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what methods cost in an experiment: FLOPs, seconds, bytes, parameters (as F2DC, Table 4).
+
+    A few real rounds are played in this process; seconds are those of this machine.
+    """
+    from fedshift.costs import command
+
+    if markdown and as_json:
+        raise ConfigError("give --markdown or --json, not both")
+    found = command.run(arguments or [], paper)
+    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
+    if found.failed:
+        raise FederationError(f"failed, and not in the table: {', '.join(found.failed)}")
+
+
+@app.command()
+def init(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder; its name becomes the experiment's.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="data-dir=DIR [KEY=VALUE ...]")] = None,
+) -> None:
+    """Write an experiment file for images of your own: what was found, and a network, batch and rounds to begin with.
+
+    data-dir: <site>/<class>/*, <site>/{train,test}/<class>/* or labels.csv, see docs/your-own-data.md. Further keys:
+    dataset.domains, classes, labels, seed, test_share.
+    """
+    from fedshift.data import init as init_files
+
+    init_files.init(folder, arguments or [])
+
+
+@app.command()
+def prepare(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="See `fedshift datasets`; or the .yaml file of an experiment.", autocompletion=completion.data_sets
+        ),
+    ],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Check a data set, decode it once with all cores, and keep it in the cache of images.
+
+    Tells the images of each class by site and split, sizes, files that cannot be read or were not taken, and images
+    that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.resize=crop,
+    dataset.download=true, and the others of the section dataset.
+    """
+    from fedshift.data import prepare as prepare_module
+
+    raise SystemExit(prepare_module.prepare(dataset, arguments or [], as_json=as_json))
+
+
+@app.command()
+def preview(
+    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.", autocompletion=completion.data_sets)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.", parser=typed_path)] = Path(
+        "sheet.png"
+    ),
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.", parser=typed_path)] = None,
+    domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
+    corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",
+    public: Annotated[str, typer.Option(help="A domain or a share: draw the public set that it makes.")] = "",
+) -> None:
+    """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
+    from fedshift.data import prepare as prepare_module
+
+    if split not in SPLITS:
+        raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
+    part: Split = "train" if split == "train" else "test"
+    sheet = prepare_module.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions, public)
+    try:
+        sheet.save(output)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot write {shown(output)}: {shown(error)}") from None
+    typer.echo(f"wrote {shown(output.resolve(), WHOLE_PATH)}")
+
+
+def fail(error: FedShiftError) -> NoReturn:
+    """Show a user's mistake in a line or two and exit with 1; with 78 where a sweep must know not to try again."""
+    typer.echo(f"error: {error}", err=True)
+    refused = isinstance(error, REFUSALS) and SWEEP_PROCESS in os.environ
+    raise SystemExit(exit_codes.REFUSED if refused else exit_codes.FAILED)
+
+
+def stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    """End on a signal, once: what the command started is stopped on the way out, which takes its time."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(STOPPING[signal.Signals(signum)])
+
+
+def main() -> None:
+    """Entry point of the ``fedshift`` command."""
+    os.environ[COMMAND] = shlex.join(["fedshift", *sys.argv[1:]])
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, stop)
+    try:
+        app()
+    except FedShiftError as error:
+        fail(error)
+    except OSError as error:  # a disk that is full, a folder that may not be entered: nothing that a traceback mends
+        fail(FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Which finished runs have no statistics of BatchNorm of a way of ``evaluate.bn``, whatever they had asked for."""
+
+from functools import cache
+
+from clients.models.catalog import NETWORKS
+from fedshift.results.loading import Run
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError
+from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN
+
+
+def why_not(run: Run, way: str) -> str:
+    """Return why a run cannot be scored with BatchNorm's statistics of a way; empty where it can."""
+    config = run.resolved
+    if way == AVERAGED:
+        return ""
+    if config.model.bn in ("freeze", "group"):
+        return f"model.bn={config.model.bn} has no statistics to take"
+    for name in (config.model.name, *config.model.per_node):
+        if _without_batchnorm(name):
+            return f"the network {name} has no BatchNorm"
+    if way == OWN and run.results.domains.keys() <= {*config.allocation.held_out}:
+        return "nobody has training images of a held-out domain"
+    if way == RETAKEN and config.privacy.name != "none":
+        return f"privacy.name={config.privacy.name} lets no statistics leave a node"
+    alike = config.model_copy(update={"seed": 0, "evaluate": type(config.evaluate)()})  # the same for all seeds
+    if way == RETAKEN and not _statistics_travel(alike.model_dump_json()):
+        return f"with {run.results.method} and model.bn={config.model.bn} BatchNorm stays on the nodes"
+    return ""
+
+
+def _without_batchnorm(name: str) -> bool:
+    """Tell whether a network has no BatchNorm; false where it is not here, and nobody can tell."""
+    try:
+        return not NETWORKS.named(name, "model.name").batchnorm
+    except ConfigError:
+        return False
+
+
+@cache
+def _statistics_travel(settings: str) -> bool:
+    """Tell whether nodes send statistics of BatchNorm; true as well where this version cannot tell.
+
+    Args:
+        settings: The configuration of a run, as JSON.
+    """
+    from fedshift_app.node.setup import SIMULATION  # Flower: only where a run lacks a way
+    from fedshift_app.run import build as run_build
+    from fedshift_app.run import initial_model
+
+    config = RunConfig.model_validate_json(settings)
+    try:
+        _, federation = run_build.prepare(config, SIMULATION, initial_model.plain(config))
+    except ConfigError:
+        return True
+    return bool(federation.batchnorms)

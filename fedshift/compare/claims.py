@@ -1,0 +1,374 @@
+"""``fedshift claims``: each gain over FedAvg that the papers print, beside ours, with a verdict by a rule.
+
+The rule (``RULE``) was written down on 2026-11-23; docs/compare.md (Claims) says which kept runs are older.
+"""
+
+import json
+import statistics
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import catalog
+from fedshift.compare import formats
+from fedshift.compare.rows import OVERALL, PaperRow, Row, baseline, named, of_seeds
+from fedshift.compare.table import numbers_of
+from fedshift.papers import printed as printed_module
+from fedshift.papers.deviations import HELD_OUT
+from fedshift.results import contents, grouping
+from fedshift.results import loading as reading
+from fedshift.results import metrics as run_metrics
+from fedshift.results.loading import BASELINE, Run
+from fedshift.results.statistics import LEAST_FOR_TEST, Paired, paired
+from fedshift_app.config import registry
+from fedshift_core.errors import ConfigError
+from fedshift_core.paths import user_path
+
+SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE = "seen", "not seen", "reversed", "not comparable"
+VERDICTS = (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE)
+LEVEL = 0.05  # of p
+LEAST_DOMAINS = 2
+#: What makes another task of it: the network, and how the test images are corrupted.
+ANOTHER_TASK = ("model.name", "shift.name", "shift.corruption", "shift.severity")
+#: Runs that each leave out a domain are parts of one row: they may differ in that, and in the nodes that are then left.
+FREE = (HELD_OUT, "allocation.counts", reading.NODES)
+HEAD = ("table", "row", "gain there", "gain here", "n", "p", "verdict", "on", "differ", "runs")
+WIDTH = 100  # of the notes
+RULE = (
+    "gain: accuracy less FedAvg's in the same table, mean over the domains that table and runs have",
+    f"not comparable: fewer than {LEAST_FOR_TEST} seeds that the row and FedAvg share, fewer than {LEAST_DOMAINS} "
+    "common domains, another network or other corruptions than the paper's, an approximation, a label that is a "
+    "reading, or no gain printed",
+    f"seen: the sign that is printed, with p < {LEVEL} of a two-sided paired t-test over seeds; reversed: the other "
+    "sign with such a p; not seen: all else, which is no proof that it is not there: few seeds have little power",
+    "where all seeds differ by the same, to which there is no test, the sign decides",
+    "the size decides no verdict; p is not corrected for the number of rows",
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A printed gain over FedAvg and ours.
+
+    Attributes:
+        table: Id of the printed table.
+        row: Its label there.
+        own: Whether the paper proposes the method, which is no baseline then.
+        there: The printed gain in points.
+        here: Ours, seed by seed.
+        domains: Over which both are means.
+        whole: Whether these are all domains that the table prints.
+        runs: The folder of our runs, and our row.
+        differ: How many values of our runs are not the paper's.
+        left_open: How many others, which the paper leaves open, are not our reading of it.
+        verdict: One of ``VERDICTS``.
+        why: Of what is not comparable, the reason.
+    """
+
+    table: str
+    row: str
+    own: bool
+    there: float
+    here: Paired
+    domains: tuple[str, ...]
+    whole: bool
+    runs: str
+    differ: int
+    left_open: int
+    verdict: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All that were found, in the order of papers, tables and rows.
+
+    Attributes:
+        found: The claims.
+        score: Which numbers of our runs they are.
+        without: How many printed gains have no run here.
+        lacking: The folders whose runs were not scored so.
+        unreadable: Which runs were left out as they cannot be read, and why.
+        warnings: Which runs are of other images, or contradict themselves.
+        own: Whether only the rows of the papers' own methods are shown.
+        comparable: Whether only rows that compare are shown.
+    """
+
+    found: tuple[Claim, ...]
+    score: str
+    without: int
+    lacking: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    own: bool = False
+    comparable: bool = False
+
+    @property
+    def shown(self) -> tuple[Claim, ...]:
+        """The claims that are asked for; all of them are counted."""
+        return tuple(
+            claim for claim in self.found
+            if (claim.own or not self.own) and not (self.comparable and claim.verdict == NOT_COMPARABLE)
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """Return aligned lines."""
+        rows = [HEAD, *map(_cells, self.shown)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        notes = [line for note in self._notes() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
+        return formats.harmless("\n".join([self._title(), "", *lines, "", *notes]))
+
+    def markdown(self) -> str:
+        """Return a table and its notes; rows of a paper's own method in bold."""
+        rows = []
+        for claim in self.shown:
+            cells = [formats.escaped(cell) for cell in _cells(claim)]
+            rows.append(formats.piped([cells[0], f"**{cells[1]}**" if claim.own else cells[1], *cells[2:]]))
+        rule = formats.piped(["---", "---", "--:", "--:", "--:", "--:", *("---" for _ in HEAD[6:])])
+        notes = [f"- {formats.escaped(note)}" for note in self._notes()]
+        title = f"**{formats.escaped(self._title())}**"
+        return formats.harmless("\n".join([title, "", formats.piped(HEAD), rule, *rows, "", *notes]))
+
+    def json(self) -> str:
+        """Return the claims that are shown, with numbers in full, and the rule."""
+        told = [_record(claim) for claim in self.shown]
+        return json.dumps({
+            "score": self.score, "claims": told, "without_runs": self.without, "not_scored_so": self.lacking,
+            "unreadable": self.unreadable, "warnings": self.warnings, "rule": RULE,
+        }, indent=2)  # fmt: skip
+
+    def _title(self) -> str:
+        return f"gains over FedAvg that the papers print, there and here ({run_metrics.score(self.score)[1]})"
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if len(self.shown) < len(self.found):
+            notes.append(f"{len(self.found)} rows, of which {len(self.shown)} are shown")
+        for who, own in (("the papers' own methods", True), ("baselines", False)):
+            counted = Counter(claim.verdict for claim in self.found if claim.own is own)
+            if counted:
+                told = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
+                notes.append(f"{who}{' (bold)' if own else ''}: {told}")
+        notes += self._of_one_gain()
+        notes.append(f"printed gains without a run here: {self.without}")
+        if self.lacking:
+            notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
+        notes += [*self.unreadable, *self.warnings]
+        notes += RULE
+        notes.append(
+            "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's, where "
+            "it has one"
+        )
+        return notes
+
+    def _of_one_gain(self) -> list[str]:
+        """Tell how many printed gains the comparable rows are of, where a gain has rows of several folders."""
+        verdicts: dict[tuple[str, str], list[str]] = {}
+        for claim in self.found:
+            if claim.verdict != NOT_COMPARABLE:
+                verdicts.setdefault((claim.table, claim.row), []).append(claim.verdict)
+        if all(len(of_one) == 1 for of_one in verdicts.values()):
+            return []
+        rows = sum(map(len, verdicts.values()))
+        notes = [f"{rows} comparable rows, of {len(verdicts)} printed gains: one for each folder of runs"]
+        if split := [f"{table} {row}" for (table, row), of_one in verdicts.items() if len(set(of_one)) > 1]:
+            notes.append(f"not the same verdict in all folders: {', '.join(split)}")
+        return notes
+
+
+def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
+    """Hold the kept runs against each printed gain over FedAvg.
+
+    Args:
+        folders: Each holds runs to compare (``comparing.runs.read``), or folders that do.
+        score: Which numbers, see ``comparing.scores.SCORES``; accuracies by domain.
+
+    Raises:
+        ConfigError: If a folder holds no finished run, no folder was scored so, or the score is no accuracy.
+    """
+    if score in run_metrics.MEASURES or score in run_metrics.LOWEST_IS_BEST or score in run_metrics.FIGURES:
+        raise ConfigError(
+            f"--score {score}: the papers' gains are in accuracy; take last5, final, bn=WAY or validation"
+        )
+    run_metrics.score(score)
+    found: list[Claim] = []
+    lacking: list[str] = []
+    unreadable: list[str] = []
+    warnings: list[str] = []
+    tables = printed_module.all_tables()
+    given = _folders(folders)
+    for folder in given:
+        try:
+            given_runs = reading.read([folder])
+            unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
+            warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
+            found += list(_in_folder(folder, given_runs, tables, score))
+        except run_metrics.NotScoredError as error:
+            if len(lacking) == len(given) - 1:
+                raise error.under(str(folder)) from None
+            lacking.append(folder.name)
+        except ConfigError as error:
+            raise error.under(str(folder)) from None
+    order = {table.id: i for i, table in enumerate(tables)}
+    labels = {(table.id, row.method): i for table in tables for i, row in enumerate(table.printed.rows)}
+    found.sort(key=lambda claim: (order[claim.table], claim.runs, labels[claim.table, claim.row]))
+    here = {(claim.table, claim.row) for claim in found}
+    printed = {(table.id, label) for table in tables for label in _gains(table)}
+    return Claims(tuple(found), score, len(printed - here), tuple(lacking), tuple(unreadable), tuple(warnings))
+
+
+def _folders(given: Sequence[Path]) -> list[Path]:
+    """Return the folders that hold runs: those that were given, or, of those that hold none, the folders in them."""
+    folders = []
+    for path in map(user_path, given):
+        if path.is_file():
+            raise ConfigError(f"{path} is a file; claims takes folders of runs, or a folder of such folders")
+        if not path.is_dir():
+            raise ConfigError(f"there is no folder {path}")
+        inner = (
+            [] if reading.held(path) else [one for one in sorted(path.iterdir()) if one.is_dir() and reading.held(one)]
+        )
+        folders += inner or [path]
+    return folders
+
+
+def _gains(table: printed_module.Table) -> list[str]:
+    """Return the labels of printed rows with a gain over a printed row of FedAvg, in accuracies by domain."""
+    readings = [(row, table.readings(row)) for row in table.printed.rows]
+    plain = [{"method.name": BASELINE}]
+    if not any(list(one) == plain for _, one in readings) or not any(map(_domains, table.printed.beside)):
+        return []
+    return [row.method for row, one in readings if list(one) != plain]
+
+
+def _domains(beside: printed_module.Beside) -> list[str]:
+    """Return those of our columns that are domains."""
+    known = {domain for name in beside.dataset for domain in catalog.get(name).domains}
+    return [column for column in beside.columns.values() if column in known]
+
+
+def _doubtful(runs: Sequence[Run]) -> list[str]:
+    """Return what is wrong with the runs of a folder: other images, results that contradict their rounds."""
+    return [*contents.unlike(runs), *(run.contradiction for run in runs if run.contradiction)]
+
+
+def _in_folder(
+    folder: Path, given: reading.Given, tables: Sequence[printed_module.Table], score: str
+) -> Iterator[Claim]:  # fmt: skip
+    runs, unfinished = given.runs, given.unfinished
+    config = runs[0].config
+    has = {domain for run in runs for domain in run.results.domains}
+    parts = bool(config[HELD_OUT]) and all(key.startswith(FREE) for key in grouping.differing(runs))
+    for table in tables:
+        beside = table.stands_for(config)
+        if beside is None or beside.unseen != bool(config[HELD_OUT]) or not has & {*_domains(beside)}:
+            continue
+        rows = numbers_of(runs, unfinished, paper=table.id, score=score, allow_different=True).rows
+        printed = [row for row in rows if row.paper is not None]
+        best: dict[str, Claim] = {}
+        members: dict[str, list[tuple[Row, Row]]] = {}
+        for row in rows:
+            if not row.is_baseline and (base := baseline(row, printed)) is not None:
+                members.setdefault(row.label if parts else named(row), []).append((row, base))
+        for label, pairs in members.items():
+            claim = _claim(table, beside, pairs, f"{folder.name}: {label}")
+            if claim is not None and (claim.row not in best or _distance(claim) < _distance(best[claim.row])):
+                best[claim.row] = claim
+        yield from best.values()
+
+
+def _claim(
+    table: printed_module.Table, beside: printed_module.Beside, pairs: Sequence[tuple[Row, Row]], ours_told: str
+) -> Claim | None:
+    """Return what a row of ours and FedAvg's come to beside the printed ones; several where each held out a domain."""
+    there: dict[str, float] = {}
+    ours: dict[int, list[float | None]] = {}
+    base: dict[int, list[float | None]] = {}
+    printed: PaperRow | None = None
+    for row, plain in pairs:
+        if row.paper is None or plain.paper is None:
+            continue
+        printed = row.paper
+        columns = [column for column in printed.values if column not in OVERALL]
+        for column in columns:
+            value, of_plain = printed.values[column], plain.paper.values[column]
+            if value is None or of_plain is None:
+                continue
+            there[column] = value - of_plain
+            for seed in row.by_seed.keys() & plain.by_seed.keys():
+                ours.setdefault(seed, []).append(row.by_seed[seed].get(column))
+                base.setdefault(seed, []).append(plain.by_seed[seed].get(column))
+    if printed is None or not there:
+        return None
+    here = paired(_means(ours, len(there)), _means(base, len(there)))
+    gain = statistics.fmean(there.values())
+    row = pairs[0][0]
+    verdict, why = _verdict(gain, here, row, printed, len(there))
+    if contents.unlike(of_seeds((one for pair in pairs for one in pair), here.seeds)):
+        here, verdict, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
+    domains = tuple(domain for domain in _domains(beside) if domain in there)
+    return Claim(
+        table.id, printed.label, row.method == table.paper.key, gain, here, domains,
+        set(domains) == {*_domains(beside)}, ours_told, len(printed.altered), len(printed.readings),
+        verdict, why,
+    )  # fmt: skip
+
+
+def _distance(claim: Claim) -> tuple[int, int]:
+    """Return how far a row's values are from the paper's: those that it has, then those that it leaves open."""
+    return claim.differ, claim.left_open
+
+
+def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[int, float | None]:
+    """Return by seed the mean over the domains; None where one is unknown."""
+    return {
+        seed: statistics.fmean(known) if len(known := [v for v in each if v is not None]) == domains else None
+        for seed, each in values.items()
+    }
+
+
+def _verdict(gain: float, here: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
+    """Apply ``RULE``."""
+    other = [one.told for one in (*printed.altered, *printed.readings) if one.key in ANOTHER_TASK]
+    seeds = len(here.seeds)
+    reasons = (
+        (seeds < LEAST_FOR_TEST, f"{seeds} {'seed' if seeds == 1 else 'seeds'}"),
+        (domains < LEAST_DOMAINS, f"{domains} common domain"),
+        (bool(other), ", ".join(other)),
+        (bool(registry.approximation_told(row.method)), "an approximation"),
+        (not printed.certain, "the label is a reading"),
+        (gain == 0, "no gain printed"),
+    )
+    if why := next((told for holds, told in reasons if holds), ""):
+        return NOT_COMPARABLE, why
+    mean = here.difference.mean or 0.0
+    if mean == 0 or (here.p is not None and here.p >= LEVEL):  # p is None where all seeds differ by the same
+        return NOT_SEEN, ""
+    return (SEEN if (mean > 0) == (gain > 0) else REVERSED), ""
+
+
+def _cells(claim: Claim) -> tuple[str, ...]:
+    here = claim.here
+    ours = "-" if here.difference.mean is None else formats.number(here.difference.mean, here.difference.std, "+")
+    verdict = f"{claim.verdict}: {claim.why}" if claim.why else claim.verdict
+    return (
+        claim.table, claim.row, f"{claim.there:+.2f}", ours, str(len(here.seeds)),
+        "" if here.p is None else formats.p_value(here.p), verdict,
+        f"{', '.join(claim.domains)}{'' if claim.whole else ' *'}", str(claim.differ), claim.runs,
+    )  # fmt: skip
+
+
+def _record(claim: Claim) -> dict[str, Any]:
+    here = claim.here
+    return {
+        "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.there,
+        "here": here.difference.mean, "here_std": here.difference.std, "seeds": here.seeds, "p": here.p,
+        "interval": here.interval, "domains": claim.domains, "all_printed_domains": claim.whole, "runs": claim.runs,
+        "values_not_the_papers": claim.differ, "values_left_open": claim.left_open, "verdict": claim.verdict,
+        "why": claim.why,
+    }  # fmt: skip

@@ -1,0 +1,111 @@
+"""``fedshift compare`` and ``claims``."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedshift_app.run import exit_codes
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.paths import typed_path
+
+app = typer.Typer()
+
+
+@app.command("compare")
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.", parser=typed_path)
+    ],
+    paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
+    score: Annotated[
+        str,
+        typer.Option(
+            help="last5, final, best, validation, balanced_accuracy, macro_f1, auc, ece, bn, bn=WAY or clients."
+        ),
+    ] = "last5",
+    scored: Annotated[
+        str, typer.Option(help="global or personal: only methods that score these models, and FedAvg.")
+    ] = "",
+    unseen: Annotated[
+        bool,
+        typer.Option("--unseen", help="Held-out domains alone: runs that leave out one after the other are one row."),
+    ] = False,
+    allow_different: Annotated[
+        bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
+    ] = False,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `fedshift costs ... --json` printed: figures of accuracy against costs.", parser=typed_path
+        ),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.", parser=typed_path)] = None,
+    html: Annotated[Path | None, typer.Option(help="A page to write.", parser=typed_path)] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for one small JSON file per run, which `compare` reads as well.", parser=typed_path
+        ),
+    ] = None,
+) -> None:
+    """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
+    from fedshift import compare as compare_module
+
+    if markdown and as_json:
+        raise ConfigError("give --markdown or --json, not both")
+    found = compare_module.compare(
+        runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
+    )
+    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
+    for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
+        if file is not None:
+            try:
+                file.write_text(content(file), encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
+            except OSError as error:
+                raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
+            typer.echo(f"wrote {shown(file.resolve(), WHOLE_PATH)}", err=markdown or as_json)
+    if keep is not None:
+        files = compare_module.keep(runs, keep)
+        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), WHOLE_PATH)}", err=markdown or as_json)
+    _end(found.numbers.unreadable)
+
+
+@app.command("claims")
+def claims(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of runs that compare, or folders that hold such folders.", parser=typed_path),
+    ],
+    score: Annotated[
+        str, typer.Option(help="Which accuracies: last5, final, bn=WAY, ...; as `compare` has it.")
+    ] = "last5",
+    own: Annotated[bool, typer.Option("--own", help="Show the papers' own methods alone.")] = False,
+    comparable: Annotated[bool, typer.Option("--comparable", help="Show no rows that do not compare.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Hold runs against each gain over FedAvg that the papers print: seen, not seen, reversed or not comparable."""
+    from fedshift.compare import claims as claiming
+
+    if markdown and as_json:
+        raise ConfigError("give --markdown or --json, not both")
+    found = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
+    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
+    _end(found.unreadable)
+
+
+def _end(unreadable: Sequence[str]) -> None:
+    """End with exit code 1 where runs were left out because they cannot be read; what is printed names them.
+
+    Raises:
+        SystemExit: If there are some.
+    """
+    if unreadable:
+        typer.echo(f"error: runs that cannot be read were left out: {len(unreadable)}", err=True)
+        raise SystemExit(exit_codes.FAILED)

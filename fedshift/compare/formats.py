@@ -1,0 +1,211 @@
+"""A comparison as text, Markdown, CSV and JSON."""
+
+import csv
+import io
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedshift.compare.rows import WORST, Row, same_worst
+from fedshift.compare.table import Numbers
+from fedshift.results import contents
+from fedshift.results.loading import BASELINE
+from fedshift.results.statistics import Spread
+from fedshift_app.run.logs import cleaned
+from fedshift_core.cells import harmless_row
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table; ``best`` are the places of its marked cells, ``aside`` says that it is not ours."""
+
+    cells: tuple[str, ...]
+    best: frozenset[int] = frozenset()
+    aside: bool = False
+
+
+def text(numbers: Numbers, width: int) -> str:
+    """Return aligned lines; columns that do not fit follow in blocks below, each with the methods again."""
+    head, lines = grid(numbers)
+    starred = {i for line in lines for i in line.best}
+    marks = [["*" if i in line.best else " " if i in starred else "" for i in range(len(head))] for line in lines]
+    marked = [tuple(map(str.__add__, line.cells, mark)) for line, mark in zip(lines, marks, strict=True)]
+    widths = [max(len(row[i]) for row in (head, *marked)) for i in range(len(head))]
+    blocks: list[list[int]] = [[0]]
+    for i in range(1, len(head)):
+        if len(blocks[-1]) > 1 and sum(widths[j] + 2 for j in blocks[-1]) + widths[i] > width:
+            blocks.append([0])
+        blocks[-1].append(i)
+    out = [*textwrap.wrap(numbers.title, width), ""]
+    for block in blocks:
+        out += [_aligned(head, block, widths), "  ".join("-" * widths[i] for i in block)]
+        out += [*(_aligned(row, block, widths) for row in marked), ""]
+    told = [*(f"warning: {warning}" for warning in numbers.warnings), *(f"- {note}" for note in numbers.notes)]
+    for line in told:
+        out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return harmless("\n".join(out))
+
+
+def markdown(numbers: Numbers) -> str:
+    """Return a table and its notes; the best of a column in bold."""
+    head, lines = grid(numbers)
+    rows = [[f"**{cell}**" if i in line.best else escaped(cell) for i, cell in enumerate(line.cells)] for line in lines]
+    table = [piped(head), piped(["---", *("--:" for _ in head[1:])]), *map(piped, rows)]
+    told = [f"- **Warning:** {escaped(warning)}" for warning in numbers.warnings]
+    notes = [f"- {escaped(note)}" for note in numbers.notes]
+    return harmless("\n".join([f"**{escaped(numbers.title)}**", "", *table, "", *told, *notes]))
+
+
+def table_csv(numbers: Numbers) -> str:
+    """Return one line per row, numbers in full; what is unknown is empty."""
+    flat = [record(row, numbers) for row in numbers.rows]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(harmless_row(keys))
+    writer.writerows(harmless_row(one.get(key, "") for key in keys) for one in flat)
+    return out.getvalue()
+
+
+def table_json(numbers: Numbers) -> str:
+    """Return all numbers, notes and warnings."""
+    told = {
+        "title": numbers.title, "columns": numbers.columns, "headline": numbers.headline, "paper": numbers.paper,
+        "rows": [
+            record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed} | _altered(row)
+            for row in numbers.rows
+        ],
+        "notes": numbers.notes, "warnings": numbers.warnings,
+    }  # fmt: skip
+    return json.dumps(told, indent=2)
+
+
+def record(row: Row, numbers: Numbers) -> dict[str, Any]:
+    """Return a row as one flat record."""
+    found: dict[str, Any] = {
+        "row": row.label, "method": row.method, "group": row.group, "scored": row.scored,
+        "seeds": " ".join(map(str, row.seeds)),
+    }  # fmt: skip
+    for column in numbers.columns:
+        value = row.values.get(column, Spread(None, None, 0))
+        found |= {column: value.mean, f"{column} std": value.std, f"{column} n": value.n}
+    if WORST in numbers.columns:
+        found["worst domain"] = row.worst
+    if row.difference is not None:
+        told = row.difference
+        found |= {
+            "difference": told.difference.mean, "difference std": told.difference.std,
+            "difference seeds": " ".join(map(str, told.seeds)), "p": told.p,
+            "difference low": told.interval and told.interval[0], "difference high": told.interval and told.interval[1],
+        }  # fmt: skip
+    if row.refused:
+        found["no difference"] = row.refused
+    if row.mixed:
+        found["mean over other images"] = row.mixed
+    if contradictions := [run.contradiction for run in row.runs if run.contradiction]:
+        found["contradictions"] = "; ".join(contradictions)
+    if row.paper is not None:
+        found |= {
+            "paper row": row.paper.label,
+            "not the paper's": "; ".join(one.told for one in row.paper.altered),
+            "where the paper is silent": "; ".join(one.told for one in row.paper.readings),
+        }
+        for column in numbers.columns:
+            found |= {f"{column} paper": row.paper.values[column], f"{column} less paper": row.paper.difference[column]}
+    return found
+
+
+def _altered(row: Row) -> dict[str, Any]:
+    """Return by key the values that are not the paper's beside those that are, as YAML; and what it leaves open."""
+    if row.paper is None:
+        return {}
+    return {
+        "altered": {one.key: {"ours": one.ours, "paper": one.paper} for one in row.paper.altered},
+        "readings": {
+            one.key: {"ours": one.ours, "reading": one.paper, "why": one.why} for one in row.paper.readings
+        },
+    }  # fmt: skip
+
+
+def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
+    """Return the head and the lines that all formats show."""
+    compared = any(row.difference is not None or row.refused for row in numbers.rows)
+    extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
+    head = ("method", "scored", "n", *numbers.columns, *extra)
+    lines = []
+    group = ""
+    named = not same_worst(numbers.rows)  # else a note names it
+    for row in numbers.rows:
+        if row.group != group:
+            group = row.group
+            lines.append(Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
+        cells = [row.label, row.scored, f"{len(row.seeds)}{contents.MARK if row.mixed else ''}"]
+        cells += [_cell(row, column, named) for column in numbers.columns]
+        if compared:
+            told = row.difference
+            p = "" if told is None or told.p is None else p_value(told.p)
+            refused = contents.OTHER_IMAGES if row.refused else ""
+            cells += [_spread(told.difference, sign="+") if told else refused, p]
+        best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
+        lines.append(Line(tuple(cells), best))
+        lines += _paper_lines(row, numbers, len(extra))
+    return head, lines
+
+
+def _cell(row: Row, column: str, named: bool) -> str:
+    return f"{_spread(row.values.get(column))}{f' {row.worst}' if named and column == WORST and row.worst else ''}"
+
+
+def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[Line]:
+    if row.paper is None:
+        return []
+    printed = [number(row.paper.values[column], row.paper.spreads[column]) for column in numbers.columns]
+    less = [number(row.paper.difference[column], None, sign="+") for column in numbers.columns]
+    empty = [""] * extra
+    label = row.paper.label + ("" if row.paper.certain else " (a reading)")
+    count = len(row.paper.altered)
+    differ = f", {count} {'value differs' if count == 1 else 'values differ'}" if count else ""
+    return [
+        Line((f"  paper: {label}", "", "", *printed, *empty), aside=True),
+        Line((f"  less paper{differ}", "", "", *less, *empty), aside=True),
+    ]
+
+
+def _spread(value: Spread | None, sign: str = "") -> str:
+    return "-" if value is None else number(value.mean, value.std, sign, missing="missing")
+
+
+def number(mean: float | None, std: float | None, sign: str = "", missing: str = "-") -> str:
+    """Return a mean with its spread, to two digits; ``missing`` for None."""
+    if mean is None:
+        return missing
+    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
+def p_value(value: float) -> str:
+    """Return a p-value to three digits."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) -> str:
+    first, *others = block
+    return "  ".join([cells[first].ljust(widths[first]), *(cells[i].rjust(widths[i]) for i in others)]).rstrip()
+
+
+def harmless(text: str) -> str:
+    """Return lines for a terminal: what others wrote into a results file moves no cursor."""
+    return cleaned(text, len(text))
+
+
+def piped(cells: Sequence[str]) -> str:
+    """Return a line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """Return text in which Markdown marks nothing."""
+    for mark in "\\|*_<>":
+        text = text.replace(mark, f"\\{mark}")
+    return text

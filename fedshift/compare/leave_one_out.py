@@ -1,0 +1,169 @@
+"""Leave-one-out runs as one: each domain is scored by the run whose nodes did not hold it."""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedshift.papers.deviations import HELD_OUT
+from fedshift.results import contents, grouping
+from fedshift.results.loading import NODES, Chosen, Run
+from fedshift_core.errors import ConfigError
+
+#: What is said of the columns.
+TOLD = "each domain as the run scored it in which no node held it; AVG, STD and WORST are over these runs"
+#: Settings that may name domains: a run lacks them for a domain that it holds out.
+COUNTS, SHARE = "allocation.counts.", "allocation.share."
+
+
+def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Join the runs of a method, its parameters and a seed that hold out one domain after the other.
+
+    Args:
+        runs: Runs, each of which holds out a domain or several.
+
+    Returns:
+        One run for each, with the scores of held-out domains alone (None of a domain that only others held out), and
+        notes: which runs repeat others with the same numbers.
+
+    Raises:
+        ConfigError: If a run holds no domain out, a domain was held out twice with different numbers or others, or the
+            nodes of a domain are not the same in all runs that have it.
+    """
+    for run in runs:
+        if not run.config[HELD_OUT]:
+            raise ConfigError(f"--unseen: {run.name} holds no domain out (allocation.held_out=[DOMAIN])")
+    domains = list(dict.fromkeys(domain for run in runs for domain in run.results.domains if _holds_out(run, domain)))
+    runs = sorted(runs, key=lambda run: [domains.index(domain) for domain in domains if _holds_out(run, domain)])
+    by_domain = _by_domain(runs, domains)
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        settings = run.row_settings | run.group_settings | {"seed": run.results.seed, "tuned": run.tuned}
+        alike = {key: value for key, value in settings.items() if key != HELD_OUT and key not in by_domain}
+        members.setdefault(repr(sorted(alike.items())), []).append(run)
+    notes: list[str] = []
+    joined = [_joined(_each_once(same, notes), domains, by_domain) for same in members.values()]
+    return joined, notes
+
+
+def foldable(differences: Collection[str]) -> bool:
+    """Tell whether runs that differ in these settings, by dotted key, differ in what they hold out alone."""
+    return HELD_OUT in differences and all(
+        key in (HELD_OUT, NODES) or key.startswith((COUNTS, SHARE)) for key in differences
+    )
+
+
+def _by_domain(runs: Sequence[Run], domains: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that only runs have whose nodes hold a domain: how many these are, and their share.
+
+    Returns:
+        By dotted key; with them all numbers of nodes, where these follow from the settings.
+    """
+    found: dict[str, tuple[Any, Run]] = {}
+    for run in runs:
+        for key, value in run.config.items():
+            domain = key.removeprefix(COUNTS).removeprefix(SHARE)
+            if domain != key and domain in domains and not _holds_out(run, domain):
+                before, first = found.setdefault(key, (value, run))
+                if before != value:
+                    raise ConfigError(
+                        f"--unseen: {key} is {before} in {first.name} and {value} in {run.name}; compare them apart"
+                    )
+    nodes = " or ".join(map(str, sorted({run.config[NODES] for run in runs})))
+    settings = {key: value for key, (value, _) in found.items()}
+    return settings | ({NODES: nodes} if any(key.startswith(COUNTS) for key in found) else {})
+
+
+def _holds_out(run: Run, domain: str) -> bool:
+    return domain in run.config[HELD_OUT]
+
+
+def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
+    """Return one run for each held-out domain; a repetition with the same numbers is told, another is refused."""
+    kept: dict[str, Run] = {}
+    for run in same:
+        for domain in run.config[HELD_OUT]:
+            first = kept.setdefault(domain, run)
+            if first is run:
+                continue
+            both = f"{grouping.row_labels([run], {})[0]}, seed {run.results.seed}: {domain} is held out twice"
+            if sorted(first.config[HELD_OUT]) != sorted(run.config[HELD_OUT]):
+                raise ConfigError(f"{both}, beside other domains: {first.name} and {run.name}")
+            one, other = first.results, run.results
+            if (one.weights_sha256, one.domains) != (other.weights_sha256, other.domains):
+                raise ConfigError(f"{both}, with different numbers: {first.name} and {run.name}")
+            if contents.unlike([first, run]):
+                raise ConfigError(f"{both}, with other images: {first.name} and {run.name}")
+            told = f"{run.name} repeats {first.name} with the same numbers and counts once"
+            if told not in notes:
+                notes.append(told)
+    return [run for run in same if any(run is one for one in kept.values())]
+
+
+def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str, Any]) -> Run:
+    """Return the run that stands for several.
+
+    Args:
+        parts: They.
+        domains: All that are held out.
+        settings: Those that it gets instead of theirs (``_by_domain``).
+    """
+    first = parts[0]
+    by_domain = {domain: run.results for run in parts for domain in run.config[HELD_OUT]}
+
+    def of(take: Any) -> dict[str, float | None]:
+        return {domain: take(by_domain[domain]).get(domain) if domain in by_domain else None for domain in domains}
+
+    ways = set.intersection(*(set(run.results.others) for run in parts))
+    others = {way: of(lambda told, way=way: told.others[way]) for way in sorted(ways)}
+    validated = all(run.results.best_validation is not None for run in parts)
+    drawn = all(run.results.figures is not None for run in parts)
+    results = first.results.model_copy(
+        update={
+            "domains": of(lambda told: told.domains),
+            "final": of(lambda told: told.final),
+            "best_test": _chosen(first.results.best_test, of(lambda told: told.best_test.domains)),
+            "best_validation": (
+                _chosen(first.results.best_validation, of(lambda told: told.best_validation.domains))
+                if validated else None
+            ),
+            "client_models": None,  # their measures are over all domains of a run
+            "others": {way: found for way, found in others.items() if any(v is not None for v in found.values())},
+            "spread_over_nodes": {
+                domain: told.spread_over_nodes[domain] for domain, told in by_domain.items()
+                if domain in told.spread_over_nodes
+            },
+            "figures": (
+                first.results.figures.model_copy(
+                    update={"domains": of(lambda told: told.figures.domains), "overall": None}
+                ) if drawn and first.results.figures is not None else None
+            ),
+            "lost": _lost(parts),
+            "stopped_early": next((run.results.stopped_early for run in parts if run.results.stopped_early), None),
+            "nodes": tuple(node for run in parts for node in run.results.nodes),
+            "weights_sha256": hashlib.sha256(
+                "".join(by_domain[domain].weights_sha256 for domain in domains if domain in by_domain).encode()
+            ).hexdigest(),
+            "curve": {},
+        }
+    )  # fmt: skip
+    allocation = first.resolved.allocation.model_copy(update={"held_out": tuple(domains)})
+    return replace(
+        first,
+        results=results,
+        config={**first.config, **settings, HELD_OUT: list(domains)},
+        resolved=first.resolved.model_copy(update={"allocation": allocation}),
+        parts=tuple(parts),
+    )
+
+
+def _chosen(first: Chosen | None, domains: Mapping[str, float | None]) -> Chosen | None:
+    return None if first is None else first.model_copy(update={"domains": dict(domains)})
+
+
+def _lost(parts: Sequence[Run]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for run in parts:
+        for number, nodes in run.results.lost.items():
+            found[number] = sorted({*found.get(number, []), *nodes})
+    return found

@@ -1,0 +1,278 @@
+"""The rows of a comparison: a method over its seeds, its difference to the baseline, and the printed row beside it."""
+
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedshift.papers import printed as printed_module
+from fedshift.papers.deviations import Altered, altered
+from fedshift.papers.printed import PLAIN
+from fedshift.results import contents
+from fedshift.results.loading import BASELINE, Run
+from fedshift.results.metrics import Score
+from fedshift.results.statistics import Paired, Spread, paired, spread
+from fedshift_app.run.folder import ON_ALL
+from fedshift_app.run.scores import worst
+from fedshift_core.errors import ConfigError
+
+AVG, STD, WORST = "AVG", "STD", "WORST"
+OVERALL = (AVG, STD, WORST)  # columns that are no domain
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A printed row, by our columns; None where the paper prints nothing that our column is.
+
+    Attributes:
+        label: As printed.
+        values: Printed numbers.
+        spreads: Printed spreads.
+        difference: Ours less the paper's.
+        altered: The values of our runs that are not the paper's.
+        readings: Those of which the paper leaves the value open, and that are not our reading of it.
+        certain: Whether its label can be read in the paper's text.
+    """
+
+    label: str
+    values: Mapping[str, float | None]
+    spreads: Mapping[str, float | None]
+    difference: Mapping[str, float | None]
+    altered: tuple[Altered, ...] = ()
+    readings: tuple[Altered, ...] = ()
+    certain: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with its parameters, over seeds.
+
+    Attributes:
+        label: The method, and the parameters in which runs of it differ.
+        group: The settings in which its runs differ from others; empty if there are none.
+        scored: ``global`` or ``personal`` models.
+        runs: Its runs, by seed.
+        by_seed: The numbers of each seed by column.
+        values: Mean and spread by column.
+        difference: The headline less that of the baseline; None where there is none.
+        best: The columns in which it is the best of those of its group that are scored as it is.
+        paper: The printed row.
+        worst: The domain that is the worst in all its runs; empty where it is not the same.
+        refused: Why there is no difference to the baseline that it has: other images; empty where there is none such.
+        mixed: Which images are not the same in all its runs; empty where all are.
+    """
+
+    label: str
+    group: str
+    scored: str
+    runs: tuple[Run, ...]
+    by_seed: Mapping[int, Mapping[str, float | None]]
+    values: Mapping[str, Spread]
+    difference: Paired | None = None
+    best: frozenset[str] = frozenset()
+    paper: PaperRow | None = None
+    worst: str = ""
+    refused: str = ""
+    mixed: str = ""
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.runs[0].results.method
+
+    @property
+    def tuned(self) -> bool:
+        """Whether a search chose its values."""
+        return bool(self.runs[0].tuned)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of its runs."""
+        return tuple(self.by_seed)
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the others of its group are compared with it."""
+        return self.method == BASELINE and all(self.runs[0].config[key] == value for key, value in PLAIN.items())
+
+    def headline(self, column: str) -> dict[int, float | None]:
+        """Return the numbers of a column by seed."""
+        return {seed: values.get(column) for seed, values in self.by_seed.items()}
+
+
+def named(row: Row) -> str:
+    """Return the label of a row with its group."""
+    return f"{row.label} [{row.group}]" if row.group else row.label
+
+
+def same_worst(rows: Sequence[Row]) -> str:
+    """Return the domain that is the worst of all runs; empty where there is none such."""
+    named = {row.worst for row in rows}
+    return named.pop() if len(named) == 1 else ""
+
+
+def once_per_seed(label: str, runs: Sequence[Run], take: Score, notes: list[str]) -> list[Run]:
+    """Return one run per seed; a repetition with the same numbers, as ``take`` takes them, is told, another refused."""
+    kept: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda run: run.results.seed):
+        first = kept.setdefault(run.results.seed, run)
+        if first is run:
+            continue
+        if (first.results.weights_sha256, take(first)) != (run.results.weights_sha256, take(run)):
+            raise ConfigError(
+                f"{label}: seed {run.results.seed} comes twice, with different numbers: {first.name} and {run.name}"
+            )
+        if other := contents.unlike([first, run]):
+            raise ConfigError(f"{label}: seed {run.results.seed} comes twice: {'; '.join(other)}")
+        notes.append(f"{run.name} repeats {first.name} with the same numbers and counts once")
+    return list(kept.values())
+
+
+def made(label: str, group: str, runs: list[Run], take: Score, accuracy: bool, lowest: bool) -> Row:
+    """Return the row of runs that differ in their seed alone.
+
+    Args:
+        label: The method, and the parameters in which runs of it differ.
+        group: The settings in which the runs differ from others.
+        runs: One per seed.
+        take: Takes the numbers of a run.
+        accuracy: Whether these are accuracies of domains, which have an average, a spread and a worst one.
+        lowest: Whether the lowest number is the best.
+    """
+    taken = {run.results.seed: take(run) for run in runs}
+    by_seed = {seed: _with_average(one, lowest) if accuracy else one for seed, one in taken.items()}
+    columns = dict.fromkeys(column for values in by_seed.values() for column in values)
+    values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
+    models = "/".join(dict.fromkeys(scored(run) for run in runs))
+    worsts = {_worst(one, lowest) for one in taken.values()} if accuracy else set()
+    same = (worsts.pop() or "") if len(worsts) == 1 else ""
+    mixed = "; ".join(contents.unlike(runs))
+    return Row(label, group, models, tuple(runs), by_seed, values, worst=same, mixed=mixed)
+
+
+def scored(run: Run) -> str:
+    """Return which models a run scored: ``global``, ``personal`` or ``personal on all``."""
+    kind = run.results.evaluated.split()[0]
+    return f"{kind} on all" if run.results.evaluated == ON_ALL else kind
+
+
+def _worst(domains: Mapping[str, float | None], lowest: bool) -> str | None:
+    """Return the worst domain; None where a domain is unknown, or there is one only."""
+    return None if None in domains.values() else worst(domains, lowest=not lowest)
+
+
+def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str, float | None]:
+    """Add average, spread and worst of the domains; unknown where a domain is: over a part it is another quantity."""
+    known = [value for value in domains.values() if value is not None]
+    full = bool(domains) and len(known) == len(domains)
+    return dict(domains) | {
+        AVG: statistics.fmean(known) if full else None,
+        STD: statistics.stdev(known) if full and len(known) > 1 else None,
+        WORST: None if (least := _worst(domains, lowest)) is None else domains[least],
+    }
+
+
+def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row that another is compared with; None where its group has none.
+
+    Of several, one whose values a search chose for a row whose values a search chose, then the one that is averaged,
+    stepped and scored as the row is where they differ in that, then the first.
+    """
+    found = [other for other in rows if other.is_baseline and other.group == row.group]
+    beside = [_beside_method(other) for other in found]
+    varied = {key for one in beside for key in one if any(other.get(key) != one[key] for other in beside)}
+    ours = {} if row.is_baseline else _beside_method(row)
+
+    def distance(other: Row) -> tuple[bool, int]:
+        its = _beside_method(other)
+        return other.tuned != row.tuned, sum(key in ours and ours[key] != its.get(key) for key in varied)
+
+    return min(found, key=distance, default=None)
+
+
+def _beside_method(row: Row) -> dict[str, Any]:
+    """Return what makes a row beside the method's own parameters: how is averaged, stepped, scored."""
+    settings = row.runs[0].row_settings
+    return {key: value for key, value in settings.items() if not key.startswith("method.")}
+
+
+def with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
+    """Return the row with its difference to the baseline of its group, seed by seed; as it is where there is none.
+
+    Where the runs of both, of the seeds that count, are of other images, it has the reason in place of the difference.
+    """
+    base = baseline(row, rows)
+    if base is None or base is row:
+        return row
+    difference = paired(row.headline(headline), base.headline(headline))
+    if other := contents.unlike(of_seeds((row, base), difference.seeds)):
+        return replace(row, refused="; ".join(other))
+    return replace(row, difference=difference)
+
+
+def of_seeds(rows: Iterable[Row], seeds: Collection[int]) -> list[Run]:
+    """Return the runs of rows that have one of these seeds."""
+    return [run for row in rows for run in row.runs if run.results.seed in seeds]
+
+
+def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: bool) -> Row:
+    """Mark the columns in which the row has the best mean of its group and task.
+
+    That is the lowest STD, the highest of all else. Where ``lowest`` is the best, that of all. Personal models are
+    scored on another task than the global one. Rows of other images have no best.
+    """
+    group = [other for other in rows if (other.group, other.scored) == (row.group, row.scored)]
+    if contents.unlike(run for other in group for run in other.runs):
+        return row
+    best = set()
+    for column in columns:
+        means = [m for other in group if (found := other.values.get(column)) and (m := found.mean) is not None]
+        own = row.values.get(column)
+        if len(means) > 1 and own is not None and own.mean == (min(means) if lowest or column == STD else max(means)):
+            best.add(column)
+    return replace(row, best=frozenset(best))
+
+
+def beside(row: Row, table: printed_module.Table, columns: Sequence[str]) -> Row:
+    """Put the printed row beside ours."""
+    beside = table.beside(row.runs[0].config)
+    standing = table.standing(row.runs[0].config)
+    stands = _comparable(row, beside)
+    if not stands and beside.unseen and row.values.keys() & {*beside.columns.values()} - {*OVERALL}:
+        return row  # it held out a domain that the paper lacks
+    if not stands:
+        raise ConfigError(
+            f"--paper {table.id}: its columns stand for {', '.join(beside.columns.values())}; the runs have "
+            f"{', '.join(row.values)}; --score clients has the measures of client models"
+        )
+    if standing is None:
+        return row
+    printed = standing.row
+    values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
+    spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
+    difference = {column: _less(row.values.get(column), values[column]) for column in columns}
+    configs = [one.config for run in row.runs for one in (run.parts or (run,))]
+    others = altered(configs, table, beside, standing)
+    stated, left_open = tuple(one for one in others if not one.why), tuple(one for one in others if one.why)
+    return replace(
+        row, paper=PaperRow(printed.method, values, spreads, difference, stated, left_open, printed.label_certain)
+    )  # fmt: skip
+
+
+def _less(ours: Spread | None, printed: float | None) -> float | None:
+    return None if ours is None or ours.mean is None or printed is None else ours.mean - printed
+
+
+def _comparable(row: Row, beside: printed_module.Beside) -> dict[str, str]:
+    """Return the printed column of each of our columns that means the same.
+
+    Averages over other domains than ours are left out, and so are seen domains where the paper's are unseen.
+    """
+    ours = {column: printed for printed, column in beside.columns.items() if column in row.values}
+    if beside.unseen:
+        held_out = row.runs[0].config["allocation.held_out"]
+        return {column: printed for column, printed in ours.items() if column in held_out}
+    domains = set(beside.columns.values()) - {*OVERALL}
+    if domains and AVG in row.values and domains != row.values.keys() - {*OVERALL}:
+        return {column: printed for column, printed in ours.items() if column not in OVERALL}
+    return ours

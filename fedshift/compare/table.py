@@ -1,0 +1,216 @@
+"""The numbers of a comparison: a row per method, with mean and spread over seeds, beside a paper's printed row."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedshift.compare import bn_statistics, leave_one_out, tradeoff
+from fedshift.compare import footnotes as remarks
+from fedshift.compare import rows as rowing
+from fedshift.compare.rows import AVG, OVERALL, STD, Row
+from fedshift.papers import printed
+from fedshift.results import grouping
+from fedshift.results import loading as reading
+from fedshift.results import metrics as run_metrics
+from fedshift.results.loading import BASELINE, Run
+from fedshift_app.config import registry
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.spelling import meant
+from fedshift_core.wire.names import BN_SCORE
+
+#: What may be asked for alone: which models a run scored.
+SCORED = ("global", "personal")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All numbers of a comparison.
+
+    Attributes:
+        title: What is compared.
+        columns: Domains or measures, in the order of the table.
+        headline: The column whose difference to the baseline is told.
+        rows: By group, the baseline first.
+        notes: What a reader must know of the numbers.
+        warnings: What should be looked into.
+        paper: The id of the paper's table, empty without one.
+        score: Which numbers they are, see ``comparing.scores.SCORES``.
+        costs: What the methods cost, where that was given.
+        unreadable: Which runs of the given folders were left out as they cannot be read, and why; also warnings.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    headline: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    paper: str = ""
+    score: str = "last5"
+    costs: tradeoff.Costs | None = None
+    unreadable: tuple[str, ...] = ()
+
+
+def numbers(
+    paths: Sequence[Path], *, paper: str, score: str, allow_different: bool, costs: Path | None = None,
+    scored: str = "", held_out: bool = False,
+) -> Numbers:  # fmt: skip
+    """Read and compare runs, see ``fedshift.compare.compare``."""
+    if paper:
+        printed.get(paper).check_of_runs()
+    run_metrics.score(score)  # a mistake in a name is told before anything is read
+    if held_out and score == "clients":
+        raise ConfigError(
+            "--unseen: the measures of --score clients are over all domains of a run; give one of the two"
+        )
+    if scored and scored not in SCORED:
+        raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
+    given = reading.read(paths)
+    found = numbers_of(
+        given.runs, given.unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs,
+        scored=scored, held_out=held_out,
+    )  # fmt: skip
+    unreadable = tuple(given.left_out())
+    return replace(found, warnings=(*found.warnings, *unreadable), unreadable=unreadable)
+
+
+def numbers_of(
+    runs: Sequence[Run], unfinished: Sequence[str], *, paper: str, score: str, allow_different: bool,
+    costs: Path | None = None, scored: str = "", held_out: bool = False,
+) -> Numbers:  # fmt: skip
+    """Compare runs that were read (``runs.read``), see ``fedshift.compare.compare``."""
+    table = printed.get(paper) if paper else None
+    take, called = run_metrics.score(score)
+    repeated: list[str] = []
+    if held_out:
+        runs, repeated = leave_one_out.folded(runs)
+        called = f"of domains that no node held, {called}"
+    if score.startswith(BN_SCORE):  # what the numbers are scored with, whichever was the first way of a run
+        way = score.removeprefix(BN_SCORE)
+        runs = [replace(run, config={**run.config, reading.WAYS: way}) for run in runs]
+    differences = grouping.differing(runs)
+    if differences and not allow_different:
+        raise ConfigError(
+            "these runs differ in more than method and seed (--allow-different makes rows of them): "
+            + grouping.told(runs, differences)
+        )
+    unnamed = grouping.usual_parameters(runs)
+    runs = sorted(runs, key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
+    differences = grouping.differing(runs)
+    all_labels = grouping.row_labels(runs, unnamed)  # of all: a row is called the same, whichever are shown
+    taken = [
+        (group, label, run)
+        for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
+        if rowing.scored(run).startswith(scored) or run.results.method == BASELINE
+    ]
+    if not taken:
+        raise ConfigError(f"--scored {scored}: no run was scored so, and none is of {BASELINE}")
+    left = sorted({*all_labels} - {label for _, label, _ in taken})
+    taken, unable = _able(taken, score)
+    members: dict[tuple[str, str], list[Run]] = {}
+    for group, label, run in taken:
+        members.setdefault((group, label), []).append(run)
+    labels, runs = [label for _, label, _ in taken], [run for _, _, run in taken]
+    notes: list[str] = [f"left out, not scored {scored}: {', '.join(left)}"] if left else []
+    if unable:
+        notes.append(f"left out, cannot be scored {score}: {_reasons(unable)}")
+    accuracy = score not in run_metrics.MEASURES
+    lowest = score in run_metrics.LOWEST_IS_BEST
+    rows = [
+        rowing.made(label, group, rowing.once_per_seed(label, same, take, notes), take, accuracy, lowest)
+        for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
+    ]
+    headline = run_metrics.MEASURES.get(score, AVG)
+    columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in OVERALL))
+    if accuracy:
+        columns += (AVG, STD) if len(columns) < 2 else OVERALL
+    rows = [rowing.with_best(rowing.with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
+    if table is not None:
+        rows = [rowing.beside(row, table, columns) for row in rows]
+    called = run_metrics.called_of(called, {run.averaged(score) for run in runs})
+    title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
+    notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *notes, *repeated]
+    if held_out:
+        notes.insert(0, leave_one_out.TOLD)
+    notes += [
+        f"{method}, where a row does not name it: {_settings(values)}"
+        for method, values in unnamed.items()
+        if any(row.method == method for row in rows)
+    ]
+    notes += [
+        f"{method}, in all its rows: "
+        + ", ".join(
+            f"{grouping.parameter(key)}={grouping.shown(value)} (its experiment has {grouping.shown(usual)})"
+            for key, (value, usual) in values.items()
+        )
+        for method, values in grouping.by_hand(runs).items()
+    ]
+    approximations = map(registry.approximation_told, dict.fromkeys(row.method for row in rows))
+    notes += [told for told in approximations if told]
+    notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
+              grouping.own(runs).items()]  # fmt: skip
+    if differences:
+        told = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
+        notes.append(f"{told}; --unseen makes one row of them" if leave_one_out.foldable(differences) else told)
+    notes += grouping.harmless(runs)
+    if unfinished:
+        notes.append(f"left out, not finished: {', '.join(unfinished)}")
+    if table is not None:
+        notes += remarks.of_paper(rows, table)
+    paid = (
+        None
+        if costs is None
+        else tradeoff.read(costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
+    )
+    if paid is not None:
+        notes += tradeoff.notes(rows, paid, headline, lowest)
+    return Numbers(
+        title, columns, headline, tuple(rows), tuple(notes), tuple(grouping.warnings(runs, labels)),
+        table.id if table else "", score, paid,
+    )  # fmt: skip
+
+
+def _able(taken: Sequence[tuple[str, str, Run]], score: str) -> tuple[list[tuple[str, str, Run]], dict[str, str]]:
+    """Leave out the runs that have no statistics of BatchNorm of the way of ``--score bn=WAY``.
+
+    Args:
+        taken: Runs with their group and row.
+        score: The score.
+
+    Returns:
+        The others, and why by row.
+
+    Raises:
+        NotScoredError: If there are no others.
+    """
+    if not score.startswith(BN_SCORE):
+        return list(taken), {}
+    way = score.removeprefix(BN_SCORE)
+    kept, unable = [], {}
+    for group, label, run in taken:
+        why = bn_statistics.why_not(run, way) if run_metrics.with_statistics(run, way) is None else ""
+        if why:
+            unable[f"{label} [{group}]" if group else label] = why
+        else:
+            kept.append((group, label, run))
+    if not kept:
+        raise run_metrics.NotScoredError(f"--score {score}: none of these runs can be scored so: {_reasons(unable)}")
+    return kept, unable
+
+
+def _reasons(unable: Mapping[str, str]) -> str:
+    """Return why rows were left out in one line, those with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for label, why in unable.items():
+        by_reason.setdefault(why, []).append(label)
+    return "; ".join(f"{', '.join(labels)} ({why})" for why, labels in by_reason.items())
+
+
+def _measure(score: str) -> str:
+    return "scores" if score in run_metrics.MEASURES else run_metrics.FIGURES.get(score, "top-1 accuracy")
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in settings.items())

@@ -1,0 +1,173 @@
+"""Accuracy against what it costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from fedshift.compare.rows import Row, named
+from fedshift.results import contents
+from fedshift.results.loading import ASIDE
+from fedshift_app.config.keys import COST_SECTIONS
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shown
+from fedshift_core.spelling import meant
+
+MOST_COSTS = 10_000  # of a file
+MEGA, GIGA = 1e6, 1e9
+FREE_OF_COST = ("method.repeatable_noise",)  # where noise is drawn from costs nothing
+#: What is paid, and how it is called on an axis.
+BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
+
+
+class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A row of ``fedshift costs --json``: of a method with several kinds of rounds one for each."""
+
+    settings: dict[str, Any]
+    bytes_up: int = Field(ge=0)
+    bytes_down: int = Field(ge=0)
+    step_flops: float = Field(ge=0)
+    seconds: float = Field(ge=0)
+
+
+class _File(BaseModel, frozen=True, extra="ignore"):
+    experiment: str
+    nodes: int
+    machine: str
+    costs: tuple[_Measured, ...] = Field(min_length=1, max_length=MOST_COSTS)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What each method costs.
+
+    Attributes:
+        of: By the settings that decide them (``_deciding``): MB of all messages of a round, both ways; seconds of a
+            local round; GFLOPs of a step. Of a method with several kinds of rounds the dearest.
+        told: Where and on what they were measured.
+    """
+
+    of: Mapping[str, Mapping[str, float]]
+    told: str
+
+    def row(self, row: Row) -> Mapping[str, float] | None:
+        """Return the costs of a row; None if none were measured with its method, parameters and network."""
+        return self.of.get(_deciding(row.runs[0].config))
+
+
+def read(file: Path, experiments: Sequence[str]) -> Costs:
+    """Read what ``fedshift costs ... --json`` printed.
+
+    Args:
+        file: The file.
+        experiments: Those of the runs.
+
+    Raises:
+        ConfigError: If it is no such file, or of an experiment that no run is of.
+    """
+    try:
+        told = _File.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--costs {shown(file)}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise ConfigError(
+            f"--costs {shown(file)}: {where}: {first['msg']}; it takes what `fedshift costs ... --json` prints"
+        ) from None
+    if told.experiment not in experiments:
+        raise ConfigError(
+            f"--costs {shown(file)}: measured in {as_found(told.experiment)}; the runs are of "
+            f"{', '.join(experiments)}{meant(told.experiment, experiments)}"
+        )
+    found: dict[str, dict[str, float]] = {}
+    for one in told.costs:
+        paid = {
+            BYTES: (one.bytes_up + one.bytes_down) / MEGA, SECONDS: one.seconds, FLOPS: one.step_flops / GIGA,
+        }  # fmt: skip
+        key = _deciding(one.settings)
+        before = found.setdefault(key, paid)
+        found[key] = {what: max(value, before[what]) for what, value in paid.items()}
+    return Costs(found, f"measured in {told.experiment}, {told.nodes} nodes, on {told.machine}")
+
+
+def _deciding(settings: Mapping[str, Any]) -> str:
+    """Return the settings that may decide what a method costs; of weights and rates only whether they are 0."""
+    counted = {
+        key: "any" if isinstance(value, float) and value else value
+        for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
+    }  # fmt: skip
+    return json.dumps(counted, sort_keys=True)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return which points are on the Pareto front, the cheapest first.
+
+    Args:
+        points: Cost and score. One is on the front if none that costs as little or less scores more, or as much for
+            less; of equal points all.
+    """
+    on: list[int] = []
+    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i)):
+        if not on or points[i][1] > points[on[-1]][1] or points[i] == points[on[-1]]:
+            on.append(i)
+    return on
+
+
+def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[list[int]]:
+    """Return the Pareto front of each group of rows that are scored alike, the cheapest first.
+
+    Args:
+        points: Cost, score and row.
+        lowest: Whether the lowest score is the best.
+
+    Returns:
+        None of a group whose rows are of other images than one another.
+    """
+    fronts = []
+    for task in dict.fromkeys((row.group, row.scored) for _, _, row in points):
+        among = [i for i, (_, _, row) in enumerate(points) if (row.group, row.scored) == task]
+        if contents.unlike(run for i in among for run in points[i][2].runs):
+            continue
+        on = front([(points[i][0], -points[i][1] if lowest else points[i][1]) for i in among])
+        fronts.append([among[i] for i in on])
+    return fronts
+
+
+def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
+    """Return by cost the rows whose cost and score are known: what is paid, and the mean of ``headline``."""
+    found: dict[str, list[tuple[float, float, Row]]] = {}
+    for row in rows:
+        of, value = costs.row(row), row.values.get(headline)
+        if of is not None and value is not None and value.mean is not None:
+            for what, price in of.items():
+                found.setdefault(what, []).append((price, value.mean, row))
+    return found
+
+
+def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> list[str]:
+    """Return who is on the front of each cost, and what is not known."""
+    told = []
+    alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
+    for what, points in paid(rows, costs, headline).items():
+        better = "a lower" if lowest else "more"
+        for on in on_fronts(points, lowest):
+            names = [f"{named(points[i][2])} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in on]
+            told.append(
+                f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
+            )
+    lacking = [row.label for row in rows if costs.row(row) is None]
+    if lacking:
+        told.append(f"no costs of {', '.join(lacking)}")
+    for group in dict.fromkeys(row.group for row in rows):
+        members = [row for row in rows if row.group == group and costs.row(row) is not None]
+        if contents.unlike(run for row in members for run in row.runs):
+            where = f" [{group}]" if group else ""
+            told.append(f"no row is named as the best for its costs{where}: rows are of {contents.OTHER_IMAGES}")
+    return [
+        *told,
+        f"costs: {costs.told}; MB a round: of all messages, both ways; of several kinds of rounds the dearest",
+    ]

@@ -1,0 +1,35 @@
+"""``fedshift run --dry-run``: nothing is trained, scored or written but images in their cache."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedshift.data.checking import check_data
+from fedshift.launch import runner, worker_count
+from fedshift_app.run import console, resuming
+
+
+def told(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
+    """Return what a run would be and take.
+
+    Args:
+        flat: Its run-config keys.
+        launch: How it would be launched.
+
+    Raises:
+        FedShiftError: If it could not start.
+    """
+    worker_count.check(launch)
+    asked = worker_count.asked(launch)
+    config, past = resuming.resolve(flat, hold=False)
+    nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
+    check_data(config, nodes)
+    from fedshift.costs import estimate  # torch: only once the rest is right
+
+    console.set_up()
+    if launch.get("engine", "simulation") == "inline":
+        places = worker_count.workers(config, nodes, asked)
+    else:
+        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
+        each = runner.resources(config, nodes, *limits)
+        places = each.actors or worker_count.places(each.cpus)
+    return estimate.told(estimate.estimate(config, nodes, places))

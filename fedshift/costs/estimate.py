@@ -1,0 +1,376 @@
+"""``fedshift run --dry-run``: what a run is, who holds what, and what it will take, from a few measured steps.
+
+No round is played: one node takes a few steps on its own images and scores these, and the rest is counted.
+"""
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from flwr.app import ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from clients.base import DomainClient
+from clients.training import machine
+from clients.training.phases import Phase
+from datasets.base import ImageSet
+from fedshift.catalog.tables import columns, facts
+from fedshift.costs.measuring import TimedGrid
+from fedshift_app import client_app
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup
+from fedshift_app.run import build as run_build
+from fedshift_app.run import console, disk_space
+from fedshift_app.run import precision as run_precision
+from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
+from fedshift_core.wire.records import decode, encode
+from strategies.federation.context import Federation
+from strategies.federation.roster import Node
+from strategies.federation.statistics import expected_images
+from strategies.federation.updates import num_bytes
+
+BATCHES = 2  # that the node takes in each epoch
+EPOCHS = 2  # the first step of all prepares, and does not count
+_KB = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one node showed.
+
+    Attributes:
+        step: Seconds of a step of training on a full batch.
+        scored: Seconds for each test image.
+        before: Seconds for each of a node's own images before a test set, where it trains on them then (FedICON).
+        taken: Seconds for each training image that BatchNorm's statistics are taken of; 0 where none are.
+        epochs: Of a local round over the node's own images, all its phases together.
+        others: Steps of a local round on other images, such as those of the public set.
+        first: Both of a node's first round, where it trains otherwise in that (FedMD); None: as in any other.
+        up: Bytes that a node sends after its first round.
+        memory: The most bytes that this process held; of a GPU's memory where there is one.
+    """
+
+    step: float
+    scored: float
+    before: float
+    taken: float
+    epochs: int
+    others: int
+    up: int
+    memory: int
+    first: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Images that pass through the network, forward only, when the models are scored after a round.
+
+    Attributes:
+        test: Test images, each as often as nodes score it, in one way of ``evaluate.bn``.
+        validation: Images of the nodes' validation parts, which are scored in the first way alone.
+        statistics: Training images that BatchNorm's statistics are taken of, for all ways.
+        own: Images of the nodes that score, once for each test set, in one way.
+    """
+
+    test: int
+    validation: int
+    statistics: float
+    own: int
+
+    def seconds(self, ways: int, measured: Measured) -> float:
+        """Return how long all of them take, one after another, where so many ways are scored."""
+        images = (ways * self.test + self.validation) * measured.scored + self.statistics * measured.taken
+        return images + ways * self.own * measured.before
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run is going to take.
+
+    Attributes:
+        config: The run, its arithmetic settled.
+        federation: The same, as the server has it.
+        scored: The rounds, from 1, after which models are scored.
+        nodes: All of them.
+        playing: How many train in a round.
+        side_by_side: How many of them at a time.
+        down: Bytes that all nodes of the first round are sent.
+        folder: Bytes of the run folder when it is largest.
+        measured: What one node showed.
+    """
+
+    config: RunConfig
+    federation: Federation
+    scored: Sequence[int]
+    nodes: Sequence[Node]
+    playing: int
+    side_by_side: int
+    down: int
+    folder: int
+    measured: Measured
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of a round's training, in which no node is for the first time."""
+        return self._training(self.measured.epochs, self.measured.others)
+
+    @property
+    def first_seconds(self) -> float:
+        """Seconds that the nodes' first rounds take beyond that, in the run."""
+        if self.measured.first is None:
+            return 0.0
+        joining = min(len(self.nodes), self.playing * self.config.rounds) / self.playing  # first rounds of nodes
+        return joining * (self._training(*self.measured.first) - self.train_seconds)
+
+    def _training(self, epochs: int, others: int) -> float:
+        batch, share = self.config.train.batch_size, self.playing / len(self.nodes)
+        own = sum(-(-node.num_examples // batch) for node in self.nodes) * epochs
+        return (own + others * len(self.nodes)) * self.measured.step * share / self.side_by_side
+
+    def scoring(self, server_round: int) -> Scoring:
+        """Return what is scored after a round, by the questions that the server would ask."""
+        fed = self.federation
+        asked = fed.evaluation(server_round, list(self.nodes)).first()
+        of = {node: expected_images(node, fed.evaluate.bn_images) for node in self.nodes}
+        own = sum(of[node] for node in asked) * (OWN in fed.bn_ways)
+        retaken = sum(of.values()) * self.playing / len(of) * fed.retakes
+        validation = sum(node.num_validation for node in asked) * fed.validation
+        test = sum(len(part) for parts in asked.values() for part in parts)
+        trained_on = sum(node.num_examples * len(parts) for node, parts in asked.items())
+        return Scoring(test, validation, own + retaken, trained_on)
+
+    @property
+    def test_images(self) -> int:
+        """Test images of a full scoring: each as often as a model is scored on it."""
+        return self.scoring(self.config.rounds).test
+
+    @property
+    def score_seconds(self) -> float:
+        """Seconds of all scoring in the run."""
+        rounds = self.config.rounds
+        one_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # of all rounds with such a share
+        ways = len(self.federation.bn_ways)
+        each = {share: self.scoring(n).seconds(ways, self.measured) for share, n in one_of.items()}
+        return sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored) / self.side_by_side
+
+    @property
+    def ways_share(self) -> float:
+        """What the ways of ``evaluate.bn`` take beyond one scoring as averaged, as a share of a round's training."""
+        full = replace(self.scoring(self.config.rounds), validation=0)  # which no further way scores
+        more = full.seconds(len(self.federation.bn_ways) - 1, self.measured)
+        return more / self.side_by_side / self.train_seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole run."""
+        return self.config.rounds * self.train_seconds + self.first_seconds + self.score_seconds
+
+
+def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
+    """Measure a few steps of the first node that the first round asks, and count the rest.
+
+    Args:
+        config: The run.
+        nodes: How many nodes it has.
+        side_by_side: How many clients train at a time.
+
+    Raises:
+        FedShiftError: If the run could not start, or the node cannot train.
+    """
+    arrays, federation = run_build.prepare(config, setup.SIMULATION)
+    strategy = run_build.strategy_of(config, federation, lambda *_: None)
+    grid = TimedGrid(client_app.app, nodes)
+    strategy.gather(grid)
+    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
+    strategy.settle(settled.model_dump_json())
+    messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+    threads = torch.get_num_threads()
+    try:
+        client = client_app.open_client(messages[0], grid.context_of(messages[0])).client
+        measured = _measure(client, messages[0], strategy.federation.bn_ways)
+    finally:
+        torch.set_num_threads(threads)
+    roster = list(strategy.roster.nodes)
+    scored = [n for n in range(1, settled.rounds + 1)
+              if settled.evaluate.scores_global(n, settled.rounds) and strategy.scores_round(n)]  # fmt: skip
+    return Estimate(
+        settled, strategy.federation, scored, roster, len(messages), max(1, min(side_by_side, len(messages))),
+        sum(num_bytes(message.content) for message in messages),
+        disk_space.needed(settled, arrays, strategy, roster, simulated=True).whole, measured,
+    )  # fmt: skip
+
+
+def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Measured:
+    """Let a client play its round with few images and epochs, and score these; it must not be used any more.
+
+    Args:
+        client: It.
+        message: The server's question to train.
+        ways: Those of ``evaluate.bn`` that the run scores with.
+    """
+    server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
+    parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
+    batch = client.setup.train.batch_size
+    client.train_set = _few(client.train_set, batch, client.torch_rng("order", server_round))
+    full = min(1.0, len(client.train_set) / batch)  # of a batch, where the node has fewer images than that
+    phases = _shortened(client, len(client.train_set))
+    ended: list[float] = []
+    with _steps(ended):
+        weights, _, _ = client.fit(parameters, {SERVER_ROUND: server_round})
+    shared = encode(dict(zip(client.shared_names, weights, strict=True)))
+    sent = num_bytes(RecordDict({ARRAYS: shared, KNOWLEDGE: encode(client.contribution())}))
+    test = client.train_set  # as large as any: a test set may be of another node
+    _score(client, parameters, test, server_round)  # what it imports and makes first does not count
+    seconds, steps = _score(client, parameters, test, server_round)
+    half = max(1, len(test) // 2)  # of a node with one image, that
+    client.train_set = test.select(np.arange(half))
+    sooner, fewer = _score(client, parameters, test, server_round)
+    client.train_set = test
+    before = max(0.0, seconds - sooner) / (len(test) - half) if steps > fewer else 0.0  # it trains on its own first
+    scored = max(0.0, seconds / len(test) - before)
+    taken = 0.0
+    if {OWN, RETAKEN} & set(ways):
+        began = time.perf_counter()
+        _, images = client.take_statistics(len(test))
+        taken = (time.perf_counter() - began) / images
+    step = statistics.median(later - sooner for sooner, later in pairwise(ended)) / full
+    first = _counted(phases, batch)
+    client.start_round(server_round + 1)
+    client.phases(server_round + 1)  # which fills ``phases``
+    usual = _counted(phases, batch)
+    return Measured(step, scored, before, taken, *usual, sent, _memory(), None if first == usual else first)
+
+
+@contextmanager
+def _steps(ended: list[float]) -> Iterator[None]:
+    """Note when each step of an optimizer has ended."""
+    hook = register_optimizer_step_post_hook(lambda *_: ended.append(time.perf_counter()))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _score(
+    client: DomainClient, parameters: list[NDArray[Any]], test: ImageSet, server_round: int
+) -> tuple[float, int]:
+    """Return how long a node scores a test set with what the server sends, and with how many steps of training."""
+    client.evaluate(parameters, {SERVER_ROUND: server_round, DOMAINS: []})  # takes it, and scores nothing
+    ended: list[float] = []
+    began = time.perf_counter()
+    with _steps(ended):
+        client.score_test(test)
+    return time.perf_counter() - began, len(ended)
+
+
+def _counted(phases: Sequence[Phase], batch: int) -> tuple[int, int]:
+    """Return epochs over a node's own images, and steps on other images."""
+    epochs = sum(phase.epochs for phase in phases if phase.images is None)
+    others = (
+        phase.epochs * -(-len(phase.images) // (phase.batch_size or batch))
+        for phase in phases
+        if phase.images is not None
+    )
+    return epochs, sum(others)
+
+
+def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:
+    """Return two batches of images, or more where it takes more to have all classes, whose prototypes a node sends."""
+    order = torch.randperm(len(images), generator=draws).numpy()
+    _, first = np.unique(images.y[order], return_index=True)
+    ordered = np.concatenate([order[first], np.delete(order, first)])
+    return images.select(ordered[: max(BATCHES * batch, len(first))])
+
+
+def _shortened(client: DomainClient, most: int) -> list[Phase]:
+    """Let a client's phases have few epochs, and so many images of their own at most.
+
+    Returns:
+        A list, in which the phases of its next local round will be as they would have been, and of each one after it.
+    """
+    phases = client.phases
+    whole: list[Phase] = []
+
+    def cut(server_round: int) -> list[Phase]:
+        whole[:] = phases(server_round)
+        return [phase.cut(EPOCHS if phase.epochs else 0, most) for phase in whole]
+
+    vars(client)["phases"] = cut  # hides the method of the class, for this object only
+    return whole
+
+
+def _memory() -> int:
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_reserved())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KB
+
+
+def told(found: Estimate) -> str:
+    """Return the resolved configuration, the nodes with their images, and what the run is going to take."""
+    config, measured = found.config, found.measured
+    said = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None)
+    head = ("node", "domain", "training images", "validation", "test images of its domain")
+    rows = [
+        (str(n.index), n.domain, str(n.num_examples), str(n.num_validation or "-"), str(n.num_test))
+        for n in found.nodes
+    ]  # fmt: skip
+    fed, full = found.federation, found.scoring(config.rounds)
+    gpu = " of the GPU" if torch.cuda.is_available() else ""
+    side = f"{found.side_by_side} at a time" if found.side_by_side > 1 else "one after another"
+    lines: list[tuple[str, str]] = [
+        ("method", registry.approximation_told(config.method["name"])),
+        ("nodes", f"{len(found.nodes)}, of which {found.playing} train in a round, {side}"),
+        (
+            "time",
+            f"about {console.duration(found.seconds)}: {config.rounds} rounds of {_seconds(found.train_seconds)} "
+            f"training, {_seconds(found.score_seconds)} for all scoring of {full.test} test images"
+            + f" and {full.validation} of validation parts" * bool(full.validation)
+            + f", {_seconds(found.first_seconds)} more for the nodes' first rounds" * bool(found.first_seconds),
+        ),
+        (
+            "measured",
+            f"{1e3 * measured.step:.3g} ms a step of {config.train.batch_size} images, {1e3 * measured.scored:.3g} ms "
+            f"a test image"
+            + f" and {1e3 * measured.before:.3g} ms an own image before each set of them" * bool(measured.before)
+            + f", on one node's own images, with {config.train.arithmetic or config.train.precision}",
+        ),
+        (
+            "bytes",
+            f"{disk_space.size(found.down)} down and {disk_space.size(measured.up * found.playing)} up in round 1, "
+            f"{disk_space.size((found.down + measured.up * found.playing) * config.rounds)} in the run if all were like it",
+        ),
+        (
+            "memory",
+            f"{disk_space.size(measured.memory)}{gpu} in this process, and as much in each of {found.side_by_side} clients "
+            "at a time",
+        ),
+        ("disk", f"about {disk_space.size(found.folder)} for the run folder"),
+        ("machine", machine.describe()),
+    ]
+    if found.ways_share:
+        further = len(fed.bn_ways) - 1
+        lines.insert(2, (
+            "ways", f"of evaluate.bn, {', '.join(fed.bn_ways)}: beyond one scoring {further} x {full.test} test images "
+            f"and {full.statistics:.0f} training images, forward only, {100 * found.ways_share:.2g} % of a round's "
+            "training in each round that is scored"
+        ))  # fmt: skip
+    notes = (
+        "An estimate: starting, messages and other work on the machine come on top; methods that send prototypes send "
+        "them down from round 2 on. `fedshift costs` plays rounds and counts."
+    )
+    return "\n".join([said, "nodes", *columns([head, *rows]), "", "estimate", *facts([*lines, ("note", notes)])])
+
+
+def _seconds(number: float) -> str:
+    return f"{number:.2g} s" if number < 60 else console.duration(number)

@@ -1,0 +1,250 @@
+"""The first rounds of a run, and its last one, played in this process: what they send, compute and take.
+
+Messages are those of the run, answered by the ClientApp; nothing is scored and nothing is written. The first round does
+not count: some methods have no prototypes yet.
+"""
+
+import statistics
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Context, Message
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.flop_counter import FlopCounterMode
+
+from clients.base import DomainClient
+from fedshift.engine.inline import InlineGrid
+from fedshift_app import client_app
+from fedshift_app.config.keys import COST_SECTIONS, as_asked, flat
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup
+from fedshift_app.run import build as run_build
+from fedshift_app.run import precision as run_precision
+from fedshift_core.errors import FederationError
+from fedshift_core.wire.names import ARRAYS, CONFIG, SERVER_ROUND
+from fedshift_core.wire.records import decode
+from strategies.federation.roster import Listener, Node
+from strategies.federation.updates import num_bytes
+
+MEASURED = (2, 3)  # rounds that count; and the last, which some methods train in another way
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many parameters a node's model has.
+
+    Attributes:
+        all: All.
+        sent: Those that travel, each way.
+    """
+
+    all: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of one phase of the local round.
+
+    Attributes:
+        epochs: Local epochs of the phase.
+        flops: Of the forward and the backward pass of a full batch, two for each multiply-add.
+    """
+
+    epochs: int
+    flops: int
+
+
+@dataclass
+class Costs:
+    """What a method costs in one kind of its rounds.
+
+    Attributes:
+        label: The method, with the keys that vary.
+        settings: By dotted key those that may decide what it costs, by which ``compare --costs`` knows its row.
+        kind: What the server tells the nodes of the round, such as ``phase=encoder``; empty where it is nothing.
+        nodes: How many nodes trained in each round.
+        parameters: Of the model of the node whose steps were counted.
+        network: Its network.
+        batch: Images in the batch of a step.
+        steps: By phase of the local round.
+        bytes_down: Array bytes that all nodes were sent in the first of the rounds.
+        bytes_up: Array bytes that they sent then.
+        rounds: The rounds that were played and count.
+        times: Seconds of each local round in them: the node's whole answer, from message to message.
+        refused: Answers that the server did not take, in all rounds up to the last of these.
+    """
+
+    label: str
+    settings: dict[str, Any]
+    kind: str
+    nodes: int
+    parameters: Parameters
+    network: str
+    batch: int
+    steps: tuple[Step, ...]
+    bytes_down: int
+    bytes_up: int = 0
+    rounds: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    refused: int = 0
+
+    @property
+    def step_flops(self) -> float:
+        """FLOPs of a step, the mean over the phases by their epochs: each epoch has as many steps."""
+        return sum(step.epochs * step.flops for step in self.steps) / sum(step.epochs for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """The median of the local rounds."""
+        return statistics.median(self.times)
+
+    def add(self, server_round: int, replies: list[Message], times: list[float]) -> None:
+        """Note a round that was played."""
+        if not self.rounds:
+            self.bytes_up = sum(num_bytes(reply.content) for reply in replies)
+        self.rounds.append(server_round)
+        self.times += times
+
+
+class _Refusals(Listener):
+    """Counts the answers of nodes that are not used."""
+
+    count = 0
+
+    def left_out(self, server_round: int, node: Node, reason: str) -> None:
+        """Count one."""
+        self.count += 1
+
+
+class TimedGrid(InlineGrid):
+    """An inline grid that notes how long each answer took.
+
+    Attributes:
+        times: Of the last messages, in seconds, in their order.
+    """
+
+    times: list[float]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Answer each message at once."""
+        self.times = []
+        replies: list[Message] = []
+        for message in messages:
+            started = time.perf_counter()
+            replies += super().send_and_receive([message], timeout=timeout)
+            self.times.append(time.perf_counter() - started)
+        return replies
+
+    def context_of(self, message: Message) -> Context:
+        """Return what the node that a message goes to remembers."""
+        return self._contexts[message.metadata.dst_node_id]
+
+
+def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
+    """Play a few rounds of a run and return what it costs, by kind of round.
+
+    Args:
+        label: Names the run for people.
+        config: The run.
+        nodes: How many nodes it has.
+
+    Raises:
+        FedShiftError: If it cannot start, or a node cannot train.
+    """
+    arrays, federation = run_build.prepare(config, setup.SIMULATION)
+    strategy = run_build.strategy_of(config, federation, lambda *_: None)
+    grid = TimedGrid(client_app.app, nodes)
+    strategy.gather(grid)
+    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
+    strategy.settle(settled.model_dump_json())
+    strategy.roster.listener = refusals = _Refusals()
+    found: dict[str, Costs] = {}
+    threads = torch.get_num_threads()
+    try:
+        for server_round in played(config.rounds):
+            messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
+            counts, kind = server_round > 1 or config.rounds == 1, _told(messages[0])
+            if counts and kind not in found:
+                found[kind] = _counted(label, deciding(config), kind, messages, grid)
+            replies = grid.send_and_receive(messages)
+            for reply in replies:
+                if reply.has_error():
+                    raise FederationError(f"round {server_round}: a node failed: {reply.error.reason}")
+            if counts:
+                found[kind].add(server_round, replies, grid.times)
+            merged, _ = strategy.aggregate_train(server_round, replies)
+            assert merged is not None  # the strategy raises where there is nothing to merge
+            arrays = merged
+            if counts:
+                found[kind].refused = refusals.count
+    finally:
+        torch.set_num_threads(threads)
+    return list(found.values())
+
+
+def deciding(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that may decide what a run costs, by dotted key, as its method's parameters say them."""
+    told = as_asked(flat(config.model_dump(mode="json")))
+    return {key: value for key, value in told.items() if key.startswith(COST_SECTIONS)}
+
+
+def played(rounds: int) -> list[int]:
+    """Return the rounds that are played of so many: the first, those that count, the last."""
+    return sorted({1, *(n for n in MEASURED if n < rounds), rounds})
+
+
+def parameters(model: nn.Module, sent: Collection[str]) -> Parameters:
+    """Count a model's parameters, and of them those with the state-dict names ``sent``."""
+    counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return Parameters(sum(counts.values()), sum(count for name, count in counts.items() if name in sent))
+
+
+def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step, ...]]:
+    """Count the FLOPs of a training step of each phase, on the first batch of the node's coming local round.
+
+    The batch is trained on twice in each phase: the first step may follow preparations, the second is counted.
+
+    Args:
+        client: Ready for the message; it must not be used any more.
+        message: Asks for the local round.
+
+    Returns:
+        The images of the batch, and the step of each phase that has epochs in this round.
+    """
+    server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
+    setup.load(decode(message.content.array_records[ARRAYS]), client, "the server's", server_round - 1)
+    order = torch.randperm(len(client.train_set), generator=client.torch_rng("order", server_round))
+    client.train_set = client.train_set.select(order[: client.setup.train.batch_size].numpy())
+    after: list[int] = []
+    with FlopCounterMode(display=False) as counter:
+        hook = register_optimizer_step_post_hook(lambda *_: after.append(counter.get_total_flops()))
+        try:
+            client.train_ahead(epochs=2, most=len(client.train_set))
+        finally:
+            hook.remove()
+    phases = client.phases(server_round)
+    counted = [later - sooner for sooner, later in zip(after[::2], after[1::2], strict=True)]
+    steps = (Step(phase.epochs, flops) for phase, flops in zip(phases, counted, strict=True) if phase.epochs)
+    return len(client.train_set), tuple(steps)
+
+
+def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: TimedGrid) -> Costs:
+    """Return what can be said of a round before it is played; the node is that of the first message."""
+    message = messages[0]
+    client = client_app.open_client(message, grid.context_of(message)).client
+    counts = parameters(client.model, client.shared_names)
+    network = client.setup.model.name
+    batch, steps = step_flops(client, message)
+    down = sum(num_bytes(message.content) for message in messages)
+    return Costs(label, settings, kind, len(messages), counts, network, batch, steps, down)
+
+
+def _told(message: Message) -> str:
+    """Return the words, not the numbers, that the server's method tells a node of its round."""
+    told = client_app.told(message.content.config_records[CONFIG])
+    return ", ".join(f"{name}={value}" for name, value in told.items() if isinstance(value, str))

@@ -1,0 +1,143 @@
+"""The table of ``fedshift costs``, in three forms."""
+
+import json
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from fedshift_app.config.sections import RunConfig
+
+if TYPE_CHECKING:
+    from fedshift.costs.beside import Pair
+    from fedshift.costs.measuring import Costs
+    from fedshift.papers import printed
+
+HEAD = ("method", "parameters", "sent", "GFLOPs a step", "s a local round", "MB up", "MB down")
+GIGA, MEGA = 1e9, 1e6
+WIDTH = 100  # of the notes below the table
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured, and on what.
+
+    Attributes:
+        config: The configuration of the first method.
+        nodes: Of the run.
+        costs: The rows.
+        machine: Where it was measured.
+        notes: What a person should know of the grid, and why methods failed.
+        paper: A printed table that stands beside; None for none.
+        failed: Methods that are not in it, as they failed.
+    """
+
+    config: RunConfig
+    nodes: int
+    costs: "list[Costs]"
+    machine: str
+    notes: list[str]
+    paper: "printed.Table | None" = None
+    failed: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What was measured, in a line."""
+        c = self.config
+        size = c.dataset.size or c.dataset.known().size
+        return (
+            f"{c.experiment}: {c.dataset.name} at {size} pixels, {c.model.name}, {self.nodes} nodes, "
+            f"{c.train.epochs} local epochs, batches of {c.train.batch_size}"
+        )
+
+    def text(self) -> str:
+        """Return aligned lines."""
+        blocks = [line for rows in self._blocks() for line in [*_aligned(rows), ""]]
+        notes = [line for note in self._told() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
+        return "\n".join([self.title, "", *blocks, *notes])
+
+    def markdown(self) -> str:
+        """Return a table and its notes."""
+        blocks = []
+        for head, *rows in self._blocks():
+            lines = [head, ("---", *("--:" for _ in head[1:])), *rows]
+            blocks += [*(f"| {' | '.join(row)} |" for row in lines), ""]
+        return "\n".join([f"**{self.title}**", "", *blocks, *(f"- {note}" for note in self._told())])
+
+    def json(self) -> str:
+        """Return one object: FLOPs, bytes and seconds as they were counted."""
+        counted = [asdict(c) | {"step_flops": c.step_flops, "seconds": c.seconds} for c in self.costs]
+        return json.dumps({
+            "experiment": self.config.experiment, "nodes": self.nodes, "machine": self.machine, "costs": counted,
+            "notes": self.notes, **({} if self.paper is None else {"paper": self.paper.id, "beside": [
+                asdict(pair) for pair in self._pairs(self.paper)
+            ]}),
+        })  # fmt: skip
+
+    def _pairs(self, paper: "printed.Table") -> "list[Pair]":
+        from fedshift.costs import beside  # torch: only where a paper's table is asked for
+
+        return beside.pairs(paper, [(_name(costs), costs) for costs in self.costs], self.nodes)
+
+    def _blocks(self) -> list[list[tuple[str, ...]]]:
+        """Return the tables, each with its head: ours, and beside the paper's where one was asked for."""
+        blocks = [[HEAD, *map(_cells, self.costs)]]
+        if self.paper is not None:
+            from fedshift.costs import beside
+
+            blocks.append(beside.rows([*self.paper.printed.costs], self._pairs(self.paper)))
+        return blocks
+
+    def _told(self) -> list[str]:
+        """Return what the columns mean, and what was seen on the way."""
+        first = self.costs[0]
+        told = [
+            "parameters: of a node's model; sent: those that travel, each way (BatchNorm's statistics and prototypes "
+            "are in the bytes)",
+            f"GFLOPs a step: 1e9 operations of the forward and the backward pass of the method's loss on one batch "
+            f"({_sizes(self.costs)} images, as the node trains on them), two a multiply-add; convolutions and matrix "
+            "products alone, as torch.utils.flop_counter counts them",
+            f"s a local round: a node's whole answer, prototypes and messages included; median of {_measured(first)}; "
+            "other work on the machine makes them longer",
+            "MB up, down: 1e6 bytes of arrays in all messages of a round of training, one way each",
+        ]
+        for costs in self.costs:
+            if len(costs.steps) > 1:
+                parts = "; ".join(f"{step.flops / GIGA:.3f} GFLOPs ({step.epochs})" for step in costs.steps)
+                told.append(f"{_name(costs)}: the mean over its phases, by their epochs (in brackets): {parts}")
+            if costs.refused:
+                told.append(
+                    f"{_name(costs)}: answers of nodes that were not used, as was told on the way: {costs.refused}"
+                )
+            if costs.network != self.config.model.name:
+                told.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")
+        if self.paper is not None:
+            from fedshift.costs import beside
+
+            told += beside.notes(self.paper, self.nodes)
+        return [*told, *self.notes, f"measured on {self.machine}"]
+
+
+def _cells(costs: "Costs") -> tuple[str, ...]:
+    return (
+        _name(costs), f"{costs.parameters.all:,}", f"{costs.parameters.sent:,}", f"{costs.step_flops / GIGA:.3f}",
+        f"{costs.seconds:.3f}", f"{costs.bytes_up / MEGA:.3f}", f"{costs.bytes_down / MEGA:.3f}",
+    )  # fmt: skip
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+
+def _name(costs: "Costs") -> str:
+    return f"{costs.label} ({costs.kind})" if costs.kind else costs.label
+
+
+def _sizes(costs: "list[Costs]") -> str:
+    return " or ".join(map(str, sorted({found.batch for found in costs})))
+
+
+def _measured(costs: "Costs") -> str:
+    rounds = ", ".join(map(str, costs.rounds))
+    return f"{len(costs.times)}: {costs.nodes} nodes in round{'s' if len(costs.rounds) > 1 else ''} {rounds}"

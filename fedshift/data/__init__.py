@@ -1,0 +1,1 @@
+"""A user's images before a run: init, prepare, preview, checks."""

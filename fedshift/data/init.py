@@ -1,0 +1,260 @@
+"""``fedshift init``: an experiment file for images of one's own, with a comment for what was found and proposed."""
+
+import contextlib
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from datasets.base import OWN_SPLITS, Split
+from datasets.io import sites
+from datasets.listing import Item
+from datasets.quality import checkup
+from datasets.sets import folders
+from fedshift.data import checking
+from fedshift.launch import runner
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import not_empty
+from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.limits import as_found, shown
+from fedshift_core.paths import user_path
+
+LOOKED_AT = 500  # images of a site whose size is looked at
+TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share")
+METHODS = ("fedavg", "fedbn", "fedproto", "i2pfl")  # of different kinds, on any network with BatchNorm
+_SMALL, _MIDDLE, _LARGE = 32, 64, 128  # sizes that are proposed, in pixels
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What fits the images that were found.
+
+    Attributes:
+        size: Height and width in pixels.
+        network: ``model.name``.
+        why: Of both.
+        batch: ``train.batch_size``.
+        epochs: ``train.epochs``.
+        rounds: ``rounds``.
+    """
+
+    size: int
+    network: str
+    why: str
+    batch: int
+    epochs: int
+    rounds: int
+
+
+def propose(sides: Sequence[int], images: Sequence[int]) -> Proposal:
+    """Return a proposal that trains in minutes to an hour on a CPU, to begin with.
+
+    Args:
+        sides: The shorter side of images, in pixels; empty where they come as arrays.
+        images: Training images of each site.
+    """
+    middle = sorted(sides)[len(sides) // 2] if sides else _SMALL
+    if middle < _MIDDLE:
+        size, network, why = _SMALL, "resnet10", "the images are small; cnn is faster and weaker"
+    elif middle < _LARGE:
+        size, network, why = _MIDDLE, "resnet10", "its stem is made for images up to 64 pixels"
+    else:
+        size, network = _LARGE, "torchvision:resnet18"
+        why = "for images above 64 pixels; 224 shows more and takes three times as long"
+    fewest = min(images)
+    batch = 16 if fewest < 200 else 32 if fewest < 2000 else 64
+    return Proposal(size, network, why, batch, epochs=2 if sum(images) < 20_000 else 1, rounds=20)
+
+
+def init(folder: str, arguments: Sequence[str]) -> Path:
+    """Write an experiment file into a new folder and print the next commands.
+
+    Args:
+        folder: The folder; its name is that of the experiment and of the data set.
+        arguments: ``data-dir=DIR`` and ``dataset.KEY=VALUE``.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: If a key is unknown, or the file is there already.
+        DataError: If no sites and classes can be found.
+    """
+    home = user_path(folder, "DIR")
+    name = home.name
+    if not FOLDER_NAME.fullmatch(name):
+        raise ConfigError(f"DIR: {as_found(name)} cannot be an experiment's name")
+    try:
+        folders.check_domain(name)
+    except ValueError as problem:
+        raise ConfigError(f"DIR: {problem}") from None
+    path = home / f"{name}.yaml"
+    if path.exists():
+        raise ConfigError(f"{shown(path)} exists already; remove it, or choose another folder")
+    dataset = _dataset(arguments)
+    survey = folders.survey(dataset.source(), dataset.domains)
+    counts = {site.domain: Counter(picture.split for picture in site.pictures) for site in survey.sites}
+    proposal = propose(_sides(survey), [counts[domain]["train"] for domain in dataset.domains if counts[domain]] or [0])
+    text = _text(name, dataset, survey, proposal)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"DIR: {shown(home)} cannot be written ({error.strerror})") from None
+    try:
+        config = configuration.resolve({"experiment": str(path)})
+        checking.check_shares(config, runner.num_nodes(config, None), _labels(survey))
+    except FedShiftError:
+        path.unlink()  # no file that a run would refuse
+        raise
+    typer.echo(_told(path, survey))
+    return path
+
+
+def _labels(survey: folders.Survey) -> checking.Labels:
+    """Return the labels of the sites whose images are files, by site and split."""
+    found: dict[tuple[str, Split], list[int]] = defaultdict(list)
+    for site in survey.sites:
+        for picture in site.pictures:
+            found[site.domain, picture.split].append(picture.label)
+    return {part: np.array(labels, np.int64) for part, labels in found.items()}
+
+
+def _dataset(arguments: Sequence[str]) -> DatasetConfig:
+    data_dir, dotted = "", []
+    for argument in arguments:
+        key, sep, value = argument.partition("=")
+        if key == "data-dir" and sep:
+            data_dir = not_empty(key, value)
+        elif key in TAKEN and sep:
+            dotted.append(argument)
+        else:
+            raise ConfigError(
+                f"{as_found(argument)}: init takes data-dir=DIR, and of the section dataset: {', '.join(TAKEN)}"
+            )
+    if not data_dir:
+        raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
+    return configuration.resolve_dataset(folders.NAME, data_dir, dotted)
+
+
+def _sides(survey: folders.Survey) -> list[int]:
+    """Return the shorter sides of some images of each site, those that cannot be read left out."""
+    found: list[int] = []
+    for site in survey.sites:
+        step = max(1, len(site.pictures) // LOOKED_AT)
+        for picture in site.pictures[::step]:
+            with contextlib.suppress(DataError):  # `fedshift prepare` tells of it
+                (header,) = checkup.headers([Item(picture.path, str(picture.path))])
+                found.append(min(header.size))
+    return found
+
+
+def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: Proposal) -> str:
+    """Return the file."""
+    sites = []
+    for site in survey.sites:
+        by_split = Counter(picture.split for picture in site.pictures)
+        numbers = " + ".join(f"{by_split[split]} {split}" for split in OWN_SPLITS if by_split[split])
+        sites.append(f"#   {shown(site.domain)}: {numbers or 'npz files'} (layout {site.layout})")
+    stated = [f"  {key}: {_quoted(getattr(dataset, key))}" for key in ("labels",) if getattr(dataset, key)]
+    if dataset.test_share is not None:
+        stated.append(f"  test_share: {dataset.test_share}")
+    if dataset.seed:
+        stated.append(f"  seed: {dataset.seed}")
+    more = "".join(f"{line}\n" for line in stated)
+    network = proposal.network
+    return f"""\
+# Images of {len(survey.sites)} sites and {len(survey.classes)} classes, as `fedshift init` found them:
+{chr(10).join(sites)}
+# All other keys, with their defaults, stand in config.yaml of any run folder.
+title: {_quoted(f"{name}: {len(survey.sites)} sites, {len(survey.classes)} classes")}
+dataset:
+  name: {_quoted(name)}          # your word for these images, in tables
+  of: folders
+  data_dir: {_quoted(dataset.data_dir)}   # a real node has its own
+  domains: {_listed(survey_domains(survey))}
+  classes: {_listed(survey.classes)}   # in the order of labels; nodes check their folders against it
+  size: {proposal.size}           # pixels; images of any size become squares
+  resize: squash     # or crop (the middle), or pad (black beside)
+  exif: ignore       # apply: turn photographs as their camera noted; `prepare` counts those it concerns
+  skip_broken: false # true: go on without images that cannot be read, and name them
+{more}images:
+  crop_padding: 4    # augmentation of training images: a shifted crop,
+  flip: true         # and left for right: false where these differ (letters, organs)
+allocation:
+  counts: {_one_each(survey_domains(survey))}   # simulated nodes of each site
+  validation_fraction: 0.1   # to choose a round by: of training images, where a site has no validation ones
+model:
+  name: {_quoted(network)}   # {proposal.why}
+  # weights: FILE    # pretrained ones, .safetensors or .pth: with few images they are worth more than any method
+train:
+  epochs: {proposal.epochs}          # local epochs a round
+  batch_size: {proposal.batch}
+  lr: 0.01
+  momentum: 0.9
+  weight_decay: 1.0e-5
+method:
+  name: fedavg       # `fedshift methods` lists them
+keep: best-validation  # the weights of the best round by validation stay, beside the last
+rounds: {proposal.rounds}
+"""
+
+
+def survey_domains(survey: folders.Survey) -> tuple[str, ...]:
+    """Return the names of the sites, in the order of tables."""
+    return tuple(site.domain for site in survey.sites)
+
+
+def _quoted(text: str) -> str:
+    """Return a text as YAML in double quotes."""
+    escaped = "".join(letter if letter.isprintable() and letter not in '"\\' else _escape(letter) for letter in text)
+    return f'"{escaped}"'
+
+
+def _escape(letter: str) -> str:
+    return f"\\{letter}" if letter in '"\\' else f"\\U{ord(letter):08x}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "[" + ", ".join(map(_quoted, names)) + "]"
+
+
+def _one_each(names: Sequence[str]) -> str:
+    return "{" + ", ".join(f"{_quoted(name)}: 1" for name in names) + "}"
+
+
+def _told(path: Path, survey: folders.Survey) -> str:
+    """Return what was written and the next commands."""
+    file = shlex.quote(_as_typed(path))
+    sites = ", ".join(shown(name) for name in survey_domains(survey))
+    classes = ", ".join(shown(kind) for kind in survey.classes)
+    return f"""\
+{shown(path, 4096)}
+  sites: {sites}
+  classes: {classes}
+{_left(survey)}
+Read it, then:
+  fedshift prepare {file}       # check the images
+  fedshift sweep {file} method={",".join(METHODS)} seed=0,1
+                                # compare methods
+  fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: docs/deployment.md"""
+
+
+def _left(survey: folders.Survey) -> str:
+    """Return a line of what is not taken, with the first of it; empty where all is."""
+    left = [*survey.beside, *(path for site in survey.sites for path in site.not_taken)]
+    notes = [note for site in survey.sites for note in site.notes]
+    first = shown(left[0]) if left else notes[0] if notes else ""
+    number = len(left) + len(notes)
+    return f"  not taken, or noted: {number}, first {first}\n" if number else ""
+
+
+def _as_typed(path: Path) -> str:
+    """Return a path relative to the working folder where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,174 @@
+"""``fedshift prepare`` and ``fedshift preview``: data sets checked, decoded, and looked at."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import typer
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from datasets import catalog
+from datasets.base import ImageSet, Split
+from datasets.corruptions import CORRUPTIONS
+from datasets.io.decode import Progress as Report
+from datasets.partition.splits import Allocation
+from datasets.quality import checkup
+from datasets.quality.corruption_sheet import corruption_sheet
+from datasets.quality.preview import contact_sheet
+from datasets.sets import folders
+from fedshift.data import checking, data_check
+from fedshift.launch import runner
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import not_empty
+from fedshift_app.config.sections import DatasetConfig, RunConfig
+from fedshift_app.node import data as node_data
+from fedshift_core import same_names
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.paths import user_path
+
+
+def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
+    """Decode a data set into the cache, look at all its images, and report what is there.
+
+    Args:
+        name: A data set, or an experiment file whose data set it is.
+        arguments: ``data-dir=DIR`` and ``dataset.KEY=VALUE``.
+        as_json: Print one JSON object.
+
+    Returns:
+        The exit code: 1 if images cannot be read and are not to be skipped.
+
+    Raises:
+        ConfigError: If a key is unknown.
+        DataError: If a domain is missing, has too few images for a run or none that can be read, or the cache cannot
+            be written.
+    """
+    section, config = _dataset_config(name, arguments)
+    cfg = _with_public(section)
+    around = data_check.Around()
+    if cfg.kind == folders.NAME:
+        around = data_check.around(cfg, None if config is None else config.allocation)
+    known = cfg.known()
+    size = cfg.size or known.size
+
+    def decoded(domain: str, split: Split) -> ImageSet:
+        with _bar(f"{domain} {split}") as show:
+            return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show, cfg.form())
+
+    found = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
+    told = data_check.as_json(cfg, found, around) if as_json else data_check.as_text(cfg, found, around)
+    typer.echo(told)
+    broken = sum(len(part.broken) for part in found.parts)
+    if broken and not cfg.skip_broken:
+        typer.echo(
+            f"{broken} {'image' if broken == 1 else 'images'} cannot be read: mend or remove, or go on without: "
+            "dataset.skip_broken=true",
+            err=True,
+        )
+        return 1
+    if config is not None:  # what a run of this file would refuse
+        checking.check_data(config, runner.num_nodes(config, None))
+    return 0
+
+
+def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, RunConfig | None]:
+    """Return the data set, and the configuration of the experiment, where a file is named."""
+    data_dir = ""
+    dotted = []
+    for argument in arguments:
+        key, sep, value = argument.partition("=")
+        if key == "data-dir" and sep:
+            data_dir = not_empty(key, value)
+        elif key.startswith("dataset.") and key != "dataset.name" and sep:
+            dotted.append(argument)
+        else:
+            raise ConfigError(f"{as_found(argument)}: prepare takes data-dir=DIR and dataset.KEY=VALUE")
+    if name.endswith((".yaml", ".yml")):
+        flat = {"experiment": str(user_path(name, "experiment")), "data-dir": data_dir, "set": shlex.join(dotted)}
+        config = configuration.resolve(flat)
+        return config.dataset, config
+    return configuration.resolve_dataset(name, data_dir, dotted), None
+
+
+def _with_public(cfg: DatasetConfig) -> DatasetConfig:
+    """Return the section with its public domain as one more to look at."""
+    return cfg.model_copy(update={"domains": (*cfg.domains, cfg.public_domain)}) if cfg.public_domain else cfg
+
+
+@contextmanager
+def _bar(text: str) -> Iterator[partial[Report]]:
+    """Show a progress bar on standard error while images are decoded; nothing where it is no terminal."""
+    columns = TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    quiet = not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+        yield partial(_report, progress)
+
+
+def _report(progress: Progress, total: int) -> Report:
+    task = progress.add_task("", total=total or None)
+    return lambda finished: progress.advance(task, finished)
+
+
+def preview(
+    name: str, data_dir: str, domains: str, split: Split, per_class: int, severities: str, public: str = ""
+) -> Image.Image:
+    """Draw a contact sheet of a data set.
+
+    Args:
+        name: The data set.
+        data_dir: Folder of the images; empty where it makes its own.
+        domains: Those to draw, with commas; empty for all.
+        split: Which split.
+        per_class: Samples per class and domain.
+        severities: With commas: draw the 15 corruptions instead; empty for none.
+        public: As ``dataset.public``: draw that set alone, of a share what a run of seed 0 makes public of each domain.
+
+    Raises:
+        ConfigError: If a name or a severity is none.
+        DataError: If images are missing or broken.
+    """
+    cfg = configuration.resolve_dataset(name, data_dir, [])
+    chosen = _chosen_domains(name, cfg.known().domains, domains)
+    if public:
+        others = [domain for domain in chosen if domain != public]
+        asked = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
+        cfg = configuration.resolve_dataset(name, data_dir, asked)
+        of = cfg.domains if cfg.public_share else (cfg.public_domain,)
+        sets = {f"public, {one}": node_data.public_images(cfg, Allocation(), cfg.source(), (one,), 0) for one in of}
+        return _sheet(cfg.known().classes, sets, per_class, severities)
+    sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), None, cfg.form()) for domain in chosen}
+    return _sheet(cfg.known().classes, sets, per_class, severities)
+
+
+def _chosen_domains(dataset: str, known: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """Return the domains named in ``text`` (with commas), or all.
+
+    Raises:
+        ConfigError: If the data set has no such domain.
+    """
+    chosen = []
+    for name in text.split(",") if text else known:
+        number = same_names.place(name, known)
+        if number is None:
+            raise ConfigError(f"{dataset} has no domain {as_found(name)}; it has {', '.join(known)}")
+        chosen.append(known[number])
+    return tuple(chosen)
+
+
+def _sheet(classes: tuple[str, ...], sets: dict[str, ImageSet], per_class: int, severities: str) -> Image.Image:
+    """Draw a contact sheet of classes by domain, or of the 15 corruptions of the first domain's images.
+
+    Raises:
+        ConfigError: If a severity is none.
+    """
+    if not severities:
+        return contact_sheet(sets, classes, per_class=per_class)
+    if not all(text.strip() in ("1", "2", "3", "4", "5") for text in severities.split(",")):
+        raise ConfigError(f"--corruptions is {as_found(severities)}; allowed are severities from 1 to 5, with commas")
+    levels = tuple(int(text) for text in severities.split(","))
+    return corruption_sheet(next(iter(sets.values())), CORRUPTIONS, levels)

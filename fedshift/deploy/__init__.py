@@ -1,0 +1,1 @@
+"""Deployments: SuperNodes, keys, the demo, export of nodes."""

@@ -1,0 +1,142 @@
+"""``fedshift export``, ``deploy-demo``, ``superlink``, ``supernode``, ``credentials``: a federation of real nodes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedshift.catalog import completion
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.paths import typed_path
+
+app = typer.Typer()
+credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
+app.add_typer(credentials_app, name="credentials")
+
+
+@app.command()
+def export(
+    experiment: Annotated[
+        str, typer.Argument(help="See `fedshift experiments`.", autocompletion=completion.experiments)
+    ],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.", parser=typed_path)] = Path("nodes"),
+) -> None:
+    """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
+    from fedshift.deploy import exporting
+
+    flat, launch = parse_arguments([experiment, *(arguments or [])])
+    for key in launch:
+        if key != "nodes":
+            raise ConfigError(f"{key}: export starts nothing; it takes nodes=N and the keys of a run's configuration")
+    for folder in exporting.export(configuration.resolve(flat), launch.get("nodes"), output):
+        typer.echo(exporting.supernode_command(folder))
+
+
+@app.command("deploy-demo")
+def deploy_demo(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]", autocompletion=completion.arguments),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
+) -> None:
+    """Run an experiment on a SuperLink and SuperNodes on this machine's loopback, with TLS and node keys.
+
+    Without EXPERIMENT it is `handwritten`, four SuperNodes, four rounds unless rounds=N; any other runs its own rounds,
+    on as many SuperNodes as it deals (allocation.counts), else one per domain, at most 16. Keys of `fedshift run`, but
+    for resume, report and how to launch.
+    """
+    from fedshift.deploy import demo as deploy_demo
+
+    folder = deploy_demo.demo(deploy_demo.read(arguments or []), secure=not insecure)
+    typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def superlink(
+    context: typer.Context,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.", parser=typed_path),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of all APIs.")] = 8000,
+    any_user: Annotated[
+        bool, typer.Option("--any-user", help="Other users of this machine may submit runs and register keys, too.")
+    ] = False,
+) -> None:
+    """Run Flower's SuperLink with TLS and node keys; over the network it serves SuperNodes only.
+
+    Runs are submitted and keys are registered from the SuperLink's own machine, by the user who runs it.
+    Other options are those of `flower-superlink`, such as --database FILE.
+    """
+    from fedshift.launch.credentials import Credentials
+    from fedshift.launch.superlink import AnyUser, OnlyFleet, serve
+
+    if insecure == (folder is not None):
+        raise ConfigError("give either --credentials DIR, for TLS and node keys, or --insecure, for neither")
+    security = ["--insecure"] if folder is None else Credentials(folder.resolve()).superlink_options()
+    serve([*security, "--host", host, "--port", str(port), *context.args], AnyUser if any_user else OnlyFleet)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def supernode(
+    context: typer.Context,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="A process from scratch for each message: slower, holds less memory.")
+    ] = False,
+) -> None:
+    """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.
+
+    All options are those of `flower-supernode`, such as --superlink HOST:PORT, --root-certificates FILE,
+    --auth-supernode-private-key FILE and --node-config; so are the numbers.
+    """
+    from fedshift.deploy import supernode as node
+
+    node.serve(context.args, warm=not cold)
+
+
+@credentials_app.command("authority")
+def credentials_authority(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=typed_path)],
+) -> None:
+    """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
+    from fedshift.launch import credentials
+
+    tell_files(credentials.make_authority(folder.resolve()))
+
+
+@credentials_app.command("server")
+def credentials_server(
+    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.", parser=typed_path)],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 365,
+) -> None:
+    """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
+    from fedshift.launch import credentials
+
+    tell_files(credentials.make_server(folder.resolve(), host or [], days))
+
+
+@credentials_app.command("node")
+def credentials_node(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=typed_path)],
+    name: Annotated[str, typer.Argument(help="The node's name.")],
+) -> None:
+    """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
+    from fedshift.launch import credentials
+
+    tell_files(credentials.make_node(folder.resolve(), name))
+
+
+def tell_files(paths: list[Path]) -> None:
+    """Print what was written."""
+    for file in paths:
+        typer.echo(f"wrote {shown(file, WHOLE_PATH)}")

@@ -1,0 +1,135 @@
+"""The deployment demo: a SuperLink and SuperNodes on loopback, each with only its own images."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets.io import cache
+from fedshift.deploy import exporting
+from fedshift.launch import credentials, processes, runner
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import state_store
+from fedshift_core.errors import ConfigError
+
+EXPERIMENT = "handwritten"
+MOST_NODES = 16  # SuperNodes that one machine is made to start
+#: Keys of `fedshift run` that a demo cannot hold to: it runs anew, on processes of its own.
+REFUSED = ("resume", "round", *LAUNCH_KEYS)
+#: Of EXPERIMENT alone: enough to see that it learns.
+ROUNDS = 4
+
+
+def read(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the run-config keys of a demo.
+
+    Args:
+        arguments: ``[EXPERIMENT] [KEY=VALUE ...]``, the keys of ``fedshift run`` but for ``REFUSED``.
+
+    Raises:
+        ConfigError: If a key is unknown or none of a demo, or a value has the wrong type.
+    """
+    for argument in arguments:
+        key = argument.partition("=")[0]
+        if key in REFUSED:
+            taken = ", ".join(taken for taken in configuration.FLAT_KEYS if taken not in REFUSED)
+            raise ConfigError(
+                f"{key}: deploy-demo runs anew, on SuperNodes of its own, as many as allocation.counts says, else one "
+                f"per domain; it takes {taken}, and dotted keys such as train.lr"
+            )
+    flat, _ = parse_arguments(list(arguments))
+    if flat.get("experiment") or flat.get("dataset"):
+        return flat
+    return {"experiment": EXPERIMENT, "rounds": ROUNDS} | flat
+
+
+def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
+    """Run an experiment on real SuperNodes, one per domain or as it deals them, and end them again.
+
+    Args:
+        flat: The run's configuration, from :func:`read`.
+        secure: TLS for all connections, and only SuperNodes with a registered key; False for neither.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FedShiftError: If a process does not start or the run fails.
+    """
+    config, number, flat = planned(flat)
+    with runner.temporary_folder() as home:
+        folders = exporting.export(config, number, home / "nodes")
+        # The nodes are gone afterwards, so neither their decoded images nor their private parts must stay behind.
+        own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
+        environment = runner.environment(home) | own
+        with processes.group(runner.empty_folder(home), environment, remove=home) as flower:
+            link = runner.SuperLink(processes.free_port(), make_credentials(home) if secure else None)
+            runner.start_superlink(flower, link)
+            runner.connect(home, link)
+            for folder in folders:
+                key = make_node_key(flower, home, folder) if secure else None
+                start_supernode(flower, link, folder, key)
+            return runner.submit(flower, home, flat, [])
+
+
+def planned(flat: dict[str, Any]) -> tuple[RunConfig, int, dict[str, Any]]:
+    """Return a demo's configuration, its number of SuperNodes, and the run-config keys that it is submitted with.
+
+    Rounds wait for all SuperNodes, unless ``federation.min_nodes`` was given.
+
+    Raises:
+        ConfigError: If the configuration is wrong, or takes more SuperNodes than one machine should start.
+    """
+    config = configuration.resolve(flat)
+    trained = config.allocation.training_domains(config.dataset.domains)
+    number = config.allocation.num_nodes() or len(trained)
+    if number > MOST_NODES:
+        raise ConfigError(f"allocation.counts: deploy-demo starts at most {MOST_NODES} SuperNodes, found {number}")
+    config.allocation.deal(config.dataset.domains, number, config.seed)
+    waits = f"federation.min_nodes={number} {flat.get('set', '')}".strip()  # what was typed comes last, and counts
+    return config, number, flat | {"set": waits}
+
+
+def make_credentials(home: Path) -> credentials.Credentials:
+    """Make a CA and the SuperLink's certificate for this machine's loopback."""
+    made = credentials.Credentials(home / "credentials")
+    credentials.make_authority(made.folder)
+    credentials.make_server(made.folder, ["localhost", "127.0.0.1"])
+    return made
+
+
+def make_node_key(flower: processes.Group, home: Path, folder: exporting.NodeFolder) -> Path:
+    """Make a SuperNode's key pair, register its public key, return its private one."""
+    private, public = credentials.make_node(home / "keys", folder.path.name)
+    runner.register(flower, public)
+    return private
+
+
+def start_supernode(
+    flower: processes.Group, link: runner.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
+    plain: bool = False,
+) -> None:  # fmt: skip
+    """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.
+
+    Args:
+        flower: Whose process it becomes.
+        link: Its SuperLink.
+        folder: Its images.
+        key: Its private key, where it needs one.
+        plain: Flower's own ``flower-supernode``.
+    """
+    command = [processes.command("flower-supernode")] if plain else [sys.executable, "-m", "fedshift.deploy.supernode"]
+    trust = ["--root-certificates", str(link.credentials.ca_certificate)] if link.credentials else ["--insecure"]
+    identity = ["--auth-supernode-private-key", str(key)] if key else []
+    flower.start(
+        f"supernode-{folder.index}",
+        [
+            *command,
+            *trust,
+            *identity,
+            *["--superlink", link.address, "--port", str(processes.free_port())],
+            *["--node-config", f"{folder.node_config} threads=1"],
+        ],
+    )

@@ -1,0 +1,119 @@
+"""Each node's images into a folder of its own, for real SuperNodes."""
+
+import re
+import shutil
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from datasets import catalog
+from datasets.base import ImageSet, Split
+from datasets.io import files, private_files
+from fedshift.launch import credentials, runner
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.data import Place, given_validation, own_images, public_images, test_images, uncorrupted
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+from fedshift_core.paths import user_path
+
+_QUOTES = "'\"\\"
+
+
+@dataclass(frozen=True)
+class NodeFolder:
+    """A node's folder: ``<domain>_{train,test}.npz``, maybe ``<domain>_validation.npz`` and the public set."""
+
+    path: Path
+    domain: str
+    index: int
+
+    @property
+    def node_config(self) -> str:
+        """What the node is started with (``--node-config``)."""
+        return f'domain="{self.domain}" data-dir="{self.path}" partition-id={self.index}'
+
+
+def node_name(index: int, domain: str) -> str:
+    """Return what a node's folder, key and service are called: ``node-<index>-<domain>`` in plain ASCII.
+
+    Umlauts and accents lose their marks, and what is no letter or digit becomes a dash: a site may be called as its
+    people call it, a key's file not. The index alone makes the name unique.
+    """
+    marked = unicodedata.normalize("NFKD", domain.replace("ß", "ss"))
+    bare = "".join(letter for letter in marked if not unicodedata.combining(letter))
+    part = re.sub(r"[^A-Za-z0-9._-]+", "-", bare).strip("-")
+    name = f"node-{index}-{part}" if part else f"node-{index}"
+    return name[: credentials.MOST_NODE_NAME]
+
+
+def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[NodeFolder]:
+    """Write the images that each node of an experiment holds.
+
+    Training images are the same share, in the same order, that the node takes in simulation; the test
+    images of a domain are divided among its nodes, so that their answers add up, or are those that are drawn for
+    the node (``shift.label_mix``).
+
+    Raises:
+        ConfigError: If ``output`` exists already, or its name cannot stand in a node's configuration.
+        DataError: If images are missing or too few, or cannot be written.
+    """
+    output = user_path(output, "--output")
+    if not str(output).isprintable() or any(mark in str(output) for mark in _QUOTES):
+        raise ConfigError(
+            f"--output {shown(output)} cannot stand in the command that starts a node; "
+            "allowed are names that print, without quotation marks and backslashes"
+        )
+    if output.exists():
+        raise ConfigError(f"{shown(output)} exists already; choose another folder, or remove it")
+    number = runner.num_nodes(config, asked_nodes)
+    dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
+    whole = config.allocation.model_copy(update={"validation_fraction": 0.0})
+    config = config.model_copy(update={"allocation": whole})  # once: holdings are cached by allocation
+    folders = [NodeFolder(output / node_name(i, domain), domain, i) for i, domain in enumerate(dealt)]
+    cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
+    classes = cfg.known().classes
+    public = None
+    if cfg.public is not None:
+        public = public_images(cfg, config.allocation, cfg.source(), held, config.seed)
+    # All or nothing: a folder that exists is complete.
+    part = output.with_name(f".{output.name}.part")
+    private_files.make_folder(part)
+    try:
+        for folder in folders:
+            inside = part / folder.path.name
+            for split, images in _images(config, dealt, folder.index).items():
+                files.write_npz(inside / f"{folder.domain}_{split}.npz", images, classes)
+            if public is not None:
+                files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public, classes)
+        part.rename(output)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folders
+
+
+def supernode_command(folder: NodeFolder) -> str:
+    """Return the command that starts this node's SuperNode."""
+    security = f"--root-certificates ca.crt --auth-supernode-private-key {folder.path.name}.key"
+    return f"fedshift supernode {security} --superlink HOST:PORT --node-config '{folder.node_config}'"
+
+
+def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[Split, ImageSet]:
+    """Return the images of one node by split; from its training images it cuts its validation part itself."""
+    domain = dealt[index]
+    where = Place(domain, index, len(dealt), config.dataset.source(), shared=True, threads=0)
+    own = own_images(config, where)
+    found: dict[Split, ImageSet] = {"train": own.train, "test": own.test or _test(config, where, dealt)}
+    given = given_validation(config, where)
+    return found if given is None else found | {"validation": given}
+
+
+def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:
+    """Return a node's part of its domain's test images."""
+    domain, index = where.domain, where.partition_id
+    test = test_images(uncorrupted(config), where, domain)  # the real node corrupts them itself
+    if config.shift.label_mix == "own":
+        return test
+    parts = np.array_split(np.arange(len(test)), dealt.count(domain))
+    return test.select(parts[dealt[:index].count(domain)])

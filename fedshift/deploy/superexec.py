@@ -1,0 +1,217 @@
+"""A SuperNode's SuperExec: Flower's own, but woken when there is work, and with a warm process to fork from.
+
+A program, run by its path: ``superexec.py EAR warm|cold OPTIONS_OF_FLOWER_SUPEREXEC``. It imports nothing of FedShift's
+(``fedshift/deploy/fork_server.py`` says why), so it holds what it needs itself.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.supercore import log
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec import run_superexec
+from flwr.supercore.superexec.executor import ExecutionSpec, Executor, LaunchResult, SubprocessExecutor
+
+ZYGOTE = Path(__file__).with_name("zygote.py")
+START_SECONDS = 120.0  # to import torch, on a machine that does much else
+ANSWER_SECONDS = 30.0  # to fork
+DEATHS = 3  # of warm processes, after which each message gets a cold one
+MOST_BYTES = 65536  # of an answer
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+class LostError(Exception):
+    """There is no warm process, or it does not answer."""
+
+
+class WarmProcess:
+    """A running ``zygote.py``, and the way to ask it for children."""
+
+    def __init__(self, program: list[str]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # NumPy's library of linear algebra would start threads when it is imported, and a thread does not survive a
+        # fork. Its computations on a node are small; torch has threads of its own, from the first one it needs.
+        env = {BLAS_THREADS: "1"} | os.environ
+        with theirs:
+            self._process = subprocess.Popen(
+                [*program, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL
+            )
+        self._ready = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Tell whether it is there."""
+        return self._process.poll() is None
+
+    def wait(self) -> None:
+        """Wait until it has imported what it needs.
+
+        Raises:
+            LostError: If it cannot; it is ended then.
+        """
+        try:
+            if not self._ready:
+                self._receive(START_SECONDS)
+                self._ready = True
+        except (OSError, ValueError) as error:
+            self.end()
+            raise LostError(str(error)) from None
+
+    def start(self, task: dict[str, Any]) -> int:
+        """Let it fork a process for a task; return that one's id.
+
+        Raises:
+            LostError: If it does not; it is ended then.
+        """
+        self.wait()
+        try:
+            self._control.sendall(json.dumps(task).encode())
+            return int(self._receive(ANSWER_SECONDS)["pid"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.end()
+            raise LostError(f"{type(error).__name__}: {error}") from None
+
+    def _receive(self, seconds: float) -> dict[str, Any]:
+        self._control.settimeout(seconds)
+        told = self._control.recv(MOST_BYTES)
+        if not told:
+            raise OSError("it has ended")
+        answer = json.loads(told)
+        if refused := answer.get("refused"):
+            raise OSError(refused)
+        return dict(answer)
+
+    def end(self) -> None:
+        """End it; what it forked goes on."""
+        self._control.close()  # at which it ends by itself, unless it hangs
+        try:
+            self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class WarmExecutor:
+    """Flower's ``Executor``: each ClientApp in a process of its own, forked from one that has imported its libraries.
+
+    Whatever stands against it, a task gets a process as plain Flower starts it.
+    """
+
+    def __init__(self, cold: Executor, program: list[str] | None = None) -> None:
+        self._cold, self._program = cold, program or [sys.executable, "-P", str(ZYGOTE)]
+        self._deaths = 0
+        self._warm: WarmProcess | None = None
+        self._begin()
+
+    def get_eligible_capacity(
+        self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
+    ) -> tuple[set[TaskType], set[str]]:
+        """Return what can be started: all."""
+        return self._cold.get_eligible_capacity(
+            supported_task_types, insecure=insecure, root_certificates_path=root_certificates_path
+        )
+
+    def wait_for_capacity(self, task_type: TaskType | None = None, **options: Any) -> None:
+        """Return at once."""
+        self._cold.wait_for_capacity(task_type, **options)
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        """Start the process of a task."""
+        if spec.runtime_dependency_install and self._warm is not None:
+            # Each run has libraries of its own then, and those that are imported already would be others.
+            log(INFO, "Runs install their dependencies here: each message gets a process of its own from scratch.")
+            self._stop_for_good()
+        if self._warm is None or spec.task_type != TaskType.CLIENT_APP or spec.suppress_output:
+            return self._cold.launch(spec)
+        try:
+            self._warm.start({
+                "address": spec.runtime_api_address, "token": spec.token, "insecure": spec.insecure,
+                "certificates": spec.root_certificates_path, "parent": spec.parent_pid, "fab": spec.fab_hash or "",
+            })  # fmt: skip
+        except LostError as problem:
+            self._count(str(problem))
+            return self._cold.launch(spec)
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Start a warm process where there is none, and wait for it.
+
+        Called before each look for work: the token of a task that is taken holds for half a minute only.
+        """
+        if self._warm is not None and not self._warm.is_running():
+            self._warm.end()
+            self._count("it was ended")
+        self._begin()
+        try:
+            if self._warm is not None:
+                self._warm.wait()
+        except LostError as problem:
+            self._count(str(problem))
+
+    def close(self) -> None:
+        """End the warm process."""
+        self._stop_for_good()
+        self._cold.close()
+
+    def _begin(self) -> None:
+        if self._warm is None and self._deaths < DEATHS:
+            self._warm = WarmProcess(self._program)
+
+    def _count(self, problem: str) -> None:
+        self._warm, self._deaths = None, self._deaths + 1
+        then = "another one is started" if self._deaths < DEATHS else "from now on every message gets a cold one"
+        log(WARNING, "The warm process is lost (%s); %s.", problem, then)
+
+    def _stop_for_good(self) -> None:
+        if self._warm is not None:
+            self._warm.end()
+        self._warm, self._deaths = None, DEATHS
+
+
+class Ear:
+    """Has ``sleep`` return when the SuperNode rings; the module ``time`` of Flower's SuperExec otherwise."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for work; once the SuperNode is gone, so long, until Flower notices."""
+        if not os.read(self._descriptor, 4096):
+            time.sleep(seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def main() -> None:
+    """Run ``flower-superexec``."""
+    from flwr.supercore.cli.flower_superexec import flower_superexec
+
+    ear, kind, *options = sys.argv[1:]
+    flower: Any = run_superexec
+    flower.time = Ear(int(ear))
+    if kind == "warm" and sys.platform == "linux":  # the only one that tells a process's threads and a child's end
+        choose = flower.get_executor
+
+        def chosen(*given: Any, **options: Any) -> Executor:
+            executor = choose(*given, **options)
+            return WarmExecutor(executor) if isinstance(executor, SubprocessExecutor) else executor
+
+        flower.get_executor = chosen
+    sys.argv = ["flower-superexec", *options]
+    flower_superexec()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Flower's SuperNode with short waits and warm processes: ``fedshift supernode``.
+
+What it does to Flower is in ``fedshift_app.flower.polling``; what it starts is ``superexec.py`` beside it, and that one
+``zygote.py``.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from fedshift.launch import processes
+from fedshift_core.env import COMMAND, TELEMETRY
+
+PORT = "--port"  # of `flower-supernode`
+COLD = "--cold"  # the first option of this module as a program
+
+
+def serve(options: list[str], *, warm: bool = True) -> None:
+    """Run ``flower-supernode`` with these options in this process until it is stopped.
+
+    Args:
+        options: Of ``flower-supernode``.
+        warm: Fork the process of each message from one that has imported its libraries.
+    """
+    from fedshift_app.flower import polling
+
+    os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
+    os.environ.pop(COMMAND, None)  # what runs here was not started by this command
+    polling.run_supernode(with_port(options), warm=warm)
+
+
+def with_port(options: Sequence[str]) -> list[str]:
+    """Return the options with a free port of the loopback, where they name none.
+
+    Flower's own default is one port, 9094, which only one SuperNode of a machine can have. Nobody needs to know the
+    port: only the node's own processes talk to it, and they are given it.
+    """
+    if any(PORT.startswith(name) and len(name) > len("--p") for name in (given.partition("=")[0] for given in options)):
+        return list(options)
+    return [*options, PORT, str(processes.free_port())]
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    serve(given[1:], warm=False) if given[:1] == [COLD] else serve(given)

@@ -1,0 +1,199 @@
+"""What of this machine would keep a run from starting, end it, or make it much slower than it could be."""
+
+import os
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import psutil
+import torch
+from packaging.requirements import Requirement
+
+from datasets.io import cache
+from fedshift.launch import orphans
+from fedshift_app.node import state_store
+from fedshift_core.limits import shown
+
+DISTRIBUTION = "fedshift"
+LEAST_FREE = 1 << 30  # bytes in a folder that fills: PACS at 128 pixels takes half a gigabyte
+LEAST_FILES = 1024  # open files of a process: Ray's take hundreds
+LEAST_SHARED = 512 << 20  # bytes of /dev/shm, which a container has 64 MB of unless told: Ray puts messages there
+OF_AN_ACTOR = 1_100_000_000  # bytes of a process that plays nodes (docs/performance.md)
+LOOPBACK = "127.0.0.1"
+SUPERLINK = 8000  # the port of `fedshift superlink`, unless it is given another
+RUNS = "runs"  # where run folders are made, unless output-dir says another
+SHARED = Path("/dev/shm")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+NVIDIA = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is not as it should be.
+
+    Attributes:
+        what: In a line.
+        remedy: What to do, in a line.
+    """
+
+    what: str
+    remedy: str
+
+
+def found() -> list[Problem]:
+    """Look for everything."""
+    return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
+
+
+def packages() -> Iterator[Problem]:
+    """Yield required packages that are missing or of another version."""
+    try:
+        wanted = [Requirement(line) for line in requires(DISTRIBUTION) or ()]
+    except PackageNotFoundError:
+        yield Problem("FedShift is not installed, only found as a folder", "pip install -e . in the folder")
+        return
+    for one in wanted:
+        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+            continue
+        here = installed(one.name)
+        if here is None or not one.specifier.contains(here, prereleases=True):
+            found = f"{one.name} {here}" if here else f"{one.name} is missing"
+            yield Problem(f"{found}, needed is {one.name}{one.specifier}", f"pip install '{one.name}{one.specifier}'")
+
+
+def extras() -> dict[str, dict[str, str | None]]:
+    """Return by extra of FedShift its packages, with the version that is installed or None; none if it is a folder."""
+    try:
+        wanted = [Requirement(line) for line in requires(DISTRIBUTION) or ()]
+    except PackageNotFoundError:
+        return {}
+    of: dict[str, dict[str, str | None]] = {}
+    for one in wanted:
+        told = str(one.marker or "")
+        if "extra ==" in told:
+            name = told.split("extra ==")[1].strip(" '\")")
+            of.setdefault(name, {})[one.name] = installed(one.name)
+    return of
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a package, None where it is missing."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def folders() -> Iterator[Problem]:
+    """Yield folders that cannot be written to, or are nearly full."""
+    asked = {
+        cache.CACHE_DIR: cache.cache_dir(),
+        state_store.STATE_DIR: state_store.state_dir(),
+        "TMPDIR": Path(tempfile.gettempdir()),
+        "output-dir": Path(RUNS),
+    }
+    for variable, named in asked.items():
+        folder = existing(named)
+        remedy = f"set {variable} to a folder of your own with room"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            yield Problem(f"{shown(folder)} cannot be written to ({variable})", remedy)
+            continue
+        free = shutil.disk_usage(folder).free
+        if free < LEAST_FREE:
+            yield Problem(f"{free / 1e6:.0f} MB are free in {shown(folder)} ({variable})", remedy)
+
+
+def existing(folder: Path) -> Path:
+    """Return the folder, or the first above it that is there."""
+    return next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())
+
+
+def limits() -> Iterator[Problem]:
+    """Yield limits of the system on processes that Ray and Flower run into."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
+        most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+        yield Problem(f"a process may open {soft} files", f"ulimit -n 4096 (at most {most})")
+    if SHARED.is_dir() and (size := shutil.disk_usage(SHARED).total) < LEAST_SHARED:
+        yield Problem(
+            f"{SHARED} has {size / 1e6:.0f} MB, simulations are slow", "docker run --shm-size=2g, or engine=inline"
+        )
+    cores, granted = os.cpu_count() or 1, cores_granted()
+    if granted < cores:
+        yield Problem(
+            f"the system shows {cores} cores and grants {granted:g} to this process",
+            f"actors={max(1, int(granted))}, or a larger share of the processor",
+        )
+
+
+def cores_granted() -> float:
+    """Return how many cores this process may use, by its affinity and its group's quota."""
+    cores = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
+    try:
+        quota, _, period = QUOTA.read_text(encoding="ascii").partition(" ")
+        return cores if quota == "max" else min(cores, int(quota) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return cores
+
+
+def memory() -> Iterator[Problem]:
+    """Yield what does not fit into memory: a simulation by default has a process for each core."""
+    free, cores = psutil.virtual_memory().available, os.cpu_count() or 1
+    if free < cores * OF_AN_ACTOR:
+        yield Problem(
+            f"{free / 1e9:.1f} GB of memory are free; a simulation takes about {OF_AN_ACTOR / 1e9:g} GB for each of "
+            f"{cores} cores",
+            f"actors={max(1, free // OF_AN_ACTOR)}",
+        )
+
+
+def devices() -> Iterator[Problem]:
+    """Yield devices that torch does not use."""
+    if NVIDIA.exists() and not torch.cuda.is_available():
+        built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built for the CPU alone"
+        yield Problem(
+            f"there is an NVIDIA driver, but torch {torch.__version__} finds no GPU: it {built}",
+            "see https://pytorch.org/get-started/locally for the build that fits the driver",
+        )
+    if not has_onednn():
+        yield Problem("this torch has no oneDNN: convolutions on the CPU are many times slower", "take torch from PyPI")
+
+
+def ports() -> Iterator[Problem]:
+    """Yield what keeps a SuperLink of a simulation from listening on this machine's loopback."""
+    if why := refused(0, LOOPBACK):
+        yield Problem(f"no port of {LOOPBACK} can be listened on: {why}", "engine=inline, which needs none")
+
+
+def refused(port: int, host: str = "") -> str:
+    """Return why a port cannot be listened on, empty where it can; port 0 is any.
+
+    Args:
+        port: Its number.
+        host: The address; empty for all of this machine.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+            one.listen(1)
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def has_onednn() -> bool:
+    """Tell whether torch was built with oneDNN."""
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def left_running() -> Iterator[Problem]:
+    """Yield processes of commands that were killed, which nobody waits for."""
+    for left in orphans.found():
+        yield Problem(f"left running: {left.what}", left.command)

@@ -1,0 +1,181 @@
+"""``fedshift doctor``: what this machine is, what is kept of how it trains fastest, and what is wrong with it."""
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from clients.training import machine, precision
+from datasets.io import cache
+from fedshift.doctor import diagnostics, hub_check
+from fedshift_app import __version__
+from fedshift_app.config.files import APP
+from fedshift_app.node import precision as node_precision
+from fedshift_app.node import state_store
+from fedshift_app.run import exit_codes
+from fedshift_app.run.folder import VERSIONS_OF
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+
+#: Instructions of a processor that decide how fast it trains, by their names in /proc/cpuinfo.
+FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "asimd", "bf16")
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+def show(*, renew: bool, as_json: bool) -> int:
+    """Print the machine, what is kept and what is wrong; return the exit code.
+
+    Args:
+        renew: Measure again what is kept for this machine.
+        as_json: One JSON object instead of lines.
+    """
+    renewed = _renew() if renew else []
+    told = facts() | {"renewed": renewed, "problems": [asdict(one) for one in diagnostics.found()]}
+    print(json.dumps(told, ensure_ascii=False) if as_json else "\n".join(_lines(told)))
+    return exit_codes.FAILED if told["problems"] else exit_codes.OK
+
+
+def show_publishing(*, as_json: bool) -> int:
+    """Print what keeps the app's folder from Flower Hub; return the exit code.
+
+    Args:
+        as_json: One JSON object instead of lines.
+    """
+    told = {"folder": str(APP), "problems": [asdict(one) for one in hub_check.found(APP)]}
+    lines = [f"Flower Hub: {shown(APP)}", *_problem_lines(told)]
+    print(json.dumps(told, ensure_ascii=False) if as_json else "\n".join(lines))
+    return exit_codes.FAILED if told["problems"] else exit_codes.OK
+
+
+def facts() -> dict[str, Any]:
+    """Return what there is to know of this machine, as JSON has it."""
+    memory = psutil.virtual_memory()
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    folder = diagnostics.existing(cache.cache_dir())
+    return {
+        "machine": {
+            "is": machine.describe(), "system": platform.platform(), "cores": os.cpu_count(),
+            "cores_granted": diagnostics.cores_granted(), "flags": flags(), "memory": memory.total,
+            "memory_free": memory.available,
+            "gpus": [
+                {"name": one.name, "memory": one.total_memory, "capability": f"{one.major}.{one.minor}"} for one in gpus
+            ],
+        },
+        "torch": {
+            "version": torch.__version__, "cuda": torch.version.cuda, "threads": torch.get_num_threads(),
+            "vectors": torch.backends.cpu.get_cpu_capability(), "onednn": diagnostics.has_onednn(),
+            "bf16": precision.has_bf16(precision.default_device()),
+        },
+        "versions": {"fedshift": __version__, "python": platform.python_version()}
+        | {name: diagnostics.installed(name) for name in VERSIONS_OF},
+        "extras": diagnostics.extras(),
+        "folders": {
+            "images": str(cache.cache_dir()), "images_free": shutil.disk_usage(folder).free,
+            "state": str(state_store.state_dir()), "runs": str(Path(diagnostics.RUNS).absolute()),
+            "runs_free": shutil.disk_usage(diagnostics.existing(Path(diagnostics.RUNS))).free,
+        },
+        "ports": {
+            "loopback": not diagnostics.refused(0, diagnostics.LOOPBACK), "superlink": diagnostics.SUPERLINK,
+            "superlink_free": not diagnostics.refused(diagnostics.SUPERLINK),
+        },
+        "asked": os.environ.get(node_precision.ASKED, ""),
+        "choices": [_choice(path, entry) for path, entry in node_precision.entries()],
+    }  # fmt: skip
+
+
+def flags() -> list[str]:
+    """Return the processor's instructions that matter; none where the system does not tell."""
+    if not CPU_INFO.is_file():
+        return []
+    lines = (line.partition(":") for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines())
+    told = next((words for key, _, words in lines if key.strip() in ("flags", "Features")), "")
+    return [flag for flag in FLAGS if flag in told.split()]
+
+
+def _choice(path: Path, entry: node_precision.Entry | None) -> dict[str, Any]:
+    if entry is None:
+        return {"file": path.name, "damaged": True}
+    return {"file": path.name, "here": node_precision.is_here(entry)} | entry.model_dump(exclude={"format"})
+
+
+def _renew() -> list[dict[str, str]]:
+    """Measure again what is kept for this machine; return what it was and is."""
+    done = []
+    for path, entry in node_precision.entries():
+        if entry is None or not node_precision.is_here(entry):
+            continue
+        try:
+            now: str = node_precision.renew(entry)
+        except ConfigError as error:
+            now = f"not measured: {error}"
+        done.append({"file": path.name, "network": entry.work.network, "was": entry.choice, "is": now})
+    return done
+
+
+def _lines(told: Mapping[str, Any]) -> list[str]:
+    here, built, folders, ports = told["machine"], told["torch"], told["folders"], told["ports"]
+    gpus = [
+        f"{one['name']} ({one['memory'] / 1e9:.0f} GB, compute capability {one['capability']})" for one in here["gpus"]
+    ]
+    rows = [
+        ("machine", here["is"]),
+        ("system", here["system"]),
+        ("cores", f"{here['cores']}, of which {here['cores_granted']:g} may be used"),
+        ("instructions", " ".join(here["flags"]) or "not told by the system"),
+        ("memory", f"{here['memory'] / 1e9:.1f} GB, {here['memory_free'] / 1e9:.1f} GB free"),
+        ("GPUs", ", ".join(gpus) or "none"),
+        (
+            "torch",
+            f"{built['version']}, {built['vectors']}, CUDA {built['cuda'] or 'none'}, {built['threads']} threads",
+        ),
+        ("versions", ", ".join(f"{name} {number or 'missing'}" for name, number in told["versions"].items())),
+        ("extras", "; ".join(map(_extra, told["extras"].items())) or "not known"),
+        ("images", f"{shown(folders['images'])}, {folders['images_free'] / 1e9:.1f} GB free"),
+        ("state", shown(folders["state"])),
+        ("run folders", f"{shown(folders['runs'])}, {folders['runs_free'] / 1e9:.1f} GB free"),
+        (
+            "ports",
+            f"{diagnostics.LOOPBACK} {'can' if ports['loopback'] else 'cannot'} be listened on; {ports['superlink']}, of "
+            f"`fedshift superlink`, is {'free' if ports['superlink_free'] else 'taken'}",
+        ),
+    ]
+    lines = [f"{name:<13} {value}" for name, value in rows]
+    lines += ["", "what trains fastest (train.precision=auto)", *_choices(told)]
+    lines += [f"  renewed: {one['network']}: {one['was']} -> {one['is']}" for one in told["renewed"]]
+    return [*lines, "", *_problem_lines(told)]
+
+
+def _problem_lines(told: Mapping[str, Any]) -> list[str]:
+    lines = [f"  {one['what']}\n    {one['remedy']}" for one in told["problems"]]
+    return ["problems", *(lines or ["  none found"])]
+
+
+def _extra(of: tuple[str, Mapping[str, str | None]]) -> str:
+    name, packages = of
+    missing = [package for package, number in packages.items() if number is None]
+    return f"{name} lacks {', '.join(missing)}" if missing else f"{name} is there"
+
+
+def _choices(told: Mapping[str, Any]) -> list[str]:
+    if told["asked"]:
+        return [f"  {node_precision.ASKED}={told['asked']}: nothing is measured"]
+    if not told["choices"]:
+        return ["  nothing yet: it is measured as the first run of a network starts"]
+    return [line for one in told["choices"] for line in _choice_lines(one)]
+
+
+def _choice_lines(one: Mapping[str, Any]) -> Sequence[str]:
+    if one.get("damaged"):
+        return [f"  {one['file']} is damaged and will be measured again"]
+    work = one["work"]
+    what = f"{shown(work['network'])} at {work['size']} pixels, batches of {work['batch']}"
+    times = ", ".join(f"{name} {value:.3g}" for name, value in one["milliseconds"].items())
+    where = "" if one["here"] else f" [another machine or torch: {shown(one['machine'])}]"
+    return [f"  {what}: {one['choice']}{where}", f"    ms a step of {one['images']}: {times}; {one['measured']}"]

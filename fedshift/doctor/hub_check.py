@@ -1,0 +1,112 @@
+"""``fedshift doctor --publish``: whether a folder is what Flower Hub takes. Nothing is sent anywhere."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedshift.doctor import hub
+from fedshift.doctor.diagnostics import Problem
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+
+FORMAT = 1  # of the bundle; the Hub takes no other from new apps
+LONGEST_DESCRIPTION = 200  # characters
+#: What a README must say for somebody who has the uploaded files alone, with the words by which that is found.
+SAID = {
+    "how many virtual SuperNodes a simulation needs": r"num-supernodes=\d+",
+    "how a deployment gets its data": r"(?is)\bdeployment\b.*\bdata-dir\b",
+    "how the app is run without make": r"flwr run \.",
+    "how it is installed without make": r"pip install",
+}
+#: A link to a file beside the README; not a picture, of which the Hub shows the words.
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)")
+
+
+def found(folder: Path) -> list[Problem]:
+    """Return all that stands between a folder and Flower Hub.
+
+    Raises:
+        ConfigError: If it holds no readable pyproject.toml.
+    """
+    project = _project(folder)
+    return [
+        *(Problem(one, "see https://flower.ai/docs/hub/") for one in hub.refusals(folder)),
+        *_told(project),
+        *_files(folder),
+    ]
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    file = folder / "pyproject.toml"
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {shown(file)}: {error}") from None
+
+
+def _told(project: Mapping[str, Any]) -> Iterator[Problem]:
+    """Look at what pyproject.toml says of the app, as far as Flower itself does not."""
+    app = project.get("tool", {}).get("flwr", {}).get("app", {})
+    if app.get("fab-format-version") != FORMAT:
+        yield Problem(
+            f"fab-format-version is {app.get('fab-format-version', 'not set')}, the Hub takes {FORMAT}",
+            f"[tool.flwr.app] fab-format-version = {FORMAT}",
+        )
+    description = str(project.get("project", {}).get("description", "")).strip()
+    if not 0 < len(description) <= LONGEST_DESCRIPTION:
+        yield Problem(
+            f"project.description has {len(description)} characters", f"give it 1 to {LONGEST_DESCRIPTION} characters"
+        )
+
+
+def _files(folder: Path) -> Iterator[Problem]:
+    """Look at what would be uploaded: how many files, how large, which; and what the README says."""
+    try:
+        files = hub.uploaded(folder)
+    except ConfigError as error:
+        yield Problem(str(error), "move the file up")
+        return
+    most_files, most_bytes, most_in_all = hub.limits()
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    if len(files) > most_files:
+        yield Problem(f"{len(files)} files, the Hub takes {most_files}", "name what is not needed in .gitignore")
+    if large := sorted(name for name, size in sizes.items() if size > most_bytes):
+        yield Problem(f"more than {most_bytes} bytes: {_named(large)}", "cut them up, or name them in .gitignore")
+    if sum(sizes.values()) > most_in_all:
+        yield Problem(
+            f"{sum(sizes.values())} bytes in all, the Hub takes {most_in_all}", "name what is not needed in .gitignore"
+        )
+    if strange := sorted(name for name, path in files.items() if not _is_text(path)):
+        yield Problem(f"not UTF-8: {_named(strange)}", "convert them")
+    if "LICENSE" not in files and "LICENSE.md" not in files:
+        yield Problem("no LICENSE would be uploaded", "put it beside pyproject.toml, and not into .gitignore")
+    yield from _readme(folder, files)
+
+
+def _readme(folder: Path, files: Mapping[str, Path]) -> Iterator[Problem]:
+    if "README.md" not in files:
+        yield Problem("no README.md would be uploaded", "put it beside pyproject.toml")
+        return
+    text = files["README.md"].read_text(encoding="utf-8", errors="replace")
+    for what, words in SAID.items():
+        if not re.search(words, text):
+            yield Problem(f"README.md does not say {what}", f"looked for: {words}")
+    folders = {parent.as_posix() for name in files for parent in Path(name).parents}
+    lost = sorted({link for link in LINK.findall(text) if link.rstrip("/") not in files.keys() | folders})
+    if lost:
+        yield Problem(f"README.md links to what is not uploaded: {_named(lost)}", "link to it by its address, or not")
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(shown(name) for name in names[:3]) + more

@@ -1,0 +1,1 @@
+"""The inline engine: a run without Flower's runtime, in one process or several."""

@@ -1,0 +1,221 @@
+"""The inline engine in several processes: the same two apps, with the same bits, on as many cores as there are.
+
+A node that remembers something belongs to the worker that has it; any other goes to the next one that is idle. An
+idle worker takes over another's node where that keeps what it remembers in the run folder, too, as the nodes of a
+worker that died do.
+"""
+
+import logging
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from multiprocessing import connection
+from typing import Any
+
+from flwr.app import Message
+
+from fedshift.engine import forking, transport, worker
+from fedshift.engine.inline import LocalGrid, index_of
+from fedshift_app.flower.simulating import TRIES
+from fedshift_core.errors import FederationError
+from fedshift_core.wire.names import CONFIG, KEPT_IN
+
+log = logging.getLogger("fedshift")
+
+STOP_SECONDS = 5.0
+#: While more than so many messages a worker wait, each worker has a second one at hand: it never waits for the server.
+PLENTY = 4
+
+
+class Worker:
+    """A worker process, as the run sees it.
+
+    Attributes:
+        jobs: The messages that it has, by their place, in their order.
+        known: The numbers of the shared arrays that it has.
+        ready: It has said that it can work.
+    """
+
+    def __init__(self, num_nodes: int) -> None:
+        self.jobs: deque[int] = deque()
+        self.known: set[int] = set()
+        self.ready = False
+        self.connection, theirs = forking.context().Pipe()
+        self._process = forking.context().Process(
+            target=worker.serve, args=(theirs, num_nodes, dict(os.environ)), name="fedshift-worker"
+        )
+        forking.start(self._process)
+        theirs.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its process."""
+        return self._process.pid
+
+    def send(self, parcels_: Iterable[bytes]) -> None:
+        """Send parcels; what a worker that is gone does not get, its end tells."""
+        try:
+            for parcel in parcels_:
+                self.connection.send_bytes(parcel)
+        except OSError:
+            return
+
+    def end(self) -> str:
+        """Let it end, if it has not, and return how it ended."""
+        self.connection.close()
+        self._process.join(STOP_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        code = self._process.exitcode or 0
+        self._process.close()
+        if code >= 0:
+            return f"ended with code {code}"
+        return f"was ended by {signal.Signals(-code).name}{' (out of memory?)' if -code == signal.SIGKILL else ''}"
+
+
+class _Work:
+    """Messages that are to be answered.
+
+    Attributes:
+        waiting: Those that no worker has, by their place, in their order.
+        replies: The answers, by their place.
+        deaths: How many workers died of a message.
+    """
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages = messages
+        self.waiting = deque(range(len(messages)))
+        self.replies: dict[int, Message] = {}
+        self.deaths: Counter[int] = Counter()
+
+    def node(self, place: int) -> int:
+        """Return the id of the node that is to answer."""
+        return self.messages[place].metadata.dst_node_id
+
+    def is_kept(self, place: int) -> bool:
+        """Tell whether the node keeps on disk what it remembers."""
+        records = self.messages[place].content.config_records
+        return CONFIG in records and KEPT_IN in records[CONFIG]
+
+
+class WorkersGrid(LocalGrid):
+    """A Grid whose nodes are played by worker processes; they are started with the first messages.
+
+    Attributes:
+        heard: Is told the ids of nodes that have answered, as their answers come.
+    """
+
+    def __init__(self, num_nodes: int, workers: int) -> None:
+        """Make a grid with at most so many workers."""
+        super().__init__(num_nodes)
+        self.heard: Callable[[list[int]], None] = lambda node_ids: None
+        self._number = min(workers, num_nodes)
+        self._workers: list[Worker] = []
+        self._homes: dict[int, Worker] = {}  # by node: who has what it remembers
+        self._shared = transport.Shared()
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Let the workers answer; the answers are in the order of the messages. ``timeout`` has no meaning here.
+
+        Raises:
+            FederationError: If a worker cannot start, or a message is what workers die of.
+        """
+        work = _Work(list(messages))
+        self._shared.renew(work.messages)
+        try:
+            while len(work.replies) < len(work.messages):
+                self._hand_out(work)
+                by_connection = {one.connection: one for one in self._workers}
+                for ready in connection.wait(list(by_connection)):
+                    self._hear(by_connection[ready], work)  # type: ignore[index]
+        except BaseException:
+            self.close()  # an answer to these must not come later
+            raise
+        return [work.replies[place] for place in range(len(work.messages))]
+
+    def close(self) -> None:
+        """End all workers."""
+        for one in self._workers:
+            one.connection.close()  # all at once, then wait
+        for one in self._workers:
+            one.end()
+        self._workers.clear()
+        self._homes.clear()
+
+    def _hand_out(self, work: _Work) -> None:
+        """Give each worker that is idle its next message, and a second one while there are plenty."""
+        busy = sum(bool(one.jobs) for one in self._workers)
+        while len(self._workers) < min(self._number, busy + len(work.waiting)):
+            self._workers.append(Worker(self.num_nodes))
+        for most in (1, 2):
+            for one in self._workers:
+                if most == 2 and len(work.waiting) <= PLENTY * self._number:
+                    return
+                if len(one.jobs) < most and (place := self._next(one, work)) is not None:
+                    self._give(one, place, work)
+
+    def _next(self, one: Worker, work: _Work) -> int | None:
+        """Take the next message for a worker: its own nodes' and nobody's, else the last that it may take over."""
+        mine = (place for place in work.waiting if self._homes.get(work.node(place)) in (one, None))
+        theirs = (place for place in reversed(work.waiting) if work.is_kept(place))
+        place = next(mine, None)
+        if place is None and not one.jobs:
+            place = next(theirs, None)
+        if place is not None:
+            work.waiting.remove(place)
+        return place
+
+    def _give(self, one: Worker, place: int, work: _Work) -> None:
+        fresh = self._homes.get(work.node(place)) is not one
+        one.jobs.append(place)
+        arrays = self._shared.parcel(one.known)
+        job = transport.Job(work.messages[place], fresh).parcel(self._shared)
+        one.send([job] if arrays is None else [arrays, job])
+
+    def _hear(self, one: Worker, work: _Work) -> None:
+        """Take in what a worker says, or that it is gone."""
+        try:
+            parcel = one.connection.recv_bytes()
+        except (EOFError, OSError):
+            self._bury(one, work)
+            return
+        if parcel[0] == transport.REPLY:
+            place = one.jobs.popleft()
+            if parcel[1]:
+                self._homes[work.node(place)] = one
+            else:
+                self._homes.pop(work.node(place), None)
+            self._hand_out(work)  # before the answer is read, which takes a while
+            work.replies[place] = transport.read_reply(parcel)
+            self.heard([work.node(place)])
+        elif parcel[0] == transport.LINE:
+            record = transport.read(parcel)
+            logger = logging.getLogger(record.name)
+            if logger.isEnabledFor(record.levelno):
+                logger.handle(record)
+        elif parcel[0] == transport.READY:
+            one.ready = True
+        else:
+            doing = "work" if one.ready else "start"
+            raise FederationError(f"a worker process cannot {doing}: {transport.read(parcel)}")
+
+    def _bury(self, one: Worker, work: _Work) -> None:
+        """Let others do the work of a worker that died."""
+        self._workers.remove(one)
+        self._homes = {node: home for node, home in self._homes.items() if home is not one}
+        how = one.end()
+        if not one.ready:
+            raise FederationError(f"a worker process {how} before it could work")
+        told: dict[str, Any] = {"event": "worker_died"}
+        log.warning("a worker process %s; another one does its work again", how, extra=told)
+        if one.jobs:
+            first = one.jobs[0]
+            work.deaths[first] += 1
+            if work.deaths[first] == TRIES:
+                raise FederationError(
+                    f"node {index_of(work.node(first))}: {TRIES} worker processes died of its work, one after another; "
+                    f"the last one {how}"
+                )
+        work.waiting.extendleft(reversed(one.jobs))

@@ -1,0 +1,94 @@
+"""``fedshift predict --adapt``: a saved model that adapts to the images as they come."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import MappingProxyType
+
+from torch import Tensor, nn
+
+from clients.adapt import eata, t3a, tent
+from fedshift.export import opening
+from fedshift.export.saved import SavedModel
+from fedshift.export.scorer import Scorer
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+
+TENT, EATA, T3A = "tent", "eata", "t3a"
+#: The adaptations that there are, with the images of a batch, as in a run.
+BATCHES = MappingProxyType({TENT: tent.BATCH, EATA: eata.BATCH, T3A: t3a.BATCH})
+OF_BATCHNORM = (TENT, EATA)
+LEAST = 2  # images of a batch, where BatchNorm takes its statistics of it
+
+
+def check(adapt: str, *, clean: bool) -> None:
+    """Refuse what is no adaptation, and clean images for one that takes none.
+
+    Raises:
+        ConfigError: With what there is.
+    """
+    if adapt and adapt not in BATCHES:
+        raise ConfigError(f"--adapt: {as_found(adapt)} is unknown; there is {', '.join(BATCHES)}")
+    if clean and adapt != EATA:
+        raise ConfigError(f"--clean: images like those of training are for --adapt {EATA} alone")
+
+
+def least(adapt: str) -> int:
+    """Return how many images a batch has at least, if there are so many."""
+    return LEAST if adapt in OF_BATCHNORM else 1
+
+
+def told(adapt: str, number: int, *, clean: bool) -> str:
+    """Return what a person is to know of it."""
+    how = {
+        TENT: f"Adam, lr {tent.LR:g}",
+        EATA: f"SGD, lr {eata.EATAParams().lr:g}" + ("" if clean else ", no Fisher values: no --clean images"),
+        T3A: f"{t3a.T3AParams().supports} supports a class",
+    }[adapt]
+    return f"{adapt}: {how}, batches of {number}; results depend on the order of the images"
+
+
+def program(
+    model: SavedModel, file: Path, adapt: str, number: int, clean: Iterable[Tensor] | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Return what gives scores (B, C) of images (B, 3, H, W), 0 to 1, and adapts by each batch.
+
+    Args:
+        model: The saved model.
+        file: Its file.
+        adapt: One of ``BATCHES``.
+        number: Images of a batch.
+        clean: Batches of images like those of training, for EATA's Fisher values.
+
+    Raises:
+        ConfigError: If it cannot be adapted.
+    """
+    if model.form != "safetensors":
+        raise ConfigError(f"--adapt {adapt}: a program ({model.form}) cannot be adapted; save the model as safetensors")
+    if model.parts == "shared":
+        raise ConfigError(f"--adapt {adapt}: this model is not whole")
+    if adapt in OF_BATCHNORM and model.batchnorm == "freeze":
+        why = "was trained without BatchNorm's statistics (bn=freeze)"
+        raise ConfigError(f"--adapt {adapt}: this model {why}; {T3A} needs none")
+    built = opening.scorer_of(model, file)
+    device = built.get_buffer("mean").device
+    run = _adapted(built, adapt, number, clean)
+
+    def checked(x: Tensor) -> Tensor:
+        if len(x) < least(adapt):
+            raise ConfigError(f"--adapt {adapt} needs batches of 2 images at least: BatchNorm has no variance over one")
+        return run(x.to(device)).cpu()
+
+    return checked
+
+
+def _adapted(built: Scorer, adapt: str, number: int, clean: Iterable[Tensor] | None) -> Callable[[Tensor], Tensor]:
+    if adapt == TENT:
+        return tent.Tent(built.model, built)
+    if adapt == EATA:
+        device = built.get_buffer("mean").device
+        moved = None if clean is None else (x.to(device) for x in clean)
+        return eata.EATA(built.model, built, eata.EATAParams(batch_size=number), moved)
+    classifier = built.model.classifier
+    if not isinstance(classifier, nn.Linear):
+        raise ConfigError(f"--adapt {T3A} adjusts a linear classifier; this model's is {type(classifier).__name__}")
+    return t3a.adjusting(classifier, built.passed, built, t3a.T3AParams().supports)

@@ -1,0 +1,112 @@
+"""``fedshift save-node``: a node's owner puts its personal parts onto the weights that all nodes share.
+
+It runs on the node, on what the node itself has kept (``fedshift_app.node.state_store``); the server has no part in it.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from clients.models.catalog import NETWORKS
+from datasets.base import Source
+from fedshift.export import programs, saved, saving, scorer
+from fedshift.export.forms import Form
+from fedshift.export.opening import configuration_of
+from fedshift.export.saved import SavedModel
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup, state_store
+from fedshift_app.node.data import Place
+from fedshift_app.node.state_store import Shelf
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shown
+
+_NUMBERED = re.compile(r"node-(\d{1,7})")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be put together.
+
+    Attributes:
+        model: The folder of the shared weights.
+        form: How the whole is saved.
+        state: Where the node keeps what it remembers; None for ``$FEDSHIFT_STATE`` or its default.
+        node: The name of the node's folder there; empty where there is but one with this run.
+        network: The network that the node was started with; empty if it named none.
+        output: The folder to make; None for one beside the shared weights.
+    """
+
+    model: Path
+    form: Form
+    state: Path | None = None
+    node: str = ""
+    network: str = ""
+    output: Path | None = None
+
+
+def save(wanted: Wanted) -> tuple[Path, SavedModel]:
+    """Write the node's whole model.
+
+    Raises:
+        FedShiftError: If the shared weights are none, the node has kept nothing of their run, or the two do not fit.
+    """
+    model, file = saved.read(wanted.model)
+    if model.parts != "shared":
+        raise ConfigError(f"save-node: {shown(wanted.model)} is a whole model ({model.parts}); nothing is put on it")
+    if not model.origin.run_id:
+        raise ConfigError(f"save-node: {shown(wanted.model)} does not say which run it is of (origin.run_id)")
+    output = wanted.output or wanted.model.with_name(f"{wanted.model.name}-node")
+    saved.check_free(output)
+    programs.check_form(wanted.form)
+    folder = _shelf(wanted.state or state_store.state_dir(), wanted.node, model.origin.run_id)
+    name = folder.parent.name
+    config = _with_network(configuration_of(model, wanted.model), name, wanted.network)
+    arrays = saved.weights_of(file)
+    client = scorer.bare_client(config, config.model)
+    client.knowledge = {
+        key.removeprefix(scorer.KNOWLEDGE): array for key, array in arrays.items() if key.startswith(scorer.KNOWLEDGE)
+    }
+    missing = [weight for weight in scorer.needs(client).weights if weight not in arrays]
+    # Of the rounds that the shared weights have seen: the run may have gone on since.
+    seen = (*model.origin.resumed_after, model.origin.server_round)
+    _, memory = Shelf(folder, seen).recall()
+    whole = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
+    return output, saving.write(output, config, whole, wanted.form, {
+        "parts": "node", "node": name, "site": "", "before": model.before, "measured": model.measured,
+        "origin": model.origin,
+    })  # fmt: skip
+
+
+def _shelf(state: Path, node: str, run_id: str) -> Path:
+    """Return the folder in which a node keeps what it remembers of a run.
+
+    Raises:
+        ConfigError: If there is none, or several and none is named.
+    """
+    if not state.is_dir():
+        raise ConfigError(f"--state: there is no folder {shown(state)}; nodes keep their personal parts there")
+    found = sorted(path for path in state.glob(f"*/run-{run_id}") if path.is_dir())
+    names = [path.parent.name for path in found]
+    if not found:
+        raise ConfigError(f"--state: no node has kept anything of the run {run_id} in {shown(state)}")
+    if node:
+        if node not in names:
+            raise ConfigError(f"--node: {as_found(node)} has kept nothing of this run; {shown(', '.join(names))} have")
+        return found[names.index(node)]
+    if len(found) > 1:
+        raise ConfigError(f"--node: several nodes of this run are here, name one: {shown(', '.join(names))}")
+    return found[0]
+
+
+def _with_network(config: RunConfig, name: str, network: str) -> RunConfig:
+    """Return the configuration with the node's own network."""
+    if not config.model.per_node:
+        if network and network != config.model.name:
+            raise ConfigError(f"--network: this run has one network for all, {config.model.name}")
+        return config
+    if network:
+        NETWORKS.named(network, "--network")
+    numbered = _NUMBERED.fullmatch(name)
+    number = int(numbered[1]) if numbered else -1
+    where = Place("", number, -1, Source(), False, 0, network)
+    return saving.with_network(config, setup.own_network(config, where))

@@ -1,0 +1,72 @@
+"""Opening a saved model: whatever its form, scores (B, C) of images (B, 3, H, W) from 0 to 1."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from clients.training import precision
+from fedshift.export import programs, saved, scorer
+from fedshift.export.programs import Program
+from fedshift.export.saved import SavedModel
+from fedshift.export.scorer import Scorer
+from fedshift_app.config import resolving
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
+
+
+def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
+    """Return the checked configuration of a model that is saved as weights.
+
+    Raises:
+        ConfigError: If it is none, names files of somebody's, or is of another model than ``model.json`` tells.
+    """
+    if model.configuration.get("plugins"):
+        raise ConfigError(f"{shown(folder)}: configuration.plugins: a saved model runs no files")
+    try:
+        config = resolving.validate(dict(model.configuration))
+    except ConfigError as error:
+        raise error.under(f"{shown(folder)}: configuration") from None
+    built = {
+        "classes": scorer.classes_of(config), "size": scorer.size_of(config), "resize": config.dataset.resize,
+        "window": config.dataset.window, "exif": config.dataset.exif,
+        "mean": config.images.mean, "std": config.images.std, "network": config.model.name,
+    }  # fmt: skip
+    for key, value in built.items():
+        if getattr(model, key) != value:
+            raise ConfigError(f"{shown(folder)}: {key} is not that of its configuration")
+    return config
+
+
+def scorer_of(model: SavedModel, file: Path) -> Scorer:
+    """Build the network of a model that is saved as weights, on the device of this machine.
+
+    Raises:
+        FedShiftError: If the weights are not the network's.
+    """
+    config = configuration_of(model, file.parent)
+    return scorer.rebuilt(config, saved.weights_of(file), f"{shown(file)}:").to(precision.default_device())
+
+
+def program_of(model: SavedModel, file: Path) -> Program:
+    """Return what gives the scores of a saved model.
+
+    Raises:
+        FedShiftError: If it is not whole, or its file is not what ``model.json`` says.
+    """
+    if model.parts == "shared":
+        raise ConfigError(
+            f"{shown(file.parent)} is not whole: the personal parts are on the nodes (fedshift save-node puts them on)"
+        )
+    if model.form != "safetensors":
+        return programs.opened(file, model.form)
+    built = scorer_of(model, file)
+    device = built.get_buffer("mean").device
+
+    def run(images: Tensor) -> Tensor:
+        with torch.inference_mode():
+            scores: Tensor = built(images.to(device))
+        return scores.cpu()
+
+    return run

@@ -1,0 +1,54 @@
+"""``fedshift predict --split``: the images of a site that a run trained on, or those that it was tested on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets import catalog
+from datasets.base import SPLITS, Split
+from datasets.io import corrupt_files
+from datasets.listing import Listing
+from fedshift.export import opening
+from fedshift.export.images import Picture
+from fedshift.export.saved import SavedModel
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shown
+
+
+def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str) -> list[Picture]:
+    """Return the images of one split as the run had it, with their labels.
+
+    Args:
+        model: The model, saved as weights: only these have the run's configuration.
+        folder: Its folder.
+        given: The folder that was the run's data-dir, or folders of sites in it.
+        split: ``train`` or ``test``.
+
+    Raises:
+        ConfigError: If the model or the folders do not tell the split.
+        DataError: If the images are missing.
+    """
+    wanted: Split = "train" if split == "train" else "test"
+    if split not in SPLITS:
+        raise ConfigError(f"--split: {as_found(split)} is unknown; there are {', '.join(SPLITS)}")
+    if not model.configuration:
+        raise ConfigError(
+            f"--split {split}: a model in the format {model.form} lacks the configuration of the run, which says how "
+            "images were divided; save it as safetensors"
+        )
+    config = opening.configuration_of(model, folder)
+    cfg = config.dataset
+    if len(config.allocation.pool) > 1:
+        raise ConfigError(f"--split {split}: the run divided the images of both splits among its nodes, each its own")
+    found: list[Picture] = []
+    for path in given:
+        site = path.resolve().name if path.resolve().name in cfg.domains else ""
+        source = cfg.source(path.resolve().parent if site else path.resolve())
+        for domain in (site,) if site else cfg.domains:
+            listed = catalog.get(cfg.kind).find(domain, wanted, source)
+            if not isinstance(listed, Listing):
+                raise ConfigError(f"--split {split}: the images of {shown(path)} are no image files")
+            if source.skip_broken:
+                left = corrupt_files.left_out(listed, cfg.form())
+                listed = left if isinstance(left, Listing) else listed
+            found += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
+    return found

@@ -1,0 +1,285 @@
+"""``fedshift predict``: what a saved model makes of images."""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedshift.export import adapting, images, opening, own_split, saved
+from fedshift.export.images import Batch, Picture
+from fedshift.export.saved import SavedModel
+from fedshift_core.cells import harmless_row
+from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
+
+TEST_FOLDERS = ("test", "testing")  # of a site: what a run does not train on, unless it is told to
+BATCH = 64  # images, unless a person says otherwise
+MOST_SHOWN_CLASSES = 20  # of a confusion matrix on the terminal
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """How well labelled images were predicted.
+
+    Attributes:
+        confusion: Images by true (row) and predicted class, (C, C), int64.
+    """
+
+    confusion: NDArray[np.int64]
+
+    @property
+    def images(self) -> int:
+        """How many there are."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 accuracy, 0 to 1."""
+        return float(np.trace(self.confusion) / self.images)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Images of each class, (C,)."""
+        return np.asarray(self.confusion.sum(axis=1))
+
+    @property
+    def recalls(self) -> list[float | None]:
+        """Of each class the share that was found; None for one without images."""
+        hits = np.diagonal(self.confusion)
+        return [float(hit / n) if n else None for hit, n in zip(hits, self.counts, strict=True)]
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean recall of the classes that have images, 0 to 1."""
+        return float(np.mean([recall for recall in self.recalls if recall is not None]))
+
+
+@dataclass
+class Predicted:
+    """What came out.
+
+    Attributes:
+        model: Which model.
+        pictures: The images that could be read.
+        probabilities: Of each image, (N, C).
+        broken: Those that could not, a line each.
+        told: What else a person is to know.
+    """
+
+    model: SavedModel
+    pictures: list[Picture] = field(default_factory=list)
+    probabilities: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    broken: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def chosen(self) -> NDArray[np.int64]:
+        """The likeliest class of each image, (N,)."""
+        return np.asarray(self.probabilities.argmax(axis=1))
+
+    def metrics(self) -> Metrics | None:
+        """Return how well the labelled images were predicted; None if there is none."""
+        pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
+        if not pairs:
+            return None
+        confusion = np.zeros((len(self.model.classes),) * 2, np.int64)
+        true, taken = np.array(pairs).T
+        np.add.at(confusion, (true, taken), 1)
+        return Metrics(confusion)
+
+
+def predict(
+    folder: Path,
+    given: Sequence[Path],
+    *,
+    batch: int | None = None,
+    adapt: str = "",
+    clean: Sequence[Path] = (),
+    split: str = "",
+) -> Predicted:
+    """Predict images with a saved model.
+
+    Args:
+        folder: The saved model.
+        given: Image files, and folders of them.
+        batch: Images at a time; None for 64, or with ``adapt`` that method's own.
+        adapt: ``tent``, ``eata``, ``t3a``, or empty.
+        clean: Files and folders of images like those of training, for EATA.
+        split: ``train`` or ``test``: only these images of the run's own folders; empty for all images.
+
+    Raises:
+        FedShiftError: If the model cannot be used, nothing is there, or no image can be read.
+    """
+    adapting.check(adapt, clean=bool(clean))
+    model, file = saved.read(folder)
+    if split:
+        taken, told = own_split.pictures(model, folder, given, split), [f"the {split} images of the run's own split"]
+    else:
+        taken, told = images.found(given, model.classes)
+    found = Predicted(model, told=told)
+    number = batch or adapting.BATCHES.get(adapt, BATCH)
+    if adapt:
+        told.append(adapting.told(adapt, number, clean=bool(clean)))
+        held = _clean_batches(model, clean, number, found.broken) if clean else None
+        run = adapting.program(model, file, adapt, number, held)
+    else:
+        run = opening.program_of(model, file)
+    parts: list[Floats] = []
+    for one in images.batches(taken, model.size, model.images(), number, adapting.least(adapt), found.broken):
+        parts.append(_probabilities(one, run, model))
+        found.pictures += one.pictures
+    if not split and (note := trained_on(model, given, found)):
+        told.append(note)
+    if not parts:
+        raise DataError(f"none of {len(taken)} images can be read; the first: {found.broken[0]}")
+    found.probabilities = np.concatenate(parts)
+    return found
+
+
+def trained_on(model: SavedModel, given: Sequence[Path], found: Predicted) -> str:
+    """Return a warning where labelled images may be those that the model was trained on; empty where nothing says so.
+
+    A saved model knows the names of its sites, not their images: what lies in a folder that is called like one of them
+    is likely to be that site's, training images included. A folder ``test`` of a site is taken for its test images.
+
+    Args:
+        model: The model.
+        given: Files and folders as they were typed.
+        found: What was predicted.
+    """
+    if model.measured is None or all(picture.label is None for picture in found.pictures):
+        return ""
+    sites = model.measured.sites
+    named = []
+    for path in (one.resolve() for one in given):
+        inside = path.name.casefold() not in TEST_FOLDERS
+        named += [site for site in sites if inside and site in (path.name, path.parent.name)]
+    if not named:
+        return ""
+    own = [f"{site} {accuracy:.1f} %" for site in named if (accuracy := sites[site].accuracy) is not None]
+    told = f"; on the run's own test images: {', '.join(own)}" if own else ""
+    which = ", ".join(shown(site, MOST_NAME) for site in dict.fromkeys(named))
+    return (
+        f"{which}: a site of the run, so the model was trained on many of these images, and this is no accuracy on "
+        f"images that it has not seen{told}; its test images alone: --split test, where they lie as in the run"
+    )
+
+
+def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken: list[str]) -> Iterator[Tensor]:
+    """Yield images (B, 3, size, size), 0 to 1, of files and folders."""
+    taken, _ = images.found(given, model.classes)
+    for one in images.batches(taken, model.size, model.images(), number, adapting.LEAST, broken):
+        if len(one.pictures) >= adapting.LEAST:
+            yield _tensor(one)
+
+
+def _tensor(batch: Batch) -> Tensor:
+    """Return images (B, 3, size, size), float32, 0 to 1."""
+    return torch.from_numpy(np.stack(batch.pixels)).permute(0, 3, 1, 2).float().div_(255.0).contiguous()
+
+
+def _probabilities(batch: Batch, run: Callable[[Tensor], Tensor], model: SavedModel) -> Floats:
+    """Return probabilities (B, C) of a batch."""
+    x = _tensor(batch)
+    scores = run(x)
+    if scores.shape != (len(x), len(model.classes)):
+        raise ConfigError(
+            f"the model gives scores of shape {tuple(scores.shape)} for {len(x)} images; "
+            f"its {len(model.classes)} classes need ({len(x)}, {len(model.classes)})"
+        )
+    if not torch.isfinite(scores).all():
+        raise ConfigError("the model gives scores that are not finite")
+    found: Floats = scores.double().softmax(dim=1).numpy()
+    return found
+
+
+# --- what a person is shown ------------------------------------------------------------------------
+
+
+def text(found: Predicted, *, rows: bool) -> str:
+    """Return a line for each image, if asked for, and the metrics."""
+    lines: list[str] = []
+    if rows:
+        for picture, k, p in _rows(found):
+            lines.append(f"{shown(picture.path, WHOLE_PATH)}  {found.model.classes[k]}  {p:.3f}")
+    metrics = found.metrics()
+    if metrics is not None:
+        lines += ["", *_metrics(metrics, found.model.classes)] if lines else _metrics(metrics, found.model.classes)
+    return "\n".join(lines)
+
+
+def _metrics(metrics: Metrics, classes: Sequence[str]) -> list[str]:
+    seen = sum(n > 0 for n in metrics.counts)
+    width = max(5, *(len(name) for name in classes))
+    lines = [
+        f"accuracy {100 * metrics.accuracy:.1f} % of {metrics.images} images, balanced accuracy "
+        f"{100 * metrics.balanced_accuracy:.1f} % over {seen} of {len(classes)} classes",
+        "",
+        f"{'class':<{width}}  images  recall",
+    ]
+    for name, n, recall in zip(classes, metrics.counts, metrics.recalls, strict=True):
+        lines.append(f"{name:<{width}}  {n:>6}  {'-' if recall is None else f'{100 * recall:.1f}':>6}")
+    if len(classes) <= MOST_SHOWN_CLASSES:
+        wide = max(len(str(metrics.confusion.max())), 3)
+        lines += ["", "confusion (rows: true, columns: predicted, in this order)"]
+        for name, row in zip(classes, metrics.confusion, strict=True):
+            lines.append(f"{name:<{width}}  {' '.join(f'{n:>{wide}}' for n in row)}")
+    return lines
+
+
+def _rows(found: Predicted) -> list[tuple[Picture, int, float]]:
+    chosen = found.chosen
+    best = found.probabilities[np.arange(len(chosen)), chosen]
+    return [(p, int(k), float(b)) for p, k, b in zip(found.pictures, chosen, best, strict=True)]
+
+
+def as_csv(found: Predicted) -> str:
+    """Return a table with a row for each image: file, true class, class, probability, and that of each class."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    classes = found.model.classes
+    head = ["file", "label", "class", "probability", *(f"p({name})" for name in classes)]
+    writer.writerow(harmless_row(head))
+    for (picture, k, p), row in zip(_rows(found), found.probabilities, strict=True):
+        label = "" if picture.label is None else classes[picture.label]
+        named = harmless_row([shown(picture.path, WHOLE_PATH), label, classes[k]])
+        writer.writerow([*named, f"{p:.6f}", *(f"{one:.6f}" for one in row)])
+    return out.getvalue()
+
+
+def as_object(found: Predicted) -> dict[str, Any]:
+    """Return all as one object for JSON."""
+    classes = found.model.classes
+    told: dict[str, Any] = {
+        "model_sha256": found.model.sha256,
+        "classes": list(classes),
+        "images": [
+            {
+                "file": shown(picture.path, WHOLE_PATH), "class": classes[k], "probability": p,
+                "label": None if picture.label is None else classes[picture.label],
+            }
+            for picture, k, p in _rows(found)
+        ],
+        "broken": found.broken,
+        "notes": found.told,
+    }  # fmt: skip
+    metrics = found.metrics()
+    if metrics is not None:
+        told["metrics"] = {
+            "images": metrics.images,
+            "accuracy": metrics.accuracy,
+            "balanced_accuracy": metrics.balanced_accuracy,
+            "recall": dict(zip(classes, metrics.recalls, strict=True)),
+            "count": dict(zip(classes, metrics.counts.tolist(), strict=True)),
+            "confusion": metrics.confusion.tolist(),
+        }
+    return told

@@ -1,0 +1,172 @@
+"""Models as programs: TorchScript, ONNX, torch.export. Each is checked against the model before it counts.
+
+TorchScript and exported files are code: they are opened here, and nowhere else, because a person named them.
+"""
+
+import importlib.util
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.jit._trace import TracerWarning
+
+from datasets.io import files
+from fedshift.export.forms import FILES, Form
+from fedshift.export.scorer import Scorer
+from fedshift_core.errors import FedShiftError
+
+Program = Callable[[Tensor], Tensor]
+ONNX_NEEDS = ("onnx", "onnxscript", "onnxruntime")
+INPUT, OUTPUT = "images", "scores"
+CHECKED = (1, 3)  # images of the batches on which a program is held against its model
+TOLERANCE = 1e-4  # of a score, as a share of the largest
+
+
+def check_form(form: Form) -> None:
+    """Refuse a form for which something is not installed.
+
+    Raises:
+        FedShiftError: With what to install.
+    """
+    missing = [name for name in ONNX_NEEDS if form == "onnx" and importlib.util.find_spec(name) is None]
+    if missing:
+        raise FedShiftError(f"onnx needs {', '.join(missing)}: pip install 'fedshift[onnx]'")
+
+
+def made(scorer: Scorer, form: Form) -> bytes:
+    """Return a model as the content of a program's file; batches of any size go in.
+
+    Raises:
+        FedShiftError: If it cannot be had so, or does not give what the model gives.
+    """
+    check_form(form)
+    with tempfile.TemporaryDirectory(prefix="fedshift-") as folder:
+        path = Path(folder) / FILES[form]
+        with _told(form), torch.no_grad(), _quiet():
+            _WRITE[form](scorer, path)
+            _check(scorer, opened(path, form))
+        return path.read_bytes()
+
+
+def opened(path: Path, form: Form) -> Program:
+    """Return the program in a file, on the CPU. For TorchScript and exported ones this trusts the file.
+
+    Raises:
+        FedShiftError: If it cannot be opened, or onnxruntime is not there.
+    """
+    check_form(form)
+    with files.reading(path), _quiet():
+        return _OPEN[form](path)
+
+
+@contextmanager
+def _told(form: Form) -> Iterator[None]:
+    """Turn what an exporter says, of any type, into a line."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the last names what cannot be had, the first the exporter's own steps
+            cause = cause.__cause__
+        raise FedShiftError(f"this model cannot be had as {form}: {files.brief(cause)}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Pass over what torch says to whoever develops with it, and what :func:`_check` answers."""
+    logger = logging.getLogger("onnx_ir")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"`?torch\.jit\.")  # TorchScript is old; it was asked for
+            warnings.filterwarnings("ignore", category=TracerWarning)
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _check(scorer: Scorer, program: Program) -> None:
+    rng = torch.Generator().manual_seed(0)
+    for number in CHECKED:
+        images = torch.rand(number, 3, scorer.size, scorer.size, generator=rng)
+        wanted, found = scorer(images), program(images)
+        if found.shape != wanted.shape:
+            raise ValueError(f"{number} images give {tuple(found.shape)}, the model gives {tuple(wanted.shape)}")
+        apart = float((found - wanted).abs().max())
+        if not apart <= TOLERANCE * max(1.0, float(wanted.abs().max())):
+            raise ValueError(f"its scores differ from the model's by {apart:.2g}")
+
+
+def _example(scorer: Scorer) -> Tensor:
+    return torch.zeros(2, 3, scorer.size, scorer.size)
+
+
+def _write_torchscript(scorer: Scorer, path: Path) -> None:
+    traced = torch.jit.trace(scorer, _example(scorer), check_trace=False)  # type: ignore[no-untyped-call]
+    traced.save(str(path))
+
+
+def _exported(scorer: Scorer) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch", min=1)
+    return torch.export.export(scorer, (_example(scorer),), dynamic_shapes={INPUT: {0: batch}})
+
+
+def _write_exported(scorer: Scorer, path: Path) -> None:
+    torch.export.save(_exported(scorer), path)
+
+
+def _write_onnx(scorer: Scorer, path: Path) -> None:
+    exported = _exported(scorer).run_decompositions({**torch.export.default_decompositions(), **_AS_ONNX})
+    program = torch.onnx.export(
+        exported, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
+    )  # fmt: skip
+    assert program is not None
+    program.save(path, external_data=False)
+
+
+def _distances(one: Tensor, other: Tensor, p: float, mode: int | None) -> Tensor:
+    """Return what torch.cdist does, (B, P), which ONNX does not know: distances of rows (B, D) and (P, D)."""
+    if p != 2:
+        raise ValueError(f"distances with p={p:g}")
+    return (one[..., :, None, :] - other[..., None, :, :]).square().sum(dim=-1).sqrt()
+
+
+_AS_ONNX = {torch.ops.aten._cdist_forward.default: _distances}
+
+
+def _open_torchscript(path: Path) -> Program:
+    program: Program = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    return program
+
+
+def _open_exported(path: Path) -> Program:
+    program: Program = torch.export.load(path).module()
+    return program
+
+
+def _open_onnx(path: Path) -> Program:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Tensor:
+        (scores,) = session.run([OUTPUT], {INPUT: images.numpy()})
+        return torch.from_numpy(scores)
+
+    return run
+
+
+_WRITE: dict[Form, Callable[[Scorer, Path], None]] = {
+    "torchscript": _write_torchscript, "exported": _write_exported, "onnx": _write_onnx,
+}  # fmt: skip
+_OPEN: dict[Form, Callable[[Path], Program]] = {
+    "torchscript": _open_torchscript, "exported": _open_exported, "onnx": _open_onnx,
+}  # fmt: skip

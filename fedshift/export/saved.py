@@ -1,0 +1,272 @@
+"""A saved model: a folder with ``model.json``, one file of weights or of a program, and a card.
+
+    model.json           what the model is, and all that using it takes (:class:`SavedModel`)
+    model.safetensors    its weights; or model.pt, model.onnx, model.pt2: a program
+    README.md            the card (``fedshift.export.card``)
+
+Nothing else is read to use it. What stands in ``model.json`` may come from anybody: it is checked and bounded here.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
+
+from clients.training.settings import ImageConfig
+from datasets import base
+from datasets.base import Exif, Resize
+from fedshift.export.card import card
+from fedshift.export.forms import FILES, Form
+from fedshift_app.config.sections import RunConfig, WindowEnd
+from fedshift_core import atomic_io
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS, as_found, shown
+
+VERSION: Literal[1] = 1  # of model.json
+MODEL_JSON, CARD = "model.json", "README.md"
+MOST_BYTES = 1 << 20  # of model.json
+MOST_CLASSES = 10_000
+INPUT = "float32 (B, 3, size, size), RGB, 0 to 1, not normalised: the mean is taken off inside"
+OUTPUT = "float32 (B, C), scores of the classes in their order; softmax makes probabilities of them"
+
+Text = Annotated[str, StringConstraints(max_length=500)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Told(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Base of what ``model.json`` is made of."""
+
+
+class Site(_Told):
+    """How models did on the test images of a site."""
+
+    accuracy: Percent | None  # top-1; None where no node could answer
+    images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # how many test images; None where unknown
+
+
+class Measured(_Told):
+    """How the run scored its models, in a round that was scored on all test images."""
+
+    of: Text  # which models: the global one, or those of the nodes
+    server_round: int = Field(ge=1, le=MOST_ROUNDS)
+    sites: dict[Name, Site] = Field(max_length=1000)
+    average: Percent | None  # over the sites that are known
+
+
+class Origin(_Told):
+    """The run that made the model."""
+
+    experiment: Name
+    dataset: Name
+    server_round: int = Field(ge=1, le=MOST_ROUNDS)  # after which the weights are
+    rounds: int = Field(ge=1, le=MOST_ROUNDS)
+    nodes: int = Field(ge=0, le=LARGEST_COUNT)
+    seed: int = Field(ge=0)
+    engine: Name
+    run_id: str = Field(pattern=r"^([0-9a-f]{32})?$")
+    resumed_after: tuple[Annotated[int, Field(ge=0, le=MOST_ROUNDS)], ...] = Field((), max_length=10_000)
+    versions: dict[Name, Text] = Field(max_length=100)
+    commit: Text = ""
+
+
+class SavedModel(_Told):
+    """What ``model.json`` says.
+
+    Attributes:
+        fedshift_model: The version of this description.
+        form: How the model is saved.
+        file: Its file.
+        bytes: Of the file.
+        sha256: Of the file.
+        parts: ``global``: the model of all nodes; ``node``: that of one, personal parts included; ``shared``: what
+            travels, without the personal parts, which a node's owner puts on (``fedshift save-node``).
+        node: Which node's; empty for none.
+        site: Its site, where it is known.
+        classes: Names, in the order of the scores.
+        size: Height and width of the images in pixels.
+        resize: How an image of another shape becomes a square, as ``dataset.resize``.
+        window: The values that become black and white in files of more than 8 bits, as ``dataset.window``.
+        exif: Whether an image is turned as its file says, as ``dataset.exif``.
+        mean: By channel, of images from 0 to 1; taken off inside the model.
+        std: Likewise.
+        input: What a program takes.
+        output: What it gives.
+        network: Name of the network.
+        batchnorm: What the run did with BatchNorm (``model.bn``).
+        method: ``name`` and parameters.
+        modules: The modules in the network, likewise.
+        parameters: Numbers in the weights, buffers included.
+        knowledge: What classifies besides the weights: in the file of weights under ``knowledge/NAME``.
+        before: What the run does to the model before a score, and this one has not; empty for nothing.
+        measured: The run's figures; None where this model was not scored.
+        origin: The run.
+        configuration: The run's, without this machine's folders: what the network is built from (safetensors only).
+    """
+
+    fedshift_model: Literal[1] = VERSION
+    form: Form
+    file: str
+    bytes: int = Field(ge=0)
+    sha256: Digest
+    parts: Literal["global", "node", "shared"]
+    node: Text = ""
+    site: Text = ""
+    classes: tuple[Name, ...] = Field(min_length=1, max_length=MOST_CLASSES)
+    size: int = Field(ge=1, le=4096)
+    resize: Resize = "squash"
+    window: tuple[WindowEnd, WindowEnd] | None = None
+    exif: Exif = "ignore"
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    input: Text = INPUT
+    output: Text = OUTPUT
+    network: Name
+    batchnorm: Name
+    method: dict[str, Any]
+    modules: tuple[dict[str, Any], ...] = Field((), max_length=100)
+    parameters: int = Field(ge=0)
+    knowledge: tuple[Name, ...] = Field((), max_length=100)
+    before: Text = ""
+    measured: Measured | None = None
+    origin: Origin
+    configuration: dict[str, Any] = {}
+
+    def images(self) -> base.Form:
+        """Return how images become squares of 8 bits a channel."""
+        return base.Form(self.resize, self.window, self.exif)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.file != FILES[self.form]:
+            raise ValueError(f"file: expected {FILES[self.form]} for the form {self.form}, found {as_found(self.file)}")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("classes: expected different names")
+        ImageConfig(mean=self.mean, std=self.std)
+        if self.parts == "shared" and self.form != "safetensors":
+            raise ValueError(f"parts: shared weights have the form safetensors, found {self.form}")
+        if (self.form == "safetensors") != bool(self.configuration):
+            raise ValueError("configuration: there is one for safetensors, and for no other form")
+        return self
+
+
+def portable(config: RunConfig) -> dict[str, Any]:
+    """Return a run's configuration without what belongs to the machine it ran on: the one place that knows."""
+    told: dict[str, Any] = config.model_dump(mode="json")
+    told["dataset"] = told["dataset"] | {"data_dir": ""}
+    told["model"] = told["model"] | {"weights": ""}  # its SHA-256 stays
+    return told | {"tracking": "none", "profile": False}
+
+
+def write(folder: Path, told: Mapping[str, Any], data: bytes) -> SavedModel:
+    """Write a saved model; the folder is there as a whole or not at all.
+
+    Args:
+        folder: The folder to make.
+        told: All of :class:`SavedModel` but ``file``, ``bytes`` and ``sha256``.
+        data: The weights, or the program.
+
+    Raises:
+        ConfigError: If the folder is there, or cannot be made.
+        DiskError: If it cannot be written to.
+    """
+    check_free(folder)
+    file = FILES[told["form"]]
+    with in_a_line(shown(folder)):
+        model = SavedModel(**told, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    with atomic_io.writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", suffix=atomic_io.PART, dir=folder.parent) as own:
+            part = Path(own) / folder.name
+            part.mkdir()
+            atomic_io.write_durably(part / file, data, named=False)
+            text = json.dumps(model.model_dump(mode="json"), indent=2, ensure_ascii=False)
+            atomic_io.write_atomically(part / MODEL_JSON, text + "\n")
+            atomic_io.write_atomically(part / CARD, card(model))
+            part.rename(folder)
+    return model
+
+
+def check_free(folder: Path) -> None:
+    """Refuse to write over anything.
+
+    Raises:
+        ConfigError: With the folder.
+    """
+    if folder.exists():
+        raise ConfigError(f"--output: {shown(folder)} is there already; give another one, or remove it")
+
+
+def read(folder: Path) -> tuple[SavedModel, Path]:
+    """Read ``model.json``, and check that the model's file is the one that was saved.
+
+    Returns:
+        What it says, and the file.
+
+    Raises:
+        ConfigError: If the folder holds no saved model, or what stands there is not what may stand there.
+    """
+    path = folder / MODEL_JSON
+    if not path.is_file():
+        raise ConfigError(f"{shown(folder)} is no saved model: it has no {MODEL_JSON} (fedshift save makes one)")
+    model = _parsed(path)
+    file = folder / model.file
+    if not file.is_file():
+        raise ConfigError(f"{shown(file)} is missing; {MODEL_JSON} names it")
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != model.sha256:
+        raise ConfigError(f"{shown(file)} is not what was saved: its SHA-256 differs from that in {MODEL_JSON}")
+    return model, file
+
+
+def _parsed(path: Path) -> SavedModel:
+    if path.stat().st_size > MOST_BYTES:
+        raise ConfigError(f"{shown(path)} has {path.stat().st_size} bytes, allowed are {MOST_BYTES} at most")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{shown(path)} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{shown(path)}: expected an object, found {as_found(content)}")
+    if content.get("fedshift_model") != VERSION:
+        found = as_found(content.get("fedshift_model"))
+        raise ConfigError(f"{shown(path)}: fedshift_model is {found}, this version reads {VERSION}")
+    with in_a_line(shown(path)):
+        return SavedModel.model_validate(content)
+
+
+@contextmanager
+def in_a_line(where: str) -> Iterator[None]:
+    """Turn what does not fit into ``model.json`` into a line that names the key.
+
+    Raises:
+        ConfigError: With the first key.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        message = str(problem["msg"]).removeprefix("Value error, ")
+        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{message}") from None
+
+
+def weights_of(file: Path) -> dict[str, Any]:
+    """Return the arrays of a safetensors file by name.
+
+    Raises:
+        FedShiftError: If it is none.
+    """
+    try:
+        return dict(atomic_io.unpack(file.read_bytes()))
+    except ValueError as error:
+        raise FedShiftError(f"{shown(file)}: {error}") from None

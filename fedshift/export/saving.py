@@ -1,0 +1,359 @@
+"""``fedshift save``: the model of a run, put into a folder of its own."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.training.node import MODEL_PART
+from clients.training.settings import ModelConfig
+from datasets.base import Source
+from fedshift.export import programs, saved, scorer
+from fedshift.export.forms import Form
+from fedshift.export.saved import Measured, Origin, SavedModel, Site
+from fedshift.report import reading
+from fedshift.report.reading import Record
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup, state_store
+from fedshift_app.node.data import Place
+from fedshift_app.node.state_store import Shelf
+from fedshift_app.run import build as run_build
+from fedshift_app.run import checkpoints, figures, initial_model
+from fedshift_app.run.checkpoints import Checkpoint, Damaged
+from fedshift_app.run.scores import mean
+from fedshift_core import atomic_io
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.frozen import FrozenDict
+from fedshift_core.limits import shown
+from fedshift_core.wire.names import BN_SCORE
+from strategies.federation.context import Ask
+from strategies.federation.roster import Node
+
+MOST_NODES_TOLD = 8  # that a message lists
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be saved.
+
+    Attributes:
+        folder: The run folder.
+        form: How.
+        node: Whose model, by index; None for that of all.
+        shared: Only what travels, for ``fedshift save-node``.
+        before: The model before what the run does to it ahead of each score.
+        server_round: After which round, of those that are kept; None for the last of a finished run.
+        output: The folder to make; None for one in the run folder.
+    """
+
+    folder: Path
+    form: Form
+    node: int | None = None
+    shared: bool = False
+    before: bool = False
+    server_round: int | None = None
+    output: Path | None = None
+
+
+def save(wanted: Wanted) -> tuple[Path, SavedModel]:
+    """Write the model of a run.
+
+    Returns:
+        The folder that was made, and what it holds.
+
+    Raises:
+        FedShiftError: If there is no such run or model, it cannot be had in this form, or the folder is there.
+    """
+    record = reading.read(wanted.folder, "save")
+    output = wanted.output or _output(record, wanted)
+    saved.check_free(output)
+    programs.check_form(wanted.form)
+    checkpoint = checkpoint_of(record, wanted.server_round)
+    _check_wanted(record, wanted)
+    before = _before_a_score(record.config, wanted.before)
+    node = None if wanted.node is None else _node(checkpoint, wanted.node)
+    config = _with_own_network(record.config, node)
+    arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
+    with saved.in_a_line(f"save: {shown(record.folder)}"):
+        measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
+    return output, write(output, config, arrays, wanted.form, {
+        "parts": "shared" if wanted.shared else "global" if node is None else "node",
+        "node": "" if node is None else str(node.index),
+        "site": "" if node is None else node.domain,
+        "before": before,
+        "measured": measured,
+        "origin": origin,
+    })  # fmt: skip
+
+
+def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, told: dict[str, Any]) -> SavedModel:
+    """Write a model in a form.
+
+    Args:
+        output: The folder to make.
+        config: The run's configuration, with the model's own network.
+        arrays: Weights by state-dict name, and what else it classifies by, under ``knowledge/NAME``.
+        form: How.
+        told: What ``model.json`` says besides: ``parts``, ``node``, ``site``, ``before``, ``measured``, ``origin``.
+
+    Raises:
+        FedShiftError: If the arrays are not the network's, or it cannot be had in this form.
+    """
+    if told["parts"] == "shared":
+        data = atomic_io.pack(arrays)
+    else:
+        model = scorer.rebuilt(config, arrays, "the saved")  # what is written is what was tried
+        data = atomic_io.pack(arrays) if form == "safetensors" else programs.made(model, form)
+    return saved.write(output, told | {
+        "form": form,
+        "classes": scorer.classes_of(config),
+        "size": scorer.size_of(config),
+        "resize": config.dataset.resize,
+        "window": config.dataset.window,
+        "exif": config.dataset.exif,
+        "mean": config.images.mean,
+        "std": config.images.std,
+        "network": config.model.name,
+        "batchnorm": config.model.bn,
+        "method": dict(config.method),
+        "modules": [dict(entry) for entry in config.modules],
+        "parameters": sum(math.prod(array.shape) for array in arrays.values()),
+        "knowledge": [name.removeprefix(scorer.KNOWLEDGE) for name in arrays if name.startswith(scorer.KNOWLEDGE)],
+        "configuration": saved.portable(config) if form == "safetensors" else {},
+    }, data)  # fmt: skip
+
+
+def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
+    """Return the checkpoint that holds the run's model: the one place that chooses it.
+
+    Args:
+        record: The run.
+        server_round: A round that is asked for; None for the one whose model a finished run keeps: the best by
+            validation (``keep``), or the last.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    folder = record.folder / checkpoints.FOLDER
+    kept = checkpoints.rounds(folder)
+    if server_round is None:
+        if not record.finished:
+            instead = f"; --round N saves one of {', '.join(map(str, kept))}" if kept else ""
+            raise ConfigError(
+                f"save: the run in {shown(record.folder)} is not finished, {len(record.lines)} of "
+                f"{record.config.rounds} rounds are complete{instead}"
+            )
+        number = record.kept_round or len(record.lines)
+        if record.checkpoint is None or record.checkpoint.server_round != number:
+            others = f"; --round N saves another of {', '.join(map(str, kept))}" if kept else ""
+            raise ConfigError(f"save: {shown(record.folder)}: the checkpoint of round {number} cannot be read{others}")
+        return record.checkpoint
+    if server_round not in kept:
+        raise ConfigError(f"--round: {server_round} is not kept; kept are {', '.join(map(str, kept)) or 'none'}")
+    try:
+        return checkpoints.load(folder, server_round)
+    except Damaged as reason:
+        raise ConfigError(f"--round: {reason}") from None
+
+
+def _output(record: Record, wanted: Wanted) -> Path:
+    name = "model" if wanted.form == "safetensors" else f"model-{wanted.form}"
+    name += "-shared" if wanted.shared else "" if wanted.node is None else f"-node-{wanted.node}"
+    return record.folder / (name if wanted.server_round is None else f"{name}-round-{wanted.server_round}")
+
+
+def _check_wanted(record: Record, wanted: Wanted) -> None:
+    if wanted.shared and (wanted.node is not None or wanted.form != "safetensors"):
+        raise ConfigError(
+            "--shared: what all nodes share, as safetensors; it goes with no --node and no other --format"
+        )
+    if wanted.node is not None and record.deployed:
+        raise ConfigError(
+            "--node: the personal parts of real nodes are on the nodes: give their owners what `fedshift save RUN "
+            "--shared` writes, for `fedshift save-node`"
+        )
+    if wanted.form == "safetensors" and record.config.plugins:
+        raise ConfigError(
+            "--format: this run uses Python files of its own (plugins), without which weights are no model; as a "
+            "program it can be saved: torchscript, onnx, exported"
+        )
+
+
+def _before_a_score(config: RunConfig, allowed: bool) -> str:
+    """Return what the run does to a model ahead of each score, in words; empty for nothing.
+
+    Raises:
+        ConfigError: If there is something, and the model before it was not asked for.
+    """
+    adapts = setup.adaptation(config)
+    client_class = registry.get(config.method["name"]).client_class()
+    done = (
+        [] if client_class.scores_as_sent(config.node_params()) else [f"method {config.method['name']} makes it anew"]
+    )
+    done += [] if adapts is None else [f"adapt.name={config.adapt['name']}"]
+    told = " and ".join(done)
+    if told and not allowed:
+        raise ConfigError(
+            f"save: this run scores no model as it is sent ({told}, on a node's images, ahead of each score); "
+            "--before-adaptation saves the one before that"
+        )
+    if allowed and not told:
+        raise ConfigError("--before-adaptation: this run scores its model as it is; leave it out")
+    return told
+
+
+def _node(checkpoint: Checkpoint, index: int) -> Node:
+    for node in checkpoint.nodes:
+        if node.index == index:
+            return node
+    raise ConfigError(f"--node: there is no node {index}; the run has {_listed(checkpoint.nodes)}")
+
+
+def _listed(nodes: list[Node]) -> str:
+    told = ", ".join(f"{node.index} ({node.domain})" for node in nodes[:MOST_NODES_TOLD])
+    return f"{told} and {len(nodes) - MOST_NODES_TOLD} more" if len(nodes) > MOST_NODES_TOLD else told or "none"
+
+
+def _with_own_network(config: RunConfig, node: Node | None) -> RunConfig:
+    """Return the configuration of a federation whose only network is that of the node."""
+    if node is None or not config.model.per_node:
+        return config
+    where = Place(node.domain, node.partition_id, -1, Source(), True, 0)
+    return with_network(config, setup.own_network(config, where))
+
+
+def with_network(config: RunConfig, network: ModelConfig) -> RunConfig:
+    """Return a configuration with one network."""
+    return config.model_copy(update={"model": network.model_copy(update={"per_node": ()})})
+
+
+def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Node | None, *, shared: bool) -> Arrays:
+    """Return what the model classifies by: weights and, under ``knowledge/NAME``, arrays of the server.
+
+    Raises:
+        ConfigError: If a part of it is another one on each node, and no node is named; or the other way round.
+    """
+    client = scorer.bare_client(config, config.model, node.index if node else 0)
+    client.knowledge = _knowledge(record, checkpoint, node)
+    needed = scorer.needs(client)
+    personal = [name for name in needed.weights if name not in checkpoint.weights]
+    if record.config.model.per_node:
+        personal = list(needed.weights)
+    found = {name: checkpoint.weights[name] for name in needed.weights if name not in set(personal)}
+    found |= {scorer.KNOWLEDGE + name: client.knowledge[name] for name in needed.knowledge}
+    if node is not None:
+        return found | _personal(record, checkpoint, node, personal)
+    if bool(personal) != shared:
+        raise ConfigError(_not_so(record, checkpoint, personal))
+    if needed.knowledge:
+        _check_same_for_all(record, checkpoint, needed.knowledge)
+    return found
+
+
+def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
+    if not personal:
+        return "--shared: this run's model has no personal parts, it is the same on all nodes; leave --shared out"
+    told = f"save: with {record.config.method['name']!r} each node has a model of its own"
+    if record.deployed:
+        return f"{told}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
+    return f"{told}: give --node, one of {_listed(checkpoint.nodes)}"
+
+
+def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[str]) -> Arrays:
+    """Return a simulated node's own weights as they were after the checkpoint's round."""
+    if not names:
+        raise ConfigError(
+            f"--node: node {node.index} has no personal parts, the model is the same on all; leave it out"
+        )
+    base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
+    # As a resumed run would find it: what a round left that was never finished does not count.
+    resumed_after = (*record.resumed_after, checkpoint.server_round)
+    kept, memory = Shelf(state_store.simulated(base, node.partition_id), resumed_after).recall()
+    if kept < checkpoint.memory.get(node.index, 0) or (not kept and node.index in checkpoint.memory):
+        raise ConfigError(
+            f"--node: the personal parts of node {node.index} after round {checkpoint.server_round} are not kept; "
+            "a finished run keeps those of its last round"
+        )
+    return personal_parts(memory, names, f"node {node.index}")
+
+
+def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
+    """Return weights out of what a node remembers.
+
+    Raises:
+        ConfigError: If it has not got them.
+    """
+    missing = [name for name in names if MODEL_PART + name not in memory]
+    if missing:
+        raise ConfigError(
+            f"{whose} has no personal parts of its own ({shown(missing[0])}, ...)"
+            + ("" if memory else ": it never trained in this run")
+        )
+    return {name: memory[MODEL_PART + name] for name in names}
+
+
+def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arrays:
+    """Return what the server sends a node besides weights, as it is about to score; for no node, the first one."""
+    _, federation = run_build.prepare(record.config, record.engine, initial_model.plain(record.config))
+    strategy = run_build.strategy_of(record.config, federation, lambda *_: None)
+    run_build.restore(strategy, checkpoint)
+    chosen = node or checkpoint.nodes[0]
+    return dict(strategy.knowledge_for(chosen, Ask(checkpoint.server_round, False)))
+
+
+def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str, ...]) -> None:
+    """Refuse to take one node's knowledge for that of all."""
+    first, *others = (_knowledge(record, checkpoint, node) for node in checkpoint.nodes)
+    for other in others:
+        for name in names:
+            if name not in other or first[name].tobytes() != other[name].tobytes():
+                told = f"save: the server gives each node {name} of its own"
+                if record.deployed:
+                    raise ConfigError(f"{told}, which no file for all nodes can hold")
+                raise ConfigError(f"{told}: give --node, one of {_listed(checkpoint.nodes)}")
+
+
+def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured | None:
+    """Return the figures of the round whose weights these are, if these weights are what was scored."""
+    config = record.config
+    if checkpoint.server_round > len(record.lines):
+        return None
+    line = record.lines[checkpoint.server_round - 1]
+    adapts, keep = setup.adaptation(config), config.model.bn_keep
+    accuracy, others = line["accuracy"], line.get("others", {})
+    if before:
+        makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.node_params())
+        accuracy = None if makes_anew or adapts is None else others.get(adapts.before)
+    elif config.evaluate.bn[0] != keep:  # the headline has other statistics of BatchNorm than the weights
+        accuracy = others.get(f"{BN_SCORE}{keep}")
+    if not accuracy or line.get("evaluated_share") is not None:
+        return None
+    drawn = config.shift.label_mix == "own"
+    sites = {
+        domain: Site(accuracy=value, images=figures.test_images(checkpoint.nodes, domain, drawn=drawn))
+        for domain, value in accuracy.items()
+    }
+    if before:  # else whatever adapts counts as personal
+        config = config.model_copy(update={"adapt": FrozenDict({"name": registry.NONE})})
+    personal = setup.is_personal(config, setup.initial_model(config))
+    of = "personal models" if personal else "global model"
+    return Measured(of=of, server_round=checkpoint.server_round, sites=sites, average=mean(accuracy.values()))
+
+
+def _origin(record: Record, checkpoint: Checkpoint) -> Origin:
+    told = record.told
+    return Origin(
+        experiment=record.config.experiment,
+        dataset=record.config.dataset.name,
+        server_round=checkpoint.server_round,
+        rounds=record.config.rounds,
+        nodes=len(checkpoint.nodes),
+        seed=record.config.seed,
+        engine=record.engine,
+        run_id=str(told.get("run_id", "")),
+        resumed_after=record.resumed_after,
+        versions={str(name): str(number) for name, number in dict(told.get("versions", {})).items()},
+        commit=str(told.get("git", "")),
+    )

@@ -1,0 +1,1 @@
+"""What all HTML pages share: theme, figures as SVG, names in figures."""

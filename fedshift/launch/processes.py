@@ -1,0 +1,197 @@
+"""Starting Flower's processes and ending them again, children and all."""
+
+import contextlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from fedshift_app.config.files import APP
+from fedshift_core.errors import FedShiftError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+MARK = "FEDSHIFT_PROCESS_GROUP"  # in the environment of every process of a group
+OWNER = "FEDSHIFT_PROCESS_OWNER"  # likewise: which process waits for them, as :func:`this_process`
+ALL_DONE = b"."  # to a watchdog: what it watches over has ended in order
+
+
+def command(name: str) -> str:
+    """Return the path of one of Flower's commands, from the environment that runs this.
+
+    Raises:
+        FedShiftError: If it is not installed there.
+    """
+    path = Path(sys.executable).parent / name
+    if not path.is_file():
+        raise FedShiftError(f"{name} is not installed beside {sys.executable}: install FedShift again")
+    return str(path)
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def this_process() -> str:
+    """Return what names this process, and no later one that has its number."""
+    return f"{os.getpid()} {psutil.Process().create_time()}"
+
+
+def is_running(named: str) -> bool:
+    """Tell whether the process that :func:`this_process` named is still there."""
+    number, _, created = named.partition(" ")
+    try:
+        return str(psutil.Process(int(number)).create_time()) == created
+    except (psutil.Error, ValueError):
+        return False
+
+
+class Watchdog:
+    """A process that ends all with a mark in their environment once this process is gone without a word.
+
+    A process that is killed ends nothing, so what it started would train on to the end, and a SuperLink for ever. It
+    keeps a pipe to its watchdog, which sees that end however the process ended.
+    """
+
+    def __init__(self, variable: str, value: str, folder: Path | None = None) -> None:
+        """Start it for ``variable=value``; ``folder`` is then removed as well, with all that is in it."""
+        told = [variable, value, *([str(folder)] if folder else [])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fedshift.launch.watchdog", *told], cwd=APP, stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """Let it end: what it watched over has ended."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # somebody ended it
+            self._process.stdin.write(ALL_DONE)
+            self._process.stdin.close()
+        self._process.wait()
+
+
+class Group:
+    """Processes that end together, with all their children, also when the one that started them is killed."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], remove: Path | None = None) -> None:
+        """Processes run in ``folder`` with ``env`` and log to ``folder/NAME.log``.
+
+        Args:
+            folder: Their working folder.
+            env: Their environment.
+            remove: A folder to remove after a kill.
+        """
+        self._mark = uuid.uuid4().hex
+        self.folder, self.env = folder, {**env, MARK: self._mark, OWNER: this_process()}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._watchdog = Watchdog(MARK, self._mark, remove)
+
+    def start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        """Start a process in the background."""
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                arguments, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._running[name] = process
+        return process
+
+    def log(self, name: str) -> Path:
+        """Return the file that a process writes to."""
+        return self.folder / f"{name}.log"
+
+    def wait_for_http(self, name: str, url: str, ca_certificate: Path | None = None) -> None:
+        """Wait until ``url`` answers; over https with a certificate that this CA signed.
+
+        Raises:
+            FedShiftError: If the process ends first or the time runs out; with the end of its log.
+        """
+        trust = ssl.create_default_context(cafile=ca_certificate) if ca_certificate else None
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._running[name].poll() is not None:
+                break
+            with (
+                contextlib.suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(url, timeout=1, context=trust),
+            ):
+                return
+            time.sleep(0.1)
+        raise FedShiftError(f"{name} did not start:\n{self.tail(name)}")
+
+    def tail(self, name: str, lines: int = 15) -> str:
+        """Return the end of a process's log."""
+        return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """End everything that was started here, and whatever that started: politely, then by force.
+
+        Flower and Ray put their processes into sessions of their own, so they are found by their
+        environment, which they inherit.
+        """
+        stop_marked(MARK, self._mark)
+        for started in self._running.values():
+            started.wait()
+        self._running.clear()
+        self._watchdog.release()
+
+
+def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = None) -> int:
+    """End all processes that have this in their environment, and their children: politely, then by force.
+
+    Args:
+        variable: In the environment of each.
+        value: Its value there.
+        uncounted: A variable and its value: processes with both are ended, too, and not counted.
+
+    Returns:
+        How many there were.
+    """
+    members: set[psutil.Process] = set()
+    left_out: set[psutil.Process] = set()
+    for number in ("terminate", "kill"):
+        if uncounted is not None:  # first: a process that begins in between is counted rather than lost
+            left_out |= _marked(*uncounted)
+        members |= _marked(variable, value)
+        for process in members:
+            with contextlib.suppress(psutil.Error):
+                getattr(process, number)()
+        psutil.wait_procs(members, timeout=STOP_SECONDS)
+    return len(members - left_out)
+
+
+def counted(number: int) -> str:
+    """Return ``1 process``, ``2 processes``, ..."""
+    return "1 process" if number == 1 else f"{number} processes"
+
+
+def _marked(variable: str, value: str) -> set[psutil.Process]:
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # another user's, or gone already
+            if process.environ().get(variable) == value:
+                # Ray's workers overwrite their environment with their title: found as children.
+                found |= {process, *process.children(recursive=True)}
+    return found
+
+
+@contextlib.contextmanager
+def group(folder: Path, env: Mapping[str, str], remove: Path | None = None) -> Iterator[Group]:
+    """Yield a :class:`Group` whose processes have ended when the block is left, however it is left."""
+    processes = Group(folder, env, remove)
+    try:
+        yield processes
+    finally:
+        processes.stop()

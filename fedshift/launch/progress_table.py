@@ -1,0 +1,218 @@
+"""A run in a terminal: one table that is drawn anew as it goes on. Where it is no terminal there are lines (console).
+
+It reads what the run writes into its folder, so that it is the same for every engine, wherever the ServerApp runs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fedshift.launch import log_filter
+from fedshift_app.run import status
+from fedshift_app.run.console import coloured, duration, percent
+from fedshift_app.run.folder import METRICS_FILE
+from fedshift_app.run.logs import FORMAT
+from fedshift_app.run.scores import mean
+from fedshift_core.env import LIVE
+from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
+
+BLOCKS, LETTERS = "▁▂▃▄▅▆▇█", "_.-=+*#%"  # of a sparkline, and where the terminal has no such letters
+WIDEST, NARROWEST = 40, 8  # cells of a sparkline
+BESIDE = 42  # columns of the terminal that the rest of the table takes
+AROUND = 12  # lines of the terminal that are no domain's
+LOOK_SECONDS = 0.5
+
+
+def spark(values: Sequence[float | None], cells: int, blocks: str = BLOCKS) -> str:
+    """Return numbers as a line of blocks from the smallest to the largest; a gap where none is known.
+
+    Of more numbers than cells each cell has the mean of its share.
+    """
+    parts = min(cells, len(values))
+    ends = [i * len(values) // parts for i in range(parts + 1)] if parts else []
+    means = [mean(values[begin:end]) for begin, end in pairwise(ends)]
+    known = [value for value in means if value is not None]
+    if not known:
+        return ""
+    least, most = min(known), max(known)
+    top = len(blocks) - 1
+    scale = top / (most - least) if most > least else 0.0
+    return "".join(
+        " " if value is None else blocks[round((value - least) * scale) if scale else top // 2] for value in means
+    )
+
+
+class Watched:
+    """What a run has written so far; a file that is not there yet, or not whole, is looked at again."""
+
+    def __init__(self, status_file: Path) -> None:
+        """Watch the run that tells its folder in ``status_file``."""
+        self.told: dict[str, Any] = {}
+        self.rounds: list[dict[str, Any]] = []
+        self._status_file = status_file
+        self._read = 0
+        self._folder: Path | None = None
+
+    def look(self) -> None:
+        """Read what is new."""
+        if self._folder is None:
+            named = _json(self._status_file).get("run_folder")
+            self._folder = Path(named) if isinstance(named, str) else None
+        if self._folder is None:
+            return
+        self.told = _json(self._folder / status.FILE) or self.told
+        try:
+            with (self._folder / METRICS_FILE).open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._read:  # the run has gone back to an earlier round
+                    self._read, self.rounds = 0, []
+                file.seek(self._read)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._read += len(line)
+                    told = json.loads(line)
+                    self.rounds.append({key: told.get(key) for key in ("round", "accuracy", "losses", "seconds")})
+        except (OSError, ValueError, AttributeError):
+            return
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def picture(
+    told: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], console: Console, left: float | None
+) -> RenderableType:
+    """Return what is shown of a run: where it stands, and of each domain its accuracy over the rounds.
+
+    Args:
+        told: ``status.json``; empty before the run has begun.
+        rounds: Of each full round its line of ``metrics.jsonl``.
+        console: How wide and high the terminal is, and which letters it has.
+        left: Seconds that the run still takes; None where that is not known.
+    """
+    if not told:
+        return Text("")
+    blocks = BLOCKS if console.encoding.lower().startswith("utf") else LETTERS
+    cells = max(NARROWEST, min(WIDEST, console.width - BESIDE))
+    head = Text.assemble(
+        (f"{told.get('method')} on {told.get('experiment')}", "bold"),
+        f"  round {told.get('round')} of {told.get('rounds')}, {told.get('state')}: "
+        f"{told.get('answered')} of {told.get('asked')} answered",
+        "" if left is None else f"  left {duration(left)}",
+        no_wrap=False, overflow="fold",
+    )  # fmt: skip
+    scored = [line for line in rounds if line["accuracy"]]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, side in (("domain", "left"), ("now", "right"), ("best", "right"), ("rounds", "left")):
+        table.add_column(name, justify="left" if side == "left" else "right", no_wrap=True)
+    domains = list(scored[-1]["accuracy"]) if scored else []
+    shown = domains[: max(1, min(MOST_SHOWN, console.height - AROUND))]
+    for domain in shown:
+        values = [line["accuracy"].get(domain) for line in scored]
+        _add(table, plain(domain, MOST_NAME), values, cells, blocks)
+    if len(domains) > len(shown):
+        table.add_row(f"and {len(domains) - len(shown)} more", "", "", "")
+    if domains:
+        _add(table, "AVG", [mean(line["accuracy"].values()) for line in scored], cells, blocks, style="bold")
+    losses = [(line["losses"] or {}).get("loss") for line in rounds]
+    if losses and losses[-1] is not None:
+        table.add_row("loss", f"{losses[-1]:.3f}", "", spark(losses, cells, blocks), style="dim")
+    return Group(head, table) if rounds else head
+
+
+def _add(table: Table, name: str, values: Sequence[float | None], cells: int, blocks: str, style: str = "") -> None:
+    best = max((value for value in values if value is not None), default=None)
+    now, most = percent(values[-1]), percent(best)
+    table.add_row(Text(name), now, most, Text(spark(values, cells, blocks), style="cyan"), style=style)
+
+
+class Screen:
+    """Shows a run that it is told to watch; one that does not show anything lets all lines through as they are."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        """Draw on this console; None for not at all."""
+        self._console = console
+        self._watched: Watched | None = None
+        self._looked = self._since = 0.0
+        self._left: float | None = None
+
+    def watch(self, status_file: Path) -> None:
+        """Show the run that tells its folder in ``status_file``."""
+        self._watched = Watched(status_file)
+
+    def draw(self) -> RenderableType:
+        """Return the picture as it is now."""
+        if self._watched is None or self._console is None:
+            return Text("")
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._watched.look()
+            told = self._watched.told.get("seconds_left")
+            if told != self._left:
+                self._left, self._since = told, now
+        left = None if self._left is None else max(0.0, self._left - (now - self._since))
+        return picture(self._watched.told, self._watched.rounds, self._console, left)
+
+    def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> int:
+        """Run a program to its end, its lines above the table; return its exit code."""
+        if self._console is None:
+            return log_filter.call(command, folder, env, sys.stdout, sys.stderr)
+        process = subprocess.Popen(
+            command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            colour = coloured(sys.stdout)
+            for line in process.stdout:
+                if (shown := log_filter.cleaned(line, colour=colour)) is not None:
+                    print(shown.rstrip("\n"), flush=True)  # rich, in the place of standard output, moves it up
+            return process.wait()
+        except BaseException:  # as subprocess.run does
+            process.kill()
+            process.wait()
+            raise
+
+
+def possible() -> bool:
+    """Return whether standard output is a terminal that can be drawn on, and nobody asked for lines of JSON."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get(FORMAT)
+
+
+@contextmanager
+def screen() -> Iterator[Screen]:
+    """Give a screen for one run; in a terminal it is drawn, and the lines of the rounds are not printed."""
+    if not possible():
+        yield Screen()
+        return
+    console = Console(soft_wrap=True)  # lines that are printed stay whole: commands and paths are copied from them
+    shown = Screen(console)
+    live = Live(
+        console=console, get_renderable=shown.draw, refresh_per_second=2, transient=True,
+        redirect_stderr=sys.stderr.isatty(),
+    )  # fmt: skip
+    os.environ[LIVE] = "1"
+    try:
+        with live:
+            yield shown
+    finally:
+        del os.environ[LIVE]

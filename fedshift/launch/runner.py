@@ -1,0 +1,306 @@
+"""``fedshift run``: Flower's own ``flwr run``, on a SuperLink that belongs to this run alone."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedshift.engine import inline
+from fedshift.engine.workers import WorkersGrid
+from fedshift.launch import processes, superlink
+from fedshift.launch.credentials import Credentials
+from fedshift.launch.progress_table import Screen
+from fedshift_app.config.files import APP as APP
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.flower.internals import make_context, path_with_flower
+from fedshift_app.run import flwr_run, status
+from fedshift_core.env import STATUS_FILE, TELEMETRY
+from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
+
+CONNECTION = "fedshift"
+#: As often SuperExec asks for work; by itself once a second. A question costs both some 20 ms of computing.
+TASK_POLL_SECONDS = "0.5"
+LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one client gets in simulation.
+
+    Attributes:
+        cpus: CPU cores; as many clients run side by side as fit.
+        gpus: Share of a GPU; 0 on a machine without one.
+        actors: At most so many clients at a time; None for as many as fit.
+    """
+
+    cpus: int
+    gpus: float
+    actors: int | None = None
+
+    def federation_config(self, nodes: int) -> str:
+        """Return the value of ``flwr run --federation-config``."""
+        told = f"num-supernodes={nodes} client-resources-num-cpus={self.cpus} client-resources-num-gpus={self.gpus}"
+        return told if self.actors is None else f"{told} init-args-num-cpus={self.actors * self.cpus}"
+
+
+def num_nodes(config: RunConfig, asked: int | None) -> int:
+    """Return how many SuperNodes the experiment needs.
+
+    Raises:
+        ConfigError: If ``asked`` does not fit its allocation.
+    """
+    number = asked or flwr_run.usual_nodes(config)
+    config.allocation.deal(config.dataset.domains, number, config.seed)
+    return number
+
+
+def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None, actors: int | None) -> Resources:
+    """Work out what one client gets: one core each, and an equal share of the GPU if there is one."""
+    import torch
+
+    cpus = cpus or config.train.threads or 1
+    if gpus is None:
+        side_by_side = max(1, min(nodes, (os.cpu_count() or 1) // cpus))
+        gpus = torch.cuda.device_count() / side_by_side if torch.cuda.is_available() else 0.0
+    return Resources(cpus, min(gpus, 1.0), actors)
+
+
+def run_simulation(
+    run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources], screen: Screen | None = None
+) -> Path:
+    """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
+
+    Args:
+        run_config: Of the app.
+        nodes: How many are simulated.
+        settle: What takes its time before a run, done while the SuperLink starts; it tells what one client gets.
+        screen: What shows the run; None for lines.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FederationError: If the run failed.
+    """
+    with temporary_folder() as home, processes.group(empty_folder(home), environment(home), home) as flower:
+        # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
+        link = SuperLink(processes.free_port())
+        begin_superlink(flower, link, "--simulation", "--isolation", "subprocess")
+        each = settle()
+        await_superlink(flower, link)
+        connect(home, link)
+        return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)], screen)
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A SuperLink on this machine's loopback.
+
+    Attributes:
+        port: Where it listens, with all its APIs.
+        credentials: TLS, and only SuperNodes with a registered key; None for neither.
+    """
+
+    port: int
+    credentials: Credentials | None = None
+
+    @property
+    def address(self) -> str:
+        """Return ``HOST:PORT``, as SuperNodes and ``flwr`` take it."""
+        return f"127.0.0.1:{self.port}"
+
+
+def start_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
+    """Start a SuperLink and wait until it answers."""
+    begin_superlink(flower, link, *options)
+    await_superlink(flower, link)
+
+
+def begin_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
+    """Start a SuperLink."""
+    address = ["--host", "127.0.0.1", "--port", str(link.port)]
+    if link.credentials is None:
+        # No other user of this machine may submit a run to it.
+        guarded = [sys.executable, "-m", "fedshift.launch.superlink", superlink.ONLY_OWNER, "--insecure"]
+    else:
+        guarded = [sys.executable, "-m", "fedshift.launch.superlink", *link.credentials.superlink_options()]
+    flower.start("superlink", [*guarded, *options, *address])
+
+
+def await_superlink(flower: processes.Group, link: SuperLink) -> None:
+    """Wait until a SuperLink answers."""
+    if link.credentials is None:
+        flower.wait_for_http("superlink", f"http://{link.address}/health")
+    else:
+        flower.wait_for_http("superlink", f"https://{link.address}/health", link.credentials.ca_certificate)
+
+
+def connect(home: Path, link: SuperLink) -> None:
+    """Tell the ``flwr`` command where the SuperLink is, and whom to trust."""
+    if link.credentials is None:
+        trust = "insecure = true"
+    else:  # a JSON string is a TOML string
+        trust = f"root-certificates = {json.dumps(str(link.credentials.ca_certificate))}"
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{link.address}"\n{trust}\n'
+    )
+
+
+def register(flower: processes.Group, public_key: Path) -> None:
+    """Let the SuperNode with this key join.
+
+    Raises:
+        FederationError: If the SuperLink does not take it.
+    """
+    ended = subprocess.run(
+        [processes.command("flwr"), "supernode", "register", str(public_key), CONNECTION],
+        cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ended.returncode:
+        raise FederationError(f"cannot register {public_key}:\n{ended.stdout}{ended.stderr}".rstrip())
+
+
+def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None) -> Path:
+    """Run the app in this process, or its nodes in so many worker processes, and return the run folder.
+
+    Raises:
+        FedShiftError: If the run cannot start or cannot go on.
+    """
+    from fedshift_app import client_app, server_app  # torch: only when a run starts
+
+    with temporary_folder() as home:
+        status_file = home / "status.json"
+        os.environ[STATUS_FILE] = str(status_file)
+        if screen is not None:
+            screen.watch(status_file)
+        try:
+            with contextlib.ExitStack() as stack:
+                if number > 1:
+                    grid: inline.LocalGrid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
+                else:
+                    grid = inline.InlineGrid(client_app.app, nodes)
+                server_app.app(grid, make_context(0, {}, run_config))
+        except (KeyboardInterrupt, SystemExit):
+            _tell_interrupted(status_file)
+            raise
+        except FedShiftError as error:
+            if (path := _begun(status_file)) is None:
+                raise
+            raise _kind(isinstance(error, REFUSALS))(str(error), _ways_on(path)) from None
+        finally:
+            del os.environ[STATUS_FILE]
+        return Path(json.loads(status_file.read_text())["run_folder"])
+
+
+def submit(
+    flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None
+) -> Path:
+    """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
+
+    Raises:
+        FederationError: If the run failed.
+    """
+    if not (APP / "pyproject.toml").is_file():
+        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/installing.md)")
+    overrides = home / "run-config.toml"
+    overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
+    command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
+    screen = screen or Screen()
+    screen.watch(home / "status.json")
+    try:
+        returncode = screen.call([*command, *options], flower.folder, flower.env)
+    except (KeyboardInterrupt, SystemExit):
+        _tell_interrupted(home / "status.json")
+        raise
+    return _outcome(home / "status.json", returncode, flower)
+
+
+def _tell_interrupted(status_file: Path) -> None:
+    """Say on standard error where an interrupted run is, and how it goes on, if it had a folder."""
+    path = _begun(status_file)
+    if path is None:
+        told = "interrupted before the first round: there is no run folder"
+    else:
+        go_on = _go_on(path)
+        told = f"interrupted; {go_on}" if go_on else ""
+    if told:
+        with contextlib.suppress(OSError):  # its terminal is gone
+            print(told, file=sys.stderr)
+
+
+def _begun(status_file: Path) -> Path | None:
+    """Return the run folder that the ServerApp told of, None where it has none."""
+    path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
+    return None if path is None else Path(path)
+
+
+def _go_on(folder: Path) -> str:
+    """Return how a run is continued; empty if it was stopped before its first status was written."""
+    try:
+        return f"go on with: {status.resume_command(folder, status.read(folder)['engine'])}"
+    except ConfigError:
+        return ""
+
+
+def _ways_on(folder: Path) -> str:
+    """Return where a run that ended early is, and how it goes on."""
+    return "\n".join(filter(None, [f"what was computed is in {folder}", _go_on(folder)]))
+
+
+def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
+    """Read what the ServerApp said of its end; ``flwr run`` itself exits 0 when a run fails."""
+    if not status_file.is_file():
+        raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
+    told = json.loads(status_file.read_text())
+    if told["state"] not in (status.COMPLETED, status.DEGRADED):
+        path = told["run_folder"]
+        raise _kind(bool(told.get("refused")))(told["error"], _ways_on(Path(path)) if path else "")
+    return Path(told["run_folder"])
+
+
+def _kind(refused: bool) -> type[FedShiftError]:
+    """Return what is raised of a run that failed: a sweep must know what would fail again."""
+    return ConfigError if refused else FederationError
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder for what a run needs besides its run folder.
+
+    Raises:
+        ConfigError: If there is no place for one, as on a full disk.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="fedshift-")
+    except OSError as error:
+        raise ConfigError(f"TMPDIR: no temporary folder can be made: {error.strerror}") from None
+    with folder as name:
+        yield Path(name)
+
+
+def empty_folder(home: Path) -> Path:
+    """Make the working folder of Flower's processes: modules of a working folder would come first."""
+    folder = home / "empty"
+    folder.mkdir()
+    return folder
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's processes: own home, no installation at run time, and no reports unasked."""
+    own = {
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
+        **({"RAY_TMPDIR": str(home)} if len(str(home)) <= LONGEST_HOME else {}),
+        STATUS_FILE: str(home / "status.json"),
+        "PATH": path_with_flower(),
+    }
+    return {superlink.TASK_POLL: TASK_POLL_SECONDS, TELEMETRY: "0", **os.environ, **own}

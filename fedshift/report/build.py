@@ -1,0 +1,91 @@
+"""Puts ``report.html`` and ``report.json`` into a run folder."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedshift.html import drawing
+from fedshift.report import (
+    features as report_features,
+)
+from fedshift.report import (
+    figures,
+    page,
+    papers,
+    predictions,
+    reading,
+)
+from fedshift.report import (
+    summary as report_summary,
+)
+from fedshift.report.command import REPORT_FILE
+from fedshift.report.page import Section
+from fedshift_app.run.summary import finite
+from fedshift_core.atomic_io import write_atomically
+from fedshift_core.errors import ConfigError
+
+NUMBERS_FILE = "report.json"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A report.
+
+    Attributes:
+        page: Its file.
+        lacks: What could have been drawn and could not, a line for each reason.
+    """
+
+    page: Path
+    lacks: tuple[str, ...]
+
+
+def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | None = None) -> Made:
+    """Write the report of a run, finished or not.
+
+    Args:
+        folder: The run folder.
+        data_dir: Where the test images are; None for where the configuration says.
+        limit: At most so many test images of a domain are scored; None for all.
+        node: Whose model is looked at more closely; None for the first that holds a domain.
+
+    Returns:
+        The page, and what it lacks.
+
+    Raises:
+        ConfigError: If the folder is not that of a run or cannot be written to, or the run has no such node.
+    """
+    record = reading.read(folder)
+    chosen = report_features.chosen_node(record, node)
+    sight = predictions.look(record, data_dir, limit)
+    numbers: dict[str, Any] = {"round": record.checkpoint.server_round if record.checkpoint else None}
+    with drawing.style():
+        seen = figures.sections(record, sight, numbers)
+        if chosen is not None:
+            config = predictions.with_data(record.config, data_dir)
+            papers.add(seen, record, sight, config, chosen, node is not None, numbers)
+        content = report_summary.content(record) | {"seen": page.folded(seen)}
+    lacks = _lacks(seen)
+    numbers["not_drawn"] = list(lacks)
+    content["contents"] = [
+        ("accuracy", "Accuracy"), ("training", "Training"), *((part.id, part.name) for part in content["seen"]),
+        ("federation", "Federation"), ("configuration", "Configuration"),
+    ]  # fmt: skip
+    path = record.folder / REPORT_FILE
+    try:
+        write_atomically(record.folder / NUMBERS_FILE, json.dumps(finite(numbers)) + "\n")
+        write_atomically(path, page.render(content))
+    except OSError as error:
+        raise ConfigError(f"report: cannot write to {record.folder}: {error.strerror}") from None
+    return Made(path, lacks)
+
+
+def _lacks(sections: Sequence[Section]) -> tuple[str, ...]:
+    """Return what is not drawn for lack of something, together where the reason is the same."""
+    why: dict[str, list[str]] = {}
+    for section in sections:
+        for name, reason in section.lacks.items():
+            why.setdefault(reason, []).append(name)
+    return tuple(f"{', '.join(names)}: {reason}" for reason, names in why.items())

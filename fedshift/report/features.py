@@ -1,0 +1,151 @@
+"""A closer look at a run, for figures of the papers.
+
+One node's model after its local round, and the model at earlier rounds; of simulated runs only: elsewhere the nodes are
+other machines.
+"""
+
+import shlex
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from clients.base import DomainClient
+from fedshift.report import predictions
+from fedshift.report.analysis import Floats, Ints
+from fedshift.report.reading import Record
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup
+from fedshift_app.run import checkpoints
+from fedshift_app.run.checkpoints import Damaged
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.seeding import generator
+from strategies.federation.roster import Node
+
+NODE_IMAGES = 600  # of all domains together, that one node's model looks at
+ROUND_IMAGES = 120  # of each domain, that the model of each kept round looks at
+LONGEST = 60.0  # seconds of a local round; what takes longer is done only for a node that is named
+
+
+class NotOfThisRun(FedShiftError):  # noqa: N818 (a property of the run, not a malfunction)
+    """A figure is none of a run like this: its method, its nodes or its length do not have it."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an encoder makes of a sample of test images.
+
+    Attributes:
+        features: (N, D).
+        y: Classes, (N,).
+        domain_of: Index of the domain of each, (N,).
+    """
+
+    features: Floats
+    y: Ints
+    domain_of: Ints
+
+
+def chosen_node(record: Record, asked: int | None) -> Node | None:
+    """Return the node that was asked for, by default the first of the first domain that any holds.
+
+    None before the first full round: it is not known which nodes there are.
+
+    Raises:
+        ConfigError: If there is none with this index.
+    """
+    nodes = record.nodes
+    if not nodes:
+        return None
+    if asked is None:
+        return min(nodes, key=lambda node: (record.config.dataset.domains.index(node.domain), node.index))
+    found = [node for node in nodes if node.index == asked]
+    if not found:
+        raise ConfigError(f"node: the run has the nodes {nodes[0].index} to {nodes[-1].index}, found {asked}")
+    return found[0]
+
+
+def with_last_weights(record: Record, config: RunConfig, node: Node) -> DomainClient:
+    """Return a node's client with the model that it would score: the last weights, and its own parts beside them.
+
+    Raises:
+        NotOfThisRun: If the nodes of the run are not here.
+    """
+    _check_simulated(record)
+    client = predictions.client_of(record, config, node.domain, node)
+    _load(client, record)
+    return client
+
+
+def after_local_training(record: Record, config: RunConfig, node: Node, *, named: bool) -> DomainClient:
+    """Return a node's client that has trained one more local round from the last weights.
+
+    Raises:
+        NotOfThisRun: If the run does not allow it, or it would take too long for a node that nobody ``named``.
+    """
+    _check_simulated(record)
+    if not named and (seconds := _local_seconds(record)) > LONGEST:
+        raise NotOfThisRun(
+            f"a local round takes up to {seconds:.0f} s, which a report takes only for a node that is named",
+            remedy=f"with it: fedshift report {shlex.quote(str(record.folder))} node={node.index}",
+        )
+    client = predictions.client_of(record, config, node.domain, node, trains=True)
+    _load(client, record)
+    client.train_ahead()
+    return client
+
+
+def at_kept_rounds(record: Record, config: RunConfig, node: Node) -> dict[int, Seen]:
+    """Look at the same test images with the global model of each round whose checkpoint is kept, first to last.
+
+    Raises:
+        NotOfThisRun: If the run has no such model, or fewer than two of its checkpoints can be read.
+    """
+    _check_simulated(record)
+    if setup.is_personal(config, setup.initial_model(config)):
+        raise NotOfThisRun("the nodes' own parts of earlier rounds are not kept, and without them there is no model")
+    folder = record.folder / checkpoints.FOLDER
+    found: dict[int, Seen] = {}
+    for server_round in reversed(checkpoints.rounds(folder)):
+        try:
+            then = replace(record, checkpoint=checkpoints.load(folder, server_round))
+        except Damaged:
+            continue  # the report says so of the last one; an earlier one is a round less to show
+        client = predictions.client_of(then, config, node.domain, node)
+        _load(client, then)
+        found[server_round] = look(client, config, ROUND_IMAGES)
+    if len(found) < 2:
+        raise NotOfThisRun("it needs the checkpoints of two rounds")
+    return found
+
+
+def look(client: DomainClient, config: RunConfig, most: int) -> Seen:
+    """Look at the same test images of each domain, at most so many, whatever the model."""
+    client.model.eval()
+    features, y, where = [], [], []
+    for place, domain in enumerate(config.dataset.domains):
+        test = client.test_set(domain)
+        order = generator(config.seed, f"report-closer-{domain}").permutation(len(test))[:most]
+        images = test.select(order)
+        with torch.inference_mode():
+            features += [client.forward(x)[0].cpu().numpy() for x, _ in client.plain_batches(images)]
+        y.append(images.y)
+        where.append(np.full(len(images), place))
+    return Seen(np.concatenate(features).astype(np.float64), np.concatenate(y), np.concatenate(where))
+
+
+def _check_simulated(record: Record) -> None:
+    if record.deployed:
+        raise NotOfThisRun("the nodes of the run are other machines")
+
+
+def _local_seconds(record: Record) -> float:
+    """Return how long a local round takes at most, by the last round: in turn inline, side by side in a simulation."""
+    last = record.lines[-1]
+    return float(last["seconds"]) / (len(last["nodes"]) if record.engine == "inline" else 1)
+
+
+def _load(client: DomainClient, record: Record) -> None:
+    """Put the weights of the record's checkpoint into the client's model, its private parts beside them."""
+    assert record.checkpoint is not None
+    setup.load(record.checkpoint.weights, client, "the checkpoint's", record.checkpoint.server_round)

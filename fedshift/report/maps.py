@@ -1,0 +1,228 @@
+"""Figures of what the last weights make of the test images, and of what the server holds of prototypes."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from fedshift.html.drawing import (
+    BELOW,
+    BESIDE,
+    CLASSES,
+    GRID,
+    LABELLED,
+    TEXT,
+    Drawing,
+    canvas,
+    class_colour,
+    class_key,
+    domain_colour,
+    domain_marker,
+    finish,
+    heat_key,
+    heat_map,
+    legend_above,
+    short,
+)  # fmt: skip
+from fedshift.report import analysis
+from fedshift.report.analysis import Floats, Ints
+from fedshift.report.predictions import View
+from strategies.federation.roster import Node
+
+NAMED = 12  # up to so many rows a heat map names each, and shows numbers
+EACH_NODE = 48  # up to so many nodes each has a row of its own
+FLOOR = 1e-8  # of the largest singular value; what is below is rounding
+
+
+def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> Drawing:
+    """Draw a domain's confusion matrix, rows in percent of the class."""
+    of = f"{len(view.y):,} of {view.total:,}" if len(view.y) < view.total else f"all {view.total:,}"
+    return confusion_of(view.domain, counts, classes, place, f"{view.domain}: on {of} test images")
+
+
+def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, scored: str) -> Drawing:
+    """Draw a confusion matrix (C, C), rows in percent of the class; ``scored`` says on which images."""
+    c, images = len(classes), int(counts.sum())
+    accuracy = 100 * int(counts.trace()) / max(images, 1)
+    shares = analysis.row_shares(counts)
+    figure, (axes,) = canvas(4.2)
+    texts = None
+    if c <= NAMED:
+        texts = [[f"{100 * value:.0f}" if value >= 0.005 else "" for value in row] for row in shares]
+    heat_map(axes, shares.tolist(), texts)
+    empty = [k for k in range(c) if not counts[k].sum()]
+    for k in empty:
+        axes.add_patch(Rectangle((-0.5, k - 0.5), c, 1, fill=False, hatch="////", edgecolor=GRID, linewidth=0))
+    _label(axes, classes)
+    axes.set_ylabel("true class")
+    axes.set_xlabel("predicted class")
+    axes.set_title(f"{domain}: {accuracy:.1f} %", loc="left")
+    off = counts.copy()
+    np.fill_diagonal(off, 0)
+    worst = ""
+    if off.any():
+        true, taken = np.unravel_index(int(off.argmax()), off.shape)
+        worst = f"; most often {classes[int(true)]} is taken for {classes[int(taken)]} ({off.max()} times)"
+    title = f"Confusion matrix of {domain}: {accuracy:.1f} % of {images} images are right{worst}."
+    hatched = f" Hatched: no test image of {_some([classes[k] for k in empty])}." if empty else ""
+    return finish(figure, f"confusion{place}", title, f"{scored}{worst}.".replace("; m", ". M") + hatched)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more classes" if more > 0 else "")
+
+
+def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequence[str]) -> Drawing:
+    """Draw how many training images of each class each node holds; of many nodes, each domain together."""
+    ordered = sorted(nodes, key=lambda node: (domains.index(node.domain), node.index))
+    each = len(ordered) <= EACH_NODE
+    if each:
+        names = [node.domain for node in ordered]
+        counts = np.array([node.class_counts for node in ordered], dtype=np.int64)
+    else:
+        names = [domain for domain in domains if any(node.domain == domain for node in ordered)]
+        counts = np.array(
+            [np.sum([node.class_counts for node in ordered if node.domain == domain], axis=0) for domain in names]
+        )
+    most = max(int(counts.max()), 1)
+    figure, (axes,) = canvas(1.3 + 0.24 * max(len(counts), 4))
+    texts = None
+    if len(classes) <= NAMED and len(str(most)) <= 4:
+        texts = [[str(value) for value in row] for row in counts]
+    heat_map(axes, (counts / most).tolist(), texts)
+    _label(axes, classes, names)
+    heat_key(figure, axes, 0, most, "training images of the class")
+    who = f"{len(ordered)} nodes" if each else f"{len(ordered)} nodes, those of a domain together,"
+    title = f"Training images of each class on {who.rstrip(',')}: at most {most} of one class."
+    rows = (
+        "A row is a node, by domain" if each else f"A row is a domain, all its nodes together ({len(ordered)} in all)"
+    )
+    return finish(figure, "class-counts", title, f"{rows}; a column is a class: how many training images it holds.")
+
+
+def tsne(
+    placed: Floats, y: Ints, domain_of: Ints, domains: Sequence[str], classes: Sequence[str]
+) -> tuple[Drawing, Drawing]:
+    """Draw the plane of t-SNE twice: coloured by class, and by domain; the marker is the domain's in both.
+
+    Args:
+        placed: (N, 2).
+        y: Classes, (N,).
+        domain_of: Index of the domain of each, (N,).
+        domains: Names of all domains.
+        classes: Names of all classes.
+    """
+    shown = [i for i in range(len(domains)) if (domain_of == i).any()]
+    drawings = []
+    for by in ("class", "domain"):
+        figure, (axes,) = canvas(4.4)
+        for i in shown:
+            own = domain_colour(i)
+            x, up = placed[domain_of == i].T
+            colours = [class_colour(int(k), len(classes)) if by == "class" else own for k in y[domain_of == i]]
+            axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
+            shown_as = TEXT if by == "class" else own
+            axes.scatter([], [], s=22, color=shown_as, marker=domain_marker(i), label=domains[i])
+        if by == "class" and len(classes) > CLASSES:
+            class_key(figure, axes, classes)
+        elif by == "class":
+            for k in sorted(set(y.tolist())):
+                axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+        legend_above(figure, axes)
+        names = ", ".join(domains[i] for i in shown)
+        title = f"t-SNE of the features of {len(y)} test images of {names}, coloured by {by}; the marker is the domain."
+        more = " The colour wheel stands for the classes." if by == "class" and len(classes) > CLASSES else ""
+        drawings.append(finish(figure, f"tsne-{by}", title, f"Coloured by {by}; the marker is the domain.{more}"))
+    return drawings[0], drawings[1]
+
+
+def singular_values(values: Mapping[str, Floats], places: Sequence[int], ranks: Mapping[str, float]) -> Drawing:
+    """Draw the singular values of the features' covariance, largest first, of each domain.
+
+    Args:
+        values: By domain, largest first.
+        places: The place of each in the order of domains.
+        ranks: Effective rank by domain.
+    """
+    figure, (axes,) = canvas(3.2)
+    for place, (domain, found) in zip(places, values.items(), strict=True):
+        largest = found[0] if len(found) else 0.0
+        shown = np.log10(found[found > FLOOR * largest])
+        axes.plot(np.arange(1, len(shown) + 1), shown, color=domain_colour(place), label=domain)
+    axes.set_xlabel("place by size")
+    axes.set_ylabel("log10 of singular value")
+    axes.grid(axis="y")
+    legend_above(figure, axes)
+    told = ", ".join(f"{domain} {rank:.1f}" for domain, rank in ranks.items())
+    title = f"Singular values of the covariance of the features; effective rank: {told}."
+    return finish(
+        figure, "singular", title,
+        f"Each domain's features, largest first (F2DC, figure 1): a steep fall is dimensional collapse. Not drawn: "
+        f"below 1e{int(np.log10(FLOOR))} of the largest. Effective rank "
+        f"(Roy & Vetterli, 2007): {told}.",
+    )  # fmt: skip
+
+
+def similarity(matrix: Floats, groups: Sequence[str], key: str, what: str, caption: str) -> Drawing:
+    """Draw cosines (P, P); the palest cell is the smallest of them.
+
+    Args:
+        matrix: (P, P).
+        groups: What each row belongs to, (P,); neighbours with the same name are named once.
+        key: Name of the figure.
+        what: What the rows are, for who does not see it.
+        caption: What stands under it.
+    """
+    least = float(matrix.min())
+    shares = (matrix - least) / (1 - least) if least < 1 else np.ones_like(matrix)
+    figure, (axes,) = canvas(4.2)
+    texts = [[f"{value:.2f}" for value in row] for row in matrix] if len(matrix) <= NAMED else None
+    heat_map(axes, shares.tolist(), texts)
+    _label(axes, groups)
+    heat_key(figure, axes, least, 1.0, "cosine")
+    off = matrix[~np.eye(len(matrix), dtype=bool)]
+    mean = f", on average {off.mean():.2f}" if len(off) else ""
+    title = f"Cosine similarity of {what}: {len(matrix)} by {len(matrix)}, the smallest is {least:.2f}{mean}."
+    return finish(figure, key, title, f"{caption} Smallest {least:.2f}{mean}.")
+
+
+def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str, what: str, caption: str) -> Drawing:
+    """Draw how many nodes or images of each domain (row) are in each cluster (column), in shares of the row."""
+    figure, (axes,) = canvas(0.9 + 0.32 * len(rows))
+    texts = None
+    if len(columns) <= 2 * NAMED:
+        texts = [[str(value) if value else "" for value in row] for row in table]
+    heat_map(axes, analysis.row_shares(table).tolist(), texts)
+    axes.set_yticks(range(len(rows)), [short(name, BESIDE) for name in rows])
+    if len(columns) <= LABELLED:
+        turned = 90 if len(columns) > 8 else 0
+        axes.set_xticks(range(len(columns)), columns, rotation=turned)
+    else:
+        axes.set_xticks([])
+    title = f"{what}: {len(rows)} domains and {len(columns)} clusters."
+    return finish(figure, key, title, caption)
+
+
+def _label(axes: Axes, columns: Sequence[str], rows: Sequence[str] | None = None) -> None:
+    """Name columns and rows, by default alike, neighbours of one name in their middle.
+
+    Where there are too many, they are only numbered.
+    """
+    for names, across in ((columns, True), (columns if rows is None else rows, False)):
+        starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+        if len(starts) > LABELLED:
+            axes.tick_params(axis="x" if across else "y", length=2)
+            continue
+        ends = [*starts[1:], len(names)]
+        middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
+        told = [short(names[start], BELOW if across else BESIDE) for start in starts]
+        size = 10 if len(told) <= 20 else 6
+        if across:
+            axes.set_xticks(middles, told, rotation=90 if max(map(len, told)) > 2 else 0, fontsize=size)
+        else:
+            axes.set_yticks(middles, told, fontsize=size)

@@ -1,0 +1,205 @@
+"""Figures of the papers that show several pictures side by side, or one class after another."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from fedshift.html.drawing import (
+    CLASSES,
+    GRID,
+    SHORT,
+    TEXT,
+    Drawing,
+    canvas,
+    class_colour,
+    class_key,
+    domain_marker,
+    finish,
+    legend_above,
+    short,
+    shown_rounds,
+    titled,
+)  # fmt: skip
+from fedshift.report import grad_cam
+from fedshift.report.analysis import Floats
+from fedshift.report.features import Seen
+from fedshift.report.same_images import Attended
+
+COLUMNS = 3  # of the rounds' panels, at most
+NAMED_CLASSES = 20  # up to so many each has its name below its bar
+HEADS = ("image", "f~ fused", "f+ robust", "f- related", "f* corrected")
+PLAIN_HEADS = ("image", "Grad-CAM")
+PICTURES = 6  # side by side, at most
+
+
+def one_node(
+    placed: Floats, seen: Seen, domains: Sequence[str], classes: Sequence[str], who: str, home: str
+) -> Drawing:
+    """Draw the plane of t-SNE of one node's features, coloured by class; the marker is the domain's."""
+    figure, (axes,) = canvas(4.4)
+    for i, domain in enumerate(domains):
+        there = seen.domain_of == i
+        colours = [class_colour(int(k), len(classes)) for k in seen.y[there]]
+        x, up = placed[there].T
+        axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
+        axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
+    _class_legend(axes, seen, classes)
+    _bare(axes)
+    if len(classes) > CLASSES:
+        class_key(figure, axes, classes)
+    legend_above(figure, axes)
+    title = f"Features of {who} by t-SNE: {len(seen.y)} test images of {', '.join(domains)}, coloured by class."
+    caption = (
+        f"{who.capitalize()}, which has images of {home} alone, right after one more local round, on all domains "
+        f"(FedCode, figures 1a and 4): colour is the class, marker the domain.{_wheel(classes)}"
+    )
+    return finish(figure, "tsne-node", title, caption)
+
+
+def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Sequence[str]) -> Drawing:
+    """Draw the same images' features at several rounds, each in a plane of its own, coloured by class.
+
+    Args:
+        placed: By round, (N, 2).
+        seen: Of one of the rounds, the images of ``domain`` alone; classes are the same in all.
+        domain: Whose images they are.
+        classes: Names of all classes.
+    """
+    columns = min(COLUMNS, len(placed))
+    lines = -(-len(placed) // columns)
+    figure, panels = canvas(0.6 + 5.25 / columns * lines, lines, columns)
+    colours = [class_colour(int(k), len(classes)) for k in seen.y]
+    for axes, (server_round, points) in zip(panels, placed.items(), strict=False):
+        x, up = points.T
+        axes.scatter(x, up, s=8, c=colours, linewidths=0, alpha=0.85)
+        axes.set_title(f"round {server_round}", loc="left")
+    for axes in panels:
+        _bare(axes)
+    _class_legend(panels[0], seen, classes)
+    if len(classes) <= CLASSES:
+        legend_above(figure, panels[0])
+    else:
+        class_key(figure, panels, classes)
+    told = ", ".join(map(str, placed))
+    title = f"Features over the rounds {told} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
+    caption = (
+        f"The global model's features of the same {len(seen.y)} test images of {domain} after the rounds whose "
+        f"checkpoints are kept (FedSeProto, figure 2), coloured by class.{_wheel(classes)}"
+    )
+    return finish(figure, "tsne-rounds", title, caption)
+
+
+def variance_by_class(variance: Floats, classes: Sequence[str]) -> Drawing:
+    """Draw the variance of each class's prototypes over domains, (C,), and the mean; NaN has no bar."""
+    figure, (axes,) = canvas(2.8)
+    places = np.arange(len(classes))
+    mean = float(np.nanmean(variance))
+    colours = [class_colour(k, len(classes)) for k in range(len(classes))]
+    axes.bar(places, np.nan_to_num(variance), color=colours, width=0.7)
+    axes.axhline(mean, color=TEXT, linestyle="--", linewidth=1.2)
+    axes.text(1.0, mean, f" {mean:.3f}", va="center", transform=axes.get_yaxis_transform())
+    if len(classes) <= NAMED_CLASSES:
+        names = [short(name) for name in classes]
+        axes.set_xticks(places, names, rotation=90 if max(map(len, names)) > 2 else 0)
+    else:
+        axes.set_xticks([])
+    axes.set_ylabel("variance")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+    axes.set_axisbelow(True)
+    worst = classes[int(np.nanargmax(variance))]
+    title = f"Variance of each class's prototypes over domains: on average {mean:.3f}, largest for {worst}."
+    caption = (
+        "Variance over domains of each class's prototypes (I2PFL, figures 1 and 3): here the mean features of each "
+        f"domain's test images, scaled to length 1; 0: all domains agree. Dashed: the mean, {mean:.3f}."
+    )
+    return finish(figure, "variance-class", title, caption)
+
+
+def variance_by_round(means: Mapping[int, float], classes: Mapping[int, Floats]) -> Drawing:
+    """Draw the mean variance of prototypes over domains after several rounds, and of the classes from least to most."""
+    figure, (axes,) = canvas(2.4)
+    at = list(means)
+    least, most = ([float(pick(found)) for found in classes.values()] for pick in (np.nanmin, np.nanmax))
+    axes.fill_between(at, least, most, color=GRID, alpha=0.3, linewidth=0)
+    axes.plot(at, list(means.values()), color=TEXT, marker="o")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("variance")
+    axes.grid(axis="y")
+    shown_rounds(axes, at[-1])
+    told = ", ".join(f"round {n} {value:.3f}" for n, value in means.items())
+    title = f"Mean variance of the prototypes over domains: {told}."
+    caption = (
+        f"The same variance by the global model after the rounds whose checkpoints are kept ({told}): the mean over "
+        "the classes, the band from the least to the largest of them."
+    )
+    return finish(figure, "variance-round", title, caption)
+
+
+def same_images(found: Sequence[Attended], classes: Sequence[str], who: str) -> Drawing:
+    """Draw, class by class, an image of each domain and its Grad-CAM: a row for each domain, as many classes as fit.
+
+    Args:
+        found: An image of each class and domain, class by class.
+        classes: Names of all classes.
+        who: Whose model looks at them.
+    """
+    split = bool(found[0].peaks)
+    heads = HEADS if split else PLAIN_HEADS
+    shown = list(dict.fromkeys(example.true for example in found))
+    domains = list(dict.fromkeys(example.domain for example in found))
+    across = min(max(1, PICTURES // len(heads)), len(shown))  # classes side by side
+    rows, columns = len(domains) * -(-len(shown) // across), across * len(heads)
+    figure, panels = canvas((0.25 + 1.02 * rows) * len(HEADS) / columns, rows, columns)
+    for axes in panels:
+        _bare(axes)
+    for example in found:
+        above, beside = divmod(shown.index(example.true), across)
+        row, first = above * len(domains) + domains.index(example.domain), beside * len(heads)
+        cells = panels[row * columns + first :][: len(heads)]
+        pictures = [example.image, *(grad_cam.under(example.image, heat) for heat in example.heats)]
+        for axes, picture in zip(cells, pictures, strict=True):
+            axes.imshow(grad_cam.shown(picture), interpolation="nearest")
+        right = example.predicted == example.true
+        cells[0].set_xlabel("recognised" if right else f"as {short(classes[example.predicted])}", fontsize=8)
+        for axes, peak in zip(cells[1:], example.peaks, strict=False):
+            axes.set_xlabel("none" if np.isnan(peak) else f"{peak:.2f}", fontsize=8)
+        if first == 0:
+            cells[0].set_ylabel(titled(example.domain, SHORT), fontsize=9)
+        if example.domain == domains[0]:
+            for axes, head in zip(cells, (short(classes[example.true]), *heads[1:]), strict=True):
+                axes.set_title(head, loc="center", fontsize=9)
+    named = ", ".join(classes[k] for k in shown)
+    right_ones = sum(example.predicted == example.true for example in found)
+    title = (
+        f"Grad-CAM by {who} of the first test images of the classes {named} in the domains {', '.join(domains)}: "
+        f"{right_ones} of {len(found)} are recognised."
+    )
+    caption = (
+        f"The first test image of each of the classes {named} in each domain, and what speaks for its class (red) by "
+        f"{who} (F2DC, figure 2). Seed and domain alone choose the images: the reports of other methods show the same."
+    )
+    if split:
+        caption += (
+            " Of F2DC's modules in the fused map f~ = f+ + f*, in the robust f+, in the domain-related f- and in its "
+            "correction f*. Each map is drawn on its own scale; the numbers are its highest value, f~'s being 1 "
+            "(none: nothing in f~ speaks for the class)."
+        )
+    return finish(figure, "same-images", title, caption)
+
+
+def _class_legend(axes: Axes, seen: Seen, classes: Sequence[str]) -> None:
+    if len(classes) <= CLASSES:
+        for k in sorted(set(seen.y.tolist())):
+            axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
+
+
+def _wheel(classes: Sequence[str]) -> str:
+    return " The colour wheel stands for the classes." if len(classes) > CLASSES else ""
+
+
+def _bare(axes: Axes) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)

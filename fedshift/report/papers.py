@@ -1,0 +1,188 @@
+"""Figures of the papers that need a closer look at a run; one that the run does not allow is named with the reason."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.base import DomainClient
+from fedshift.html.drawing import Drawing
+from fedshift.report import analysis, panels, same_images
+from fedshift.report import features as report_features
+from fedshift.report.analysis import Floats
+from fedshift.report.features import NotOfThisRun, Seen
+from fedshift.report.page import Section
+from fedshift.report.predictions import Sight
+from fedshift.report.reading import Record
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import FedShiftError
+from strategies.federation.roster import Node
+
+ONE_NODE = "FedCode, figures 1a and 4 (one node's model on all domains)"
+ROUNDS = "FedSeProto, figure 2 (t-SNE at several rounds)"
+VARIANCE = "I2PFL, figures 1 and 3 (variance of prototypes over domains)"
+VARIANCE_ROUNDS = "I2PFL, figures 1 and 3, over the rounds"
+SAME_IMAGES = "F2DC, figure 2 (Grad-CAM of the same images for every method)"
+
+
+def add(
+    parts: list[Section], record: Record, sight: Sight, config: RunConfig, node: Node, named: bool,
+    numbers: dict[str, Any],
+) -> None:  # fmt: skip
+    """Add the figures to the parts of the page that they belong to; nothing where no test image can be seen.
+
+    Args:
+        parts: The parts that stand on test images or weights.
+        record: The run.
+        sight: What could be seen of it.
+        config: Its configuration, with the place of the images on this machine.
+        node: Whose model is looked at.
+        named: Whether that was asked for.
+        numbers: Takes the numbers behind the figures, for ``report.json``.
+    """
+    if sight.nothing:
+        return
+    section = {part.id: part for part in parts}
+    look = _Look(record, sight, config, node, named, numbers)
+    threads = torch.get_num_threads()
+    try:
+        for part, name, draw in (
+            ("features", ONE_NODE, look.one_node), ("features", ROUNDS, look.rounds),
+            ("prototypes", VARIANCE, look.variance), ("prototypes", VARIANCE_ROUNDS, look.variance_by_round),
+            ("attention", SAME_IMAGES, look.same_images),
+        ):  # fmt: skip
+            _draw(section[part], name, draw)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _draw(section: Section, name: str, draw: Callable[[], Drawing]) -> None:
+    try:
+        section.figures.append(draw())
+    except FedShiftError as why:
+        reason = str(why).replace("\n", "; ")
+        section.notes.append(f"{name}: not drawn: {reason}{'' if why.remedy else '.'}")
+        if not isinstance(why, NotOfThisRun):
+            section.lacks[name] = reason
+
+
+@dataclass(frozen=True)
+class _Look:
+    record: Record
+    sight: Sight
+    config: RunConfig
+    node: Node
+    named: bool
+    numbers: dict[str, Any]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.record.classes
+
+    @property
+    def who(self) -> str:
+        return f"node {self.node.index}"
+
+    def one_node(self) -> Drawing:
+        """FedCode, figures 1a and 4."""
+        domains = self.config.dataset.domains
+        seen = report_features.look(
+            self._after_local_training(), self.config, report_features.NODE_IMAGES // len(domains)
+        )
+        placed = analysis.tsne(_usable(seen).features, self.config.seed)
+        return panels.one_node(placed, seen, domains, self.classes, self.who, self.node.domain)
+
+    def rounds(self) -> Drawing:
+        """FedSeProto, figure 2: the images of the first domain."""
+        kept = {n: _of_domain(seen, 0) for n, seen in self._kept.items()}
+        placed = {n: analysis.tsne(_usable(seen).features, self.config.seed) for n, seen in kept.items()}
+        domain = self.config.dataset.domains[0]
+        return panels.rounds(placed, next(iter(kept.values())), domain, self.classes)
+
+    def variance(self) -> Drawing:
+        """I2PFL, figures 1 and 3: by class, of all test images that were scored."""
+        views = list(self.sight.views.values())
+        if len({view.features.shape[1] for view in views}) > 1:
+            raise NotOfThisRun("the features of the networks differ in width")
+        found = self._variance([(view.features, view.y) for view in views])
+        self.numbers["prototype_variance"] = {"by_class": found.tolist(), "mean": float(np.nanmean(found))}
+        return panels.variance_by_class(found, self.classes)
+
+    def variance_by_round(self) -> Drawing:
+        """I2PFL, figures 1 and 3: over the rounds that are kept."""
+        places = range(len(self.config.dataset.domains))
+        parts = {n: [_of_domain(seen, place) for place in places] for n, seen in self._kept.items()}
+        found = {n: self._variance([(part.features, part.y) for part in each]) for n, each in parts.items()}
+        means = {n: float(np.nanmean(each)) for n, each in found.items()}
+        self.numbers["prototype_variance_by_round"] = {str(n): mean for n, mean in means.items()}
+        return panels.variance_by_round(means, found)
+
+    def same_images(self) -> Drawing:
+        """F2DC, figure 2: of a node that was named after one more local round, else of the last weights."""
+        if self.named:
+            client, who = self._after_local_training(), f"{self.who} right after one more local round"
+        else:
+            client = report_features.with_last_weights(self.record, self.config, self.node)
+            who = f"the last weights as {self.who} has them"
+        found = same_images.attended(client, self.config)
+        self.numbers["same_images"] = {
+            "node": self.node.index, "after_local_round": self.named,
+            "images": [
+                {"domain": one.domain, "place": one.place, "class": one.true, "predicted": one.predicted,
+                 "highest": dict(zip(same_images.MAPS, one.peaks, strict=False))}
+                for one in found
+            ],
+        }  # fmt: skip
+        return panels.same_images(found, self.classes, who)
+
+    def _after_local_training(self) -> DomainClient:
+        client, weights = self._trained
+        client.model.load_state_dict(weights)  # clients of one process share a model; other figures put theirs into it
+        return client
+
+    @cached_property
+    def _trained(self) -> tuple[DomainClient, dict[str, Tensor]]:
+        client = report_features.after_local_training(self.record, self.config, self.node, named=self.named)
+        return client, {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
+
+    @cached_property
+    def _kept(self) -> dict[int, Seen]:
+        return report_features.at_kept_rounds(self.record, self.config, self.node)
+
+    def _variance(self, parts: list[tuple[Floats, analysis.Ints]]) -> Floats:
+        """Return the variance of each class's prototypes over the parts, which are those of domains.
+
+        Raises:
+            FedShiftError: If no class has images in two domains, or features are not finite.
+        """
+        if not all(np.isfinite(features).all() for features, _ in parts):
+            raise FedShiftError("features are not finite")
+        means, there = zip(
+            *(analysis.class_means(features, y, len(self.classes)) for features, y in parts), strict=True
+        )
+        found = analysis.variance_over_domains(np.stack(means), np.stack(there))
+        if np.isnan(found).all():
+            raise NotOfThisRun("no class has test images in two domains")
+        return found
+
+
+def _usable(seen: Seen) -> Seen:
+    """Return what was seen, if it can be put into a plane.
+
+    Raises:
+        FedShiftError: If features are not finite, or images too few.
+    """
+    if not np.isfinite(seen.features).all():
+        raise FedShiftError("features are not finite")
+    if len(seen.y) < analysis.TSNE_LEAST:
+        raise FedShiftError(f"{len(seen.y)} images are too few")
+    return seen
+
+
+def _of_domain(seen: Seen, place: int) -> Seen:
+    there = seen.domain_of == place
+    return Seen(seen.features[there], seen.y[there], seen.domain_of[there])

@@ -1,0 +1,212 @@
+"""What the page says of a run by its folder's text files: accuracy, losses, costs, configuration."""
+
+import json
+from typing import Any
+
+import yaml
+
+from fedshift.html import drawing
+from fedshift.report import curves, maps
+from fedshift.report.page import Section
+from fedshift.report.reading import Record
+from fedshift_app.config import registry
+from fedshift_app.config.keys import NONE, as_asked, flat
+from fedshift_app.run import model_selection, one_class
+from fedshift_app.run.console import percent, scored_with
+from fedshift_app.run.scores import mean
+from fedshift_app.run.summary import lost_told
+from fedshift_core.limits import MOST_SHOWN, few, plain
+from fedshift_core.registry import Method
+from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
+from strategies.federation.schedule import BN_WAYS_TOLD, last_rounds
+
+EVENTS = 30  # that the page names; more are a number
+MOST_EVENT = 700  # characters of one: a node, and its reason of at most ``MOST_TEXT``
+
+
+def content(record: Record) -> dict[str, Any]:
+    """Return what the page says without an image or a weight."""
+    return _head(record) | _told(record) | _settings(record)
+
+
+def _head(record: Record) -> dict[str, Any]:
+    config, results, done = record.config, record.results, len(record.lines)
+    if record.finished:
+        state = f"Finished: {done} round{'' if done == 1 else 's'}."
+        if stopped := (results or {}).get("stopped_early"):
+            state = f"Finished: {model_selection.stop_told(stopped)}."
+    elif done:
+        state = f"Not finished: {done} of {config.rounds} rounds are complete, and are shown here."
+    else:
+        state = f"Not finished: none of {config.rounds} rounds is complete."
+    if record.resumed_after:
+        state += f" Resumed after round {', '.join(map(str, record.resumed_after))}."
+    facts = [("rounds", f"{done} of {config.rounds}")]
+    if results is not None:
+        worst = results["worst_domain"]
+        facts = [
+            ("AVG", percent(results["avg"])),
+            ("STD over domains", percent(results["std"])),
+            ("weakest domain", "missing" if worst is None else f"{worst} {percent(results['worst'])}"),
+            *facts,
+        ]
+    facts.append(("time", f"{sum(line['seconds'] for line in record.lines):.0f} s"))
+    return {
+        "title": f"{registry.label(config.method['name'])} on {config.dataset.name}",
+        "state": f"{config.experiment}, seed {config.seed}, engine {record.engine}. {state}",
+        "finished": record.finished,
+        "facts": facts,
+    }
+
+
+def _told(record: Record) -> dict[str, Any]:
+    results, lines, domains = record.results, record.lines, record.config.dataset.domains
+    accuracy, training = Section("accuracy", "Accuracy"), Section("training", "Training")
+    columns: list[dict[str, Any]] = []
+    if results is not None:
+        columns, accuracy.notes = _columns(results, record.config.images.eval_batch)
+        if record.contradiction:
+            accuracy.notes.insert(0, f"Warning: {record.contradiction}.")
+        accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
+    if lines:
+        accuracy.figures += [figure for figure in [curves.accuracy(lines, domains)] if figure]
+        drawn = [curves.losses(lines), curves.test_loss(lines, domains), curves.costs(lines)]
+        training.figures = [figure for figure in drawn if figure]
+    else:
+        training.notes = ["There is no full round."]
+    return {
+        "domains": list(results["domains"]) if results else list(domains),
+        "columns": columns,
+        "colours": drawing.DOMAINS,
+        "accuracy": accuracy,
+        "clients": _clients(results or {}),
+        "training": training,
+        "events": _events(lines),
+        "nodes": _nodes(record),
+        "federation": _federation(record),
+    }
+
+
+def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the columns of the table of results, and what their marks mean."""
+    columns = [
+        _column(last_rounds(results["averaged_rounds"]), results["domains"], results["avg"], results["std"]),
+        _column("final", results["final"], mean(results["final"].values())),
+    ]
+    others = results.get("others", {})
+    columns += [_column(name, by, mean(by.values())) for name, by in few(others).items()]
+    if spread := results.get("spread_over_nodes"):
+        columns.append(_column("std over nodes", spread, mean(spread.values())))
+    notes = []
+    if len(others) > MOST_SHOWN:
+        notes.append(f"{len(others) - MOST_SHOWN} more ways to score are in results.json.")
+    for mark, key in (("*", "best_test"), ("+", "best_validation")):
+        if best := results.get(key):
+            columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], best["avg"]))
+            notes.append(f"{mark} chosen on {best['chosen_on']}.")
+    if chosen := results.get("chosen_round"):
+        notes.append(f"The model of round {chosen['round']} is kept, and is the one that this page looks at.")
+    if partly := results.get("partly_scored_rounds"):
+        notes.append(f"{partly} rounds were scored on a part of the test images; they are in no column.")
+    if constant := results.get(one_class.KEY):
+        notes.append(f"{one_class.told(constant).capitalize()}; {constant.get('advice', '')}.")
+    if missing := results.get("missing"):
+        notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
+    if lost := results.get("lost"):
+        notes.append(f"The run is degraded: {lost_told(lost)}.")
+    ways = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
+    if ways or scored_with(results) != AVERAGED:
+        told = "".join(f"; bn={way}: the same rounds with those {BN_WAYS_TOLD.get(way, way)}" for way in ways)
+        first = scored_with(results)
+        batch = f"; batches of {test_batch} test images" if BATCH in (first, *ways) else ""
+        notes.insert(
+            0, f"BatchNorm's statistics: {first} ({BN_WAYS_TOLD.get(first, first)}){told}{batch} (evaluate.bn)."
+        )
+    if "evaluated" in results:
+        notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
+    return columns, notes
+
+
+def _column(head: str, domains: dict[str, Any], avg: float | None, std: float | None = None) -> dict[str, Any]:
+    return {"head": head, "domains": domains, "avg": avg, "std": std}
+
+
+def _clients(results: dict[str, Any]) -> dict[str, Any] | None:
+    scores = results.get("client_models")
+    if scores is None:
+        return None
+    rows = [(f"all on {domain}", value) for domain, value in scores["by_domain"].items()]
+    rows += [(f"ATA {domain}", value) for domain, value in scores["ata"].items()]
+    rows += [(name.upper(), scores[name]) for name in ("lta", "gata", "gasa", "cprr")]
+    return {"rounds": last_rounds(scores["averaged_rounds"]), "rows": rows, "why": scores.get("why_missing", "")}
+
+
+def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
+    """Return, by round, who was left out, and who started anew."""
+    found: list[tuple[Any, str]] = []
+    for line in lines:
+        found += [(line["round"], f"left out: {who}") for who in line["left_out"]]
+        found += [
+            (line["round"], f"started anew, without its private parts: {who}") for who in line.get("started_anew", [])
+        ]
+    more = len(found) - EVENTS
+    shown = [(number, plain(what, MOST_EVENT)) for number, what in found[:EVENTS]]
+    return [*shown, ("", f"and {more} more, see metrics.jsonl")] if more > 0 else shown
+
+
+def _nodes(record: Record) -> list[dict[str, Any]]:
+    rows = []
+    for domain in record.config.dataset.domains if record.nodes else ():
+        sizes = [node.num_examples for node in record.nodes if node.domain == domain]
+        each = " to ".join(map(str, sorted({min(sizes), max(sizes)}))) if sizes else "held by no node"
+        rows.append({"domain": domain, "nodes": len(sizes), "images": sum(sizes), "each": each})
+    return rows
+
+
+def _federation(record: Record) -> Section:
+    """Return the figure of the classes that each node holds; those of a node are told by nobody else."""
+    known = record.classes
+    nodes = [node for node in record.nodes if len(node.class_counts) == len(known)]
+    figures = [maps.class_counts(nodes, record.config.dataset.domains, known)] if nodes else []
+    return Section("federation", "Federation", figures=figures)
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    config, told = record.config, record.told
+    method = registry.known(config.method["name"])
+    asked = as_asked(flat(config.model_dump(mode="json")))
+    own = {key.removeprefix("method."): value for key, value in asked.items() if key.startswith("method.")}
+    params = ", ".join(f"{key}={_word(value)}" for key, value in own.items() if key != "name")
+    beside = {key: asked[key] for key in ("modules", "adapt.name") if asked.get(key, NONE) != NONE}
+    networks = ", ".join(config.model.per_node) or config.model.name
+    rows = [
+        *_method(method, config.method["name"]),
+        ("parameters", params or "none"),
+        *beside.items(),
+        ("data", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
+        ("model", f"{networks}, BatchNorm {config.model.bn}"),
+        (
+            "training",
+            f"{config.rounds} rounds of {config.train.epochs} local epochs, batches of {config.train.batch_size}, "
+            f"lr {config.train.lr}",
+        ),
+        *([] if method is None else [("travels", registry.travels(method)), ("stays on the node", method.private)]),
+        ("command", str(told.get("command", "unknown"))),
+        ("started", str(told.get("started", "unknown"))),
+        ("versions", ", ".join(f"{name} {number}" for name, number in told.get("versions", {}).items())),
+        ("folder", record.folder.name),
+    ]
+    return {"settings": rows, "config": yaml.safe_dump(told, sort_keys=False, allow_unicode=True)}
+
+
+def _method(method: Method | None, name: str) -> list[tuple[str, str]]:
+    """Return what the method is; of one whose file or package is not here its name."""
+    if method is None:
+        return [("method", f"{name} (its code is not here)")]
+    approximation = [("approximation", method.approximation)] if method.approximation else []
+    return [("method", f"{method.label}: {method.title} ({method.venue})"), *approximation]
+
+
+def _word(value: Any) -> str:
+    """Return a value as a configuration writes it."""
+    return value if isinstance(value, str) else json.dumps(value)

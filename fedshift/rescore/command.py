@@ -1,0 +1,135 @@
+"""The command: reads runs and keys, asks each run each question, several side by side, and names the new folders."""
+
+import itertools
+import multiprocessing
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from fedshift.launch import worker_count
+from fedshift.rescore import scoring
+from fedshift.rescore.scoring import Checked, Question
+from fedshift.results.loading import held
+from fedshift.sweep.grid import WHOLE, split
+from fedshift_app.config import files
+from fedshift_app.config.arguments import not_empty
+from fedshift_app.run import console
+from fedshift_app.run.folder import RESULTS_FILE, commit
+from fedshift_core.env import COMMIT
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
+from fedshift_core.paths import user_path
+
+MOST = 10_000  # questions
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was typed.
+
+    Attributes:
+        questions: Each run with each combination of values.
+        output_dir: Where run folders are made.
+        jobs: So many are scored side by side.
+    """
+
+    questions: list[Question]
+    output_dir: Path
+    jobs: int
+
+
+def read(arguments: Sequence[str]) -> Asked:
+    """Read ``RUN ... [KEY=VALUE,VALUE ...] [output-dir=DIR] [jobs=N]``.
+
+    Raises:
+        ConfigError: If there is no run, or a key is wrong or comes twice.
+    """
+    runs: list[Path] = []
+    values: dict[str, tuple[str, ...]] = {}
+    own: dict[str, str] = {}
+    for argument in arguments:
+        key, sep, value = argument.partition("=")
+        if not sep:
+            runs += _runs(argument)
+        elif key in values or key in own:
+            raise ConfigError(f"{as_found(key)} comes twice; a key may hold several values: KEY=A,B")
+        elif key in ("output-dir", "jobs"):
+            own[key] = not_empty(key, value)
+        else:
+            values[key] = (not_empty(key, value),) if key in WHOLE else split(key, value)
+    if not runs:
+        raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
+    told = own.get("jobs", str(worker_count.places(1)))
+    jobs = int(told) if told.isdecimal() else 0
+    if not 1 <= jobs <= MOST_CORES:
+        raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(told)}")
+    combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    if len(runs) * len(combinations) > MOST:
+        raise ConfigError(f"rescore: {len(runs)} runs in {len(combinations)} ways are more than {MOST}")
+    questions = [Question(run, given) for run in dict.fromkeys(runs) for given in combinations]
+    return Asked(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
+
+
+def _runs(named: str) -> list[Path]:
+    path = user_path(named, "rescore")
+    found = [one for one in held(path) if one.is_dir()] if path.is_dir() else []
+    if not found:
+        raise ConfigError(f"{path} is not a run folder and holds none")
+    taken = [one for one in found if one == path or scoring.is_trained(one)]
+    unfinished = [one.name for one in found if not (one / RESULTS_FILE).is_file() and one not in taken]
+    if unfinished:
+        typer.echo(f"left out, not finished: {', '.join(unfinished)}", err=True)
+    return taken
+
+
+def rescore(arguments: Sequence[str]) -> None:
+    """Score finished runs again and print the new folders; what was done before is named, not done again.
+
+    Raises:
+        FedShiftError: If the keys or the runs are wrong, before anything is scored; if a run cannot be scored, after
+            those that were asked before it.
+    """
+    asked = read(arguments)
+    checked = [(question, scoring.check(question)) for question in asked.questions]
+    command = shlex.join(["fedshift", "rescore", *arguments])
+    os.environ[COMMIT] = commit(files.APP)
+    before = [path for path in held(asked.output_dir) if path.is_dir()] if asked.output_dir.is_dir() else []
+    left: list[tuple[Question, Checked]] = []
+    for question, one in checked:
+        if (folder := scoring.done(one, before)) is not None:
+            typer.echo(f"{question.label}: done before: {shown(folder, WHOLE_PATH)}")
+        else:
+            left.append((question, one))
+    new = _scored([one for _, one in left], asked.output_dir, command, min(asked.jobs, len(left)))
+    for (question, _), folder in zip(left, new, strict=True):
+        typer.echo(f"{question.label}: {scoring.average(folder)}: {shown(folder, WHOLE_PATH)}")
+
+
+def _scored(left: Sequence[Checked], output_dir: Path, command: str, jobs: int) -> Iterator[Path]:
+    if jobs < 2:
+        console.set_up()
+        for one in left:
+            with console.quiet_flower():
+                yield scoring.score(one, output_dir, command)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_alone) as pool:
+        asked = [pool.submit(scoring.score, one, output_dir, command) for one in left]
+        try:
+            for one_asked in asked:
+                yield one_asked.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _alone() -> None:
+    """Give a process that others run beside one thread, as a sweep does."""
+    import torch
+
+    torch.set_num_threads(1)
+    console.set_up()

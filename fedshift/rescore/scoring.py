@@ -1,0 +1,254 @@
+"""The models of one finished run, scored again: its last checkpoint on its own nodes, into a run folder of its own."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord
+
+from fedshift.engine.inline import NAME, InlineGrid
+from fedshift_app import client_app
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.keys import flat
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import state_store
+from fedshift_app.node.setup import DEPLOYMENT
+from fedshift_app.node.state_store import Shelf
+from fedshift_app.run import build as run_build
+from fedshift_app.run import checkpoints, initial_model, resuming
+from fedshift_app.run import precision as run_precision
+from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE, Past, RunFolder
+from fedshift_app.run.status import COMPLETED, StatusFile
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from strategies.federation.context import RoundResult
+from strategies.federation.memory import NodeMemory
+
+#: What a run may be scored again with: it decides no number of the training.
+MAY_DIFFER = (
+    "shift.name", "shift.corruption", "shift.severity", "evaluate.bn", "evaluate.bn_images", "evaluate.figures",
+    "evaluate.personal_on", "evaluate.untrained", "images.eval_batch", "dataset.data_dir", "dataset.classes_stated",
+    "tracking",
+)  # fmt: skip
+ADAPT = "adapt."  # and all of this section
+OF_IMAGES = ("none", "corruption")  # values of shift.name that leave the same images to be scored
+
+
+@dataclass(frozen=True)
+class Question:
+    """A finished run, and how its models are to be scored.
+
+    Attributes:
+        path: Its folder.
+        given: Keys of the configuration that differ.
+    """
+
+    path: Path
+    given: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """Return what it is called in a line."""
+        return " ".join([self.path.name, *self.arguments])
+
+    @property
+    def arguments(self) -> list[str]:
+        """Return the keys as they are typed."""
+        return [f"{key}={value}" for key, value in self.given.items()]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A question that can be asked. It holds no weights: many may wait.
+
+    Attributes:
+        path: The folder of the run.
+        config: Of the new folder.
+        told: The run's ``config.yaml``.
+        server_round: The round after which its models are scored.
+        digest: The SHA-256 of its weights, by its results.
+    """
+
+    path: Path
+    config: RunConfig
+    told: Mapping[str, Any]
+    server_round: int
+    digest: str
+
+    def past(self) -> Past:
+        """Return the run as it was after that round.
+
+        Raises:
+            ConfigError: If its checkpoint is not there any more, or damaged.
+        """
+        return resuming.look(self.path, self.told, self.config, None, self.server_round)
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """What the new folder's ``config.yaml`` says of where its models come from."""
+        return {
+            "run": self.path.name, "run_id": self.told["run_id"], "round": self.server_round,
+            "weights_sha256": self.digest, "git": self.told.get("git"), "versions": self.told.get("versions"),
+        }  # fmt: skip
+
+
+def check(question: Question) -> Checked:
+    """Look whether a run can be scored so; its images are looked at when it is.
+
+    Raises:
+        ConfigError: If the run is not finished, was deployed, has no checkpoint any more, or a key would change what
+            was trained.
+    """
+    path = question.path
+    told = resuming.read_config(path)
+    if not (path / RESULTS_FILE).is_file():
+        raise ConfigError(f"{path} is not finished; go on with it: fedshift run resume={path}")
+    if told["engine"] == DEPLOYMENT:
+        raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
+    kept = configuration.validate(configuration.as_it_ran(told))
+    given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])
+    if launch:
+        raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
+    config = resuming.as_kept(configuration.resolve(given), kept)
+    _refuse_training(path, kept, config)
+    results = _results(path)
+    chosen = results.get("chosen_round") or {}
+    past = resuming.look(path, told, config, None, int(chosen.get("round", 0)))
+    if past.checkpoint is None:
+        raise ConfigError(f"{path} has no checkpoint")
+    return Checked(path, config, told, past.completed, str(results.get("weights_sha256", "")))
+
+
+def _refuse_training(path: Path, kept: RunConfig, asked: RunConfig) -> None:
+    there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
+    for key in sorted(there.keys() | here.keys()):
+        if there.get(key) == here.get(key) or key in MAY_DIFFER or key.startswith(ADAPT):
+            continue
+        raise ConfigError(
+            f"{key} is {as_found(there.get(key))} in {path}, asked is {as_found(here.get(key))}: that decides what is "
+            f"trained, or when; without training may differ adapt.*, {', '.join(MAY_DIFFER)}"
+        )
+    for shift in (kept.shift, asked.shift):
+        if kept.shift.name != asked.shift.name and shift.name not in OF_IMAGES:
+            raise ConfigError(
+                f"shift.name is {kept.shift.name} in {path}, asked is {asked.shift.name}: that tests other images; "
+                f"without training may differ {' and '.join(OF_IMAGES)}"
+            )
+
+
+def score(checked: Checked, output_dir: Path, command: str) -> Path:
+    """Score a run's models and write the new run's folder, whole, when that is done.
+
+    Args:
+        checked: The run and the configuration.
+        output_dir: Where run folders are made.
+        command: What was typed.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FedShiftError: If the images are not those of the run any more, or no node can score.
+    """
+    config, past = checked.config, checked.past()
+    checkpoint = past.checkpoint
+    assert checkpoint is not None  # one that is named is there, or is refused
+    resuming.check_images(past, config)
+    resumed_after = (*past.resumed_after, checkpoint.server_round)
+    base = checked.path / checkpoints.FOLDER
+    start = node_payload.of_run(base)
+    initial, federation = run_build.prepare(config, NAME, initial_model.plain(config), start)
+    scored: list[tuple[RoundResult, ArrayRecord]] = []
+    strategy = run_build.strategy_of(config, federation, lambda *found: scored.append(found))
+    grid = InlineGrid(client_app.app, past.num_nodes)
+    strategy.gather(grid)
+    nodes = strategy.roster.nodes
+    settled, _ = run_precision.settle(config, strategy.roster.fastest, past, here=True)
+    strategy.settle(settled.model_dump_json())
+    resuming.check_nodes(past, nodes)
+    weights = run_build.restored(strategy, initial, checkpoint)
+    kept_in = base / checkpoints.NODES_FOLDER
+    strategy.memory = NodeMemory(past.run_id, str(kept_in), resumed_after, dict(checkpoint.memory))
+    strategy.score_again(grid, weights, past.history[-1])
+    [(result, weights)] = scored
+    folder = RunFolder(
+        output_dir, config, engine=NAME, personal=federation.personal, command=command, num_nodes=past.num_nodes,
+        images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
+        asked=checked.told.get("asked"),
+    )  # fmt: skip
+    try:
+        for index in checkpoint.memory:
+            number, memory = Shelf(state_store.simulated(kept_in, index), resumed_after).recall()
+            Shelf(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
+        if federation.start:
+            node_payload.write(folder.path / checkpoints.FOLDER, federation.start)
+        folder.take_over([_not_scored(one) for one in past.history[:-1]], checkpoint.seconds)
+        status = StatusFile(folder, config, nodes)
+        folder.add_round(
+            result, weights, strategy.knowledge, strategy.state, checkpoint.memory, nodes, strategy.moments
+        )  # fmt: skip
+        folder.finish(nodes)
+        status.end(COMPLETED, None)
+    finally:
+        folder.close()
+    return folder.path
+
+
+def is_trained(path: Path) -> bool:
+    """Tell whether a run folder is of a finished run that was trained, not itself scored again."""
+    return (path / RESULTS_FILE).is_file() and "scored_again" not in resuming.read_config(path)
+
+
+def average(folder: Path) -> str:
+    """Return the accuracy of a folder's models in words."""
+    avg = _results(folder).get("avg")
+    return "no domain could be scored" if avg is None else f"avg {avg:.1f}"
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    """Return what a run came to.
+
+    Raises:
+        ConfigError: If the file cannot be read, or is no ``results.json``.
+    """
+    file = folder / RESULTS_FILE
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+    chosen = content.get("chosen_round") if isinstance(content, dict) else ""
+    if not isinstance(content, dict) or not isinstance(chosen, dict | None):
+        raise ConfigError(f"{file}: it is not of a run")
+    if not isinstance((chosen or {}).get("round", 0), int):
+        raise ConfigError(
+            f"{file}: chosen_round.round: expected a whole number, found {as_found((chosen or {})['round'])}"
+        )
+    return content
+
+
+def _not_scored(result: RoundResult) -> RoundResult:
+    """Return a round as it was trained; its scores were taken in another way. What chose a round stays."""
+    return replace(
+        result, accuracy={}, test_loss={}, others={}, spread={}, clients=None, profile={}
+    )  # fmt: skip
+
+
+def done(checked: Checked, among: Sequence[Path]) -> Path | None:
+    """Return the folder in which a question was answered before, None if there is none."""
+    wanted = checked.config.model_dump(mode="json")
+    for path in among:
+        if not (path / RESULTS_FILE).is_file():
+            continue
+        try:
+            told = resuming.read_config(path)
+        except ConfigError:  # another run's folder, which is no matter of this one
+            continue
+        marks = told.get("scored_again") or {}
+        same = marks.get("run_id") == checked.told["run_id"] and marks.get("round") == checked.server_round
+        if same and configuration.validate(told["resolved"]).model_dump(mode="json") == wanted:
+            return path
+    return None

@@ -1,0 +1,72 @@
+"""``fedshift compare --keep``: what a comparison needs of a run, as one small file without weights or local paths."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedshift.results import loading
+from fedshift.results.loading import Run
+from fedshift_app.run.figures import SHORT
+from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
+from fedshift_core.atomic_io import write_atomically
+from fedshift_core.errors import ConfigError
+from fedshift_core.yaml_files import read_yaml
+
+#: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
+_TOLD = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "images", "started", "scored_again")
+
+
+def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """Write each finished run as one JSON file that ``compare`` reads: ``results.json`` with ``config.yaml`` in it.
+
+    Args:
+        paths: As ``runs.read``.
+        folder: Where to; it is made. A file of the same run is written anew.
+
+    Returns:
+        The files, each named after its run's folder.
+
+    Raises:
+        ConfigError: As ``runs.read``; if two runs have one name, or a file cannot be written.
+    """
+    finished = loading.read(paths).runs  # all were read before the first one is written
+    files = [folder / f"{run.name}.json" for run in finished]
+    if twice := sorted({file.stem for file in files if files.count(file) > 1}):
+        raise ConfigError(f"--keep: two runs are named {', '.join(twice)}; keep them in folders of their own")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for run, file in zip(finished, files, strict=True):
+            write_atomically(file, _as_lines(_content(run)))
+    except OSError as error:
+        raise ConfigError(f"--keep: cannot write into {folder}: {error.strerror}") from None
+    return files
+
+
+def _content(run: Run) -> dict[str, Any]:
+    if run.place.is_file():
+        kept: dict[str, Any] = json.loads(run.place.read_text(encoding="utf-8"))
+        return kept
+    place = run.place
+    config = read_yaml(place / CONFIG_FILE)
+    told = {key: config[key] for key in _TOLD if key in config}
+    resolved = told["resolved"]
+    resolved["dataset"] = {key: value for key, value in resolved["dataset"].items() if key != "data_dir"}
+    results: dict[str, Any] = json.loads((place / RESULTS_FILE).read_text(encoding="utf-8"))
+    if figures := results.get("figures"):  # without what grows with the classes
+        short = {
+            name: one and {key: one.get(key) for key in ("n", "images", *SHORT)}
+            for name, one in figures["domains"].items()
+        }
+        results["figures"] = {"round": figures["round"], "domains": short}
+    by_round = {str(number): round(avg, 2) for number, avg in loading.curve(run).items()}
+    more: dict[str, Any] = {"curve": by_round} if by_round else {}
+    if run.contradiction:
+        more[loading.CONTRADICTION] = run.contradiction
+    return results | more | {"config": told}
+
+
+def _as_lines(content: dict[str, Any]) -> str:
+    """Return JSON with one line per key, which reads well and differs by line."""
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+    return f"{{\n{lines}\n}}\n"

@@ -1,0 +1,416 @@
+"""Finished runs as a comparison sees them: their settings by dotted key and what ``results.json`` says."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field, ValidationError
+
+from datasets import catalog
+from fedshift.results import distinct
+from fedshift_app.config import registry, written
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.files import names
+from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.setup import DEPLOYMENT
+from fedshift_app.run import agreement
+from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run.figures import Figures
+from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.resuming import FREE, full_lines
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
+from fedshift_core.paths import user_path
+from fedshift_core.wire.names import AVERAGED
+from fedshift_core.yaml_files import read_yaml
+from strategies.federation.schedule import LAST_ROUNDS
+
+#: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
+#: and so is one whose personal models are scored elsewhere.
+ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")
+#: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number, how
+#: nodes compute with precision=auto should decide none (``surroundings``).
+ASIDE = (
+    *FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic",
+    "federation.max_update", "federation.max_images",  # of what honest nodes do they change nothing
+)  # fmt: skip
+#: What a search replaced, by the key that it chose a value for.
+TUNED = "tuned."
+#: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
+NODES = "nodes"
+#: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
+WAYS = "evaluate.bn"
+#: The method whose difference to the others is told; it asks for nothing of its own.
+BASELINE = "fedavg"
+MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
+KEPT_SUFFIX = ".json"  # of a run in one file
+CONTRADICTION = "contradiction"  # key of such a file: what the run's results said otherwise than its rounds
+MOST_SAID = 500  # characters of that
+
+
+Percent = Annotated[float, Field(ge=0, le=100)]
+#: A score by domain, in percent; None where it is missing.
+Domains = Annotated[dict[str, Percent | None], Field(min_length=1, max_length=MOST_DOMAINS)]
+
+
+class _Results(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A section of ``results.json``."""
+
+
+class Chosen(_Results):
+    """A chosen round."""
+
+    round: int
+    domains: Domains
+
+
+class Stopped(_Results):
+    """An early end."""
+
+    after_round: int
+    of: int
+    best_round: int
+    patience: int
+
+
+class Clients(_Results):
+    """Scores of client models, in percent."""
+
+    lta: float | None
+    ata: dict[str, float | None]
+    gata: float | None
+    gasa: float | None
+    cprr: float | None
+    averaged_rounds: int = LAST_ROUNDS
+    by_domain: dict[str, float | None]
+
+
+class Results(_Results):
+    """What a comparison needs of ``results.json``; accuracies in percent, None where a domain is missing."""
+
+    method: str
+    dataset: str
+    seed: int
+    evaluated: str  # global model, personal models
+    averaged_rounds: int
+    domains: Domains
+    final: Domains
+    best_test: Chosen
+    best_validation: Chosen | None = None
+    stopped_early: Stopped | None = None
+    client_models: Clients | None = None
+    others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
+    spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
+    scored_with: str = AVERAGED  # the way of evaluate.bn behind domains, final, best_test and best_validation
+    figures: Figures | None = None  # of the last or chosen round; none of a run that asked for none, or is old
+    lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
+    untrained: dict[str, list[int]] = Field(default_factory=dict)  # by averaged round: nodes that had not trained yet
+    nodes: tuple[dict[str, Any], ...]
+    weights_sha256: str
+    curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        place: Its folder, or its results file with the configuration in it.
+        results: What it came to.
+        config: Its settings by dotted key, and its number of nodes.
+        resolved: All its settings, as it was asked to run.
+        surroundings: What should not matter: engine, versions, state of the source.
+        tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
+        scored_again: The name of the run whose models it scored (``fedshift rescore``); empty for all other runs.
+        told_asked: What its method asks of other sections, where only the run itself can tell (``asked``).
+        images: The SHA-256 of its images by domain and split, as they were when it began; empty where nobody knows.
+        contradiction: What its ``results.json`` says otherwise than its rounds; empty where they agree.
+        parts: The leave-one-out runs that it stands for (``comparing.unseen``); empty for a run.
+    """
+
+    place: Path
+    results: Results
+    config: Mapping[str, Any]
+    resolved: RunConfig
+    surroundings: Mapping[str, str]
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    scored_again: str = ""
+    told_asked: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    contradiction: str = ""
+    parts: tuple["Run", ...] = ()
+
+    @property
+    def asked(self) -> Mapping[str, tuple[Any, Any]]:
+        """Return what its method asks of other sections, by dotted key, with what the experiment says without it."""
+        known = own_settings(self.config["experiment"], self.config["dataset.name"], self.results.method)
+        return self.told_asked or known
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder or file; of several, all."""
+        if self.parts:
+            return " + ".join(run.name for run in self.parts)
+        return self.place.stem if self.place.is_file() else self.place.name
+
+    def averaged(self, score: str) -> int:
+        """Return over how many rounds the numbers of a score are averaged, where they are."""
+        clients = self.results.client_models if score == "clients" else None
+        return self.results.averaged_rounds if clients is None else clients.averaged_rounds
+
+    @property
+    def row_settings(self) -> dict[str, Any]:
+        """Return the settings that make a row of its own."""
+        return {
+            key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS) or key in self.tuned
+        }  # fmt: skip
+
+    @property
+    def before_search(self) -> "Run":
+        """Return it as it would be with the values that a search replaced: those it chose make no group."""
+        return replace(self, config={**self.config, **self.tuned}, tuned={}) if self.tuned else self
+
+    @property
+    def group_settings(self) -> dict[str, Any]:
+        """Return the settings that must be equal for a comparison."""
+        return {
+            key: value for key, value in self.config.items()
+            if key not in ASIDE and not key.startswith(ROW_SECTIONS)
+        }  # fmt: skip
+
+
+class Given(NamedTuple):
+    """What paths stand for.
+
+    Attributes:
+        runs: The finished runs.
+        unfinished: The names of those that are not finished.
+        unreadable: Why the others cannot be read, by name: of folders and files that a given folder holds.
+    """
+
+    runs: list[Run]
+    unfinished: list[str]
+    unreadable: dict[str, ConfigError]
+
+    def left_out(self) -> list[str]:
+        """Return a line for each run that cannot be read, with the reason and what mends it."""
+        reasons = {name: " ".join(str(error).split()) for name, error in self.unreadable.items()}
+        return [f"left out, cannot be read: {shown(name)}: {reason}" for name, reason in reasons.items()]
+
+
+def read(paths: Sequence[Path]) -> Given:
+    """Read all finished runs.
+
+    Args:
+        paths: Run folders, folders that hold some, and results files: beside a ``config.yaml``, or with its content
+            under ``config``.
+
+    Returns:
+        The runs, and what was left out. A run that is named itself is never left out because it cannot be read.
+
+    Raises:
+        ConfigError: If there is no finished run, or a file that was named, or all of them, is not what it should be.
+    """
+    places: dict[Path, bool] = {}  # with whether it was named itself
+    for path in map(user_path, paths):
+        for place in _places(path):
+            places[place] = places.get(place, False) or place in (path, path.parent)
+    finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
+    unfinished = [place.name for place in places if place not in finished]
+    if not finished:
+        raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
+    runs: list[Run] = []
+    unreadable: dict[str, ConfigError] = {}
+    for place in finished:
+        try:
+            runs.append(_read(place))
+        except ConfigError as error:
+            if places[place]:
+                raise
+            unreadable[place.name] = error
+    if not runs:
+        raise next(iter(unreadable.values()))
+    return Given(runs, unfinished, unreadable)
+
+
+@cache
+def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tuple[Any, Any]]:
+    """Return what a method asks of other sections in an experiment, beside what the experiment says without it.
+
+    Asked by conf/methods and by the experiment's ``methods:``. The experiment without it is that with its own method:
+    FedAvg, or, where nodes have different networks, FedSeProto, which asks for nothing either. Of an experiment that
+    is not in conf/experiments, and of a user's own images, nothing is known here: the run tells it (``Run.asked``).
+
+    Returns:
+        By dotted key the value that the method asks for, and that of the experiment.
+    """
+    if not _known(experiment, dataset, method):
+        return {}
+    asked = usual_settings(experiment, dataset, method)
+    plain = _settings({"experiment": experiment, "dataset": dataset})
+    return {
+        key: (asked.get(key), plain.get(key))
+        for key in asked.keys() | plain.keys()
+        if not key.startswith("method.") and asked.get(key) != plain.get(key)
+    }
+
+
+@cache
+def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, Any]:
+    """Return the settings of a method in an experiment by dotted key, with nothing set by hand.
+
+    Of an experiment that is not in conf/experiments, and of a user's own images, nothing is known.
+    """
+    if not _known(experiment, dataset, method):
+        return {}
+    return _settings({"experiment": experiment, "dataset": dataset, "method": method})
+
+
+@cache
+def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
+    """Return the settings of an experiment by dotted key, and its number of nodes if that is not left open.
+
+    Args:
+        experiment: One of conf/experiments.
+        given: What a printed row asks for beside it, as the run-config key ``set`` would have it.
+    """
+    config = configuration.resolve({"experiment": experiment, "set": given})
+    nodes = config.allocation.num_nodes()
+    return as_asked(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
+
+
+def _known(experiment: str, dataset: str, method: str) -> bool:
+    """Return whether an experiment of ours can be resolved with a data set and a method by their names alone."""
+    if registry.known(method) is None:
+        return False
+    named = experiment in names("experiments") and dataset in catalog.DATASETS
+    return named and catalog.get(dataset).own is None
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    return as_asked(flat(configuration.resolve(given).model_dump(mode="json")))
+
+
+def _places(path: Path) -> list[Path]:
+    """Return the run folders and results files that a path stands for."""
+    if path.is_file():
+        if path.suffix != KEPT_SUFFIX:
+            raise ConfigError(
+                f"{path} is no run: name run folders, folders that hold some, or files that --keep wrote (.json)"
+            )
+        return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
+    if not path.is_dir():
+        raise ConfigError(f"there is no file or folder {path}")
+    found = held(path)
+    if not found:
+        raise ConfigError(f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config")
+    return found
+
+
+def held(folder: Path) -> list[Path]:
+    """Return the folder if it is that of a run, else the run folders and results files in it."""
+    if (folder / CONFIG_FILE).is_file():
+        return [folder]
+    return [inner for inner in sorted(folder.iterdir()) if (inner / CONFIG_FILE).is_file() or _is_kept(inner)]
+
+
+def _is_kept(path: Path) -> bool:
+    """Return whether a file is a ``results.json`` that was kept apart with its configuration."""
+    if path.suffix != KEPT_SUFFIX or not path.is_file():
+        return False
+    try:
+        content = _json(path)
+    except ConfigError:
+        return False  # of another use, or cut off while it was written: a file that is named is refused
+    return isinstance(content, dict) and {"config", "domains"} <= content.keys()
+
+
+def _read(place: Path) -> Run:
+    told: Any
+    if place.is_dir():
+        file, content = place / RESULTS_FILE, _json(place / RESULTS_FILE)
+        told = read_yaml(place / CONFIG_FILE)
+    else:
+        file, content = place, _json(place)
+        told = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(told, dict) or not isinstance(told.get("resolved"), dict):
+        raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
+    told_of_run.check(told, str(place), ("resolved",))
+    try:
+        results = Results.model_validate(content)
+    except ValidationError as error:
+        problem, found = told_of_run.first_problem(error)
+        raise ConfigError(f"{file}: {problem}, found {as_found(found)}") from None
+    try:
+        resolved = written.read_back(told["resolved"])
+    except ConfigError as error:
+        raise error.under(f"{place}: its configuration is not one of this version") from None
+    if results.figures is not None:
+        apart = told.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
+        holders = [str(node.get("domain")) for node in results.nodes]
+        known = distinct.filled(results.figures, results.evaluated, holders, apart)
+        results = results.model_copy(update={"figures": known})
+    config = as_asked(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
+    tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
+    config[WAYS] = config[WAYS][0]  # the further ways change no number of the first
+    if (config["method.name"], config["seed"]) != (results.method, results.seed):
+        raise ConfigError(
+            f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
+            f"{config['method.name']!r}, {config['seed']}"
+        )
+    around = {key: told.get(key) for key in ("engine", "arithmetic", "git")} | dict(told.get("versions") or {})
+    surroundings = {key: str(value) for key, value in around.items() if value is not None}
+    again = told.get("scored_again")
+    scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
+    asked = {key: (value, plain) for key, (value, plain) in (told.get("asked") or {}).items()}
+    images, said = told.get("images") or {}, _contradiction(place, content)
+    return Run(place, results, config, resolved, surroundings, tuned, scored_again, asked, images, said)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return ``config.yaml`` of a run folder, whose values are of the kinds that a run writes.
+
+    Raises:
+        ConfigError: If it is missing or not of a run.
+    """
+    told: dict[str, Any] = read_yaml(folder / CONFIG_FILE)
+    told_of_run.check(told, str(folder / CONFIG_FILE), ("resolved",))
+    return told
+
+
+def _contradiction(place: Path, content: Mapping[str, Any]) -> str:
+    """Return in a line what a run's results say otherwise than its rounds; of a kept file what it keeps of that."""
+    if place.is_file():
+        return shortened(plain(str(content.get(CONTRADICTION) or " ")).strip(), MOST_SAID)
+    lines = agreement.contradictions(content, full_lines(place / METRICS_FILE))
+    return f"{place.name}: {lines}" if lines else ""
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+
+
+def curve(run: Run) -> dict[int, float]:
+    """Return a run's mean accuracy over the domains by round, of the rounds scored on all test images.
+
+    A round that lacks a domain has none: a mean over the rest is another quantity. Empty where nothing tells of rounds,
+    as in a file that was kept by an earlier version, and of runs that were joined.
+    """
+    if run.parts:
+        return {}
+    if run.place.is_file():
+        return run.results.curve
+    found = {}
+    for line in full_lines(run.place / METRICS_FILE):
+        told = line.get("accuracy")
+        values = list(told.values()) if isinstance(told, dict) and "evaluated_share" not in line else []
+        if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
+            found[line["round"]] = sum(values) / len(values)
+    return found

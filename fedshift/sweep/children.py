@@ -1,0 +1,138 @@
+"""Runs that are processes of their own: started with a log and marks by which they are found again, and ended."""
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedshift.launch import processes, runner
+from fedshift_app.run import exit_codes
+from fedshift_core.env import SWEEP_PROCESS
+
+MARK = (
+    "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder, and of a single run of one its key
+)
+RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in that of every process of one run: the same, and its key
+STARTER = SWEEP_PROCESS  # and which process started it: what the watchdog of that one ends
+STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Child:
+    """A run that is going on.
+
+    Attributes:
+        process: Its process.
+        mark: What all its processes have in their environment.
+        log: What it prints.
+        begin: Where in the log this attempt begins, in bytes.
+        started: When it was started, by ``time.monotonic``.
+    """
+
+    process: "subprocess.Popen[bytes]"
+    mark: str
+    log: Path
+    begin: int
+    started: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going on."""
+        return time.monotonic() - self.started
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended because its configuration or its data are refused: it would be again."""
+        return self.process.returncode == exit_codes.REFUSED
+
+    def last_error(self) -> str:
+        """Return what the last line of this attempt's log with ``error:`` says, else its last line."""
+        with self.log.open("rb") as file:
+            file.seek(self.begin)
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()[1:] if line.strip()]
+        named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
+        return named[-1] if named else f"ended with code {self.process.returncode} and said nothing"
+
+    def clean_up(self) -> None:
+        """End what a run that was killed left running."""
+        processes.stop_marked(RUN_MARK, self.mark)
+
+
+def start(
+    command: Sequence[str],
+    arguments: Sequence[str],
+    log: Path,
+    *,
+    sweep: str,
+    key: str,
+    attempt: int,
+    alone: bool,
+    env: Mapping[str, str] | None = None,
+) -> Child:
+    """Start a run.
+
+    Args:
+        command: What starts one; the arguments follow.
+        arguments: Those of ``fedshift run``.
+        log: Where it prints to, after what is there.
+        sweep: The sweep's mark.
+        key: Names the run in it.
+        attempt: How often it was started, with this time.
+        alone: It may take all cores; otherwise its threads are one.
+        env: What its environment says where the user's does not.
+    """
+    mark = f"{sweep}:{key}"
+    marked = {**(env or {}), **os.environ} | {
+        MARK: sweep,
+        RUN_MARK: mark,
+        STARTER: processes.this_process(),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
+    }
+    if not alone:
+        marked["OMP_NUM_THREADS"] = "1"
+    with log.open("ab") as file:
+        begin = file.tell()
+        file.write(f"--- attempt {attempt}: {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
+        file.flush()
+        process = subprocess.Popen(
+            [*command, *arguments], env=marked, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
+        )  # fmt: skip
+    return Child(process, mark, log, begin, time.monotonic())
+
+
+def end_leftovers(mark: str, what: str) -> str:
+    """End what a process that was killed left running in a folder; return a line that says so, empty if there is none.
+
+    What this process itself started may be about to end: a worker's helper outlives it by a moment, and is no leftover.
+
+    Args:
+        mark: The sweep's.
+        what: The kind of work, as the line names it.
+    """
+    left = processes.stop_marked(MARK, mark, uncounted=(STARTER, processes.this_process()))
+    if not left:
+        return ""
+    were = "was" if left == 1 else "were"
+    return f"{processes.counted(left)} of a {what} that was killed {were} still running here and {were} ended"
+
+
+def watchdog() -> processes.Watchdog:
+    """Return who ends all that this process starts here, once it is gone without a word.
+
+    Not by the mark of the sweep: where the same sweep is started again at once, a late watchdog would end its runs too.
+    """
+    return processes.Watchdog(STARTER, processes.this_process())
+
+
+def stop(running: Sequence[Child]) -> None:
+    """End runs, each of which ends what it started itself; return when they have ended, or have had their time."""
+    for child in running:
+        child.process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    while any(child.process.poll() is None for child in running) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,280 @@
+"""The grid of ``fedshift sweep``: the runs that it asks for, each resolved and checked before the first one starts."""
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from fedshift.engine.inline import NAME as INLINE
+from fedshift.launch import runner, worker_count
+from fedshift_app.config import registry
+from fedshift_app.config import resolving as configuration
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.setup import SIMULATION
+from fedshift_app.run.resuming import FREE
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import MOST_CORES, as_found, shortened
+
+MOST_RUNS = 10_000  # of a grid
+METHOD_KEYS = ("method", "method.name")
+#: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
+WHOLE = (
+    "engine", "workers", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
+    "tracking", "set", "keep_rounds", "keep-rounds",
+)  # fmt: skip
+#: What only a simulation has: a sweep that names one and no engine is simulated.
+OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
+
+#: Checks the data of a run with so many nodes.
+CheckData = Callable[[RunConfig, int], object]
+#: Checks whether the method, the network and the modules of a run go together.
+CheckModel = Callable[[RunConfig], object]
+#: What decides nothing of that; all else of a configuration may.
+FREE_OF_MODELS = {"seed", "rounds", "train", "allocation", "federation", "tracking", "profile", "keep", "keep_rounds"}
+
+
+class Options(BaseModel, frozen=True, extra="forbid"):
+    """The keys of a sweep itself."""
+
+    #: Runs side by side, inline only, one CPU thread each; None: as many as there are cores.
+    jobs: int | None = Field(None, ge=1, le=MOST_CORES)
+    #: Which key changes last: with seed-first all methods have one seed before the first has two.
+    order: Literal["seed-first", "method-first"] = "seed-first"
+    retries: int = Field(1, ge=0, le=1000)  # how often a run that failed is tried again, at the end of the grid
+    #: Take finished runs of the same output-dir for those of this grid, if they have the same configuration and
+    #: versions. Off: changes to the code within a version show in no configuration.
+    reuse: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sweep as it was typed.
+
+    Attributes:
+        experiment: Its experiment; empty for the default one.
+        values: The values of each key, in the order of typing.
+        options: The sweep's own keys.
+    """
+
+    experiment: str
+    values: dict[str, tuple[str, ...]]
+    options: Options
+
+    @property
+    def varied(self) -> list[str]:
+        """Return the keys with more than one value."""
+        return [key for key, values in self.values.items() if len(values) > 1]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run of the grid.
+
+    Attributes:
+        label: Names it for people: the method, and the keys that vary.
+        arguments: What ``fedshift run`` is given, but for ``output-dir``.
+        flat: Its run-config keys.
+        launch: Its launch keys.
+        config: The resolved configuration.
+        nodes: How many nodes it has.
+        key: :func:`identity` of both.
+    """
+
+    label: str
+    arguments: tuple[str, ...]
+    flat: dict[str, Any]
+    launch: dict[str, Any]
+    config: RunConfig
+    nodes: int
+    key: str
+
+
+def read(arguments: Sequence[str]) -> Asked:
+    """Read ``[EXPERIMENT] [key=value,value ...]``.
+
+    Raises:
+        ConfigError: If an argument is not of that form, a key comes twice, or a key of the sweep has a wrong value.
+    """
+    experiment, own = "", {}
+    values: dict[str, tuple[str, ...]] = {}
+    for i, argument in enumerate(arguments):
+        key, sep, value = argument.partition("=")
+        if not sep and i == 0:
+            experiment = argument
+        elif not sep:
+            raise ConfigError(f"{as_found(argument)} is not of the form key=value or key=value,value")
+        elif key in values or key in own:
+            key = shortened(key)
+            raise ConfigError(f"{key} comes twice; a key may hold several values: {key}=A,B")
+        elif key in Options.model_fields:
+            own[key] = value
+        else:
+            values[key] = (value,) if key in WHOLE else split(key, value)
+    if "experiment" in values:
+        raise ConfigError("experiment: the experiment of a sweep is its first argument, and one only")
+    if "resume" in values:
+        raise ConfigError("resume: a sweep that was interrupted goes on when the same command is given again")
+    try:
+        options = Options.model_validate(own)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, found {as_found(first['input'])}") from None
+    runs = math.prod(map(len, values.values()))
+    if runs > MOST_RUNS:
+        raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
+    if (options.jobs or 1) > 1 and _engine(values) != INLINE:
+        raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation has all cores to itself")
+    return Asked(experiment, values, options)
+
+
+def split(key: str, text: str) -> tuple[str, ...]:
+    """Split a value at its commas, but for those in brackets and in quotes.
+
+    Raises:
+        ConfigError: If a part is empty or comes twice.
+    """
+    parts, start, depth, quote = [], 0, 0, ""
+    for i, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "[{":
+            depth += 1
+        elif char in "]}":
+            depth -= 1
+        elif char == "," and depth <= 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    parts.append(text[start:].strip())
+    seen: set[str] = set()
+    for part in parts:
+        if not part:
+            raise ConfigError(f"{shortened(key)}: a value is missing in {as_found(text)}")
+        if part in seen:
+            raise ConfigError(f"{shortened(key)}: the value {as_found(part)} comes twice in {as_found(text)}")
+        seen.add(part)
+    return tuple(parts)
+
+
+def unchecked(_config: RunConfig) -> None:
+    """Check nothing."""
+
+
+def points(asked: Asked, check_data: CheckData, check_model: CheckModel = unchecked) -> tuple[list[Point], list[str]]:
+    """Return all runs of the grid in their order, and what a person should know of it, line by line.
+
+    ``method.KEY`` is left out for the methods that have no such parameter; runs that are the same then are one.
+
+    Raises:
+        ConfigError: If no method of the grid has a ``method.KEY``.
+        FedShiftError: If the configuration or the data of a run are wrong; the message names the run.
+    """
+    notes: list[str] = []
+    found: dict[str, Point] = {}
+    checked: set[str] = set()
+    combinations = list(_combinations(asked))
+    default = "" if any(key in asked.values for key in METHOD_KEYS) else method_of(asked.experiment)
+    methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
+    lacking = _lacking(asked, list(dict.fromkeys(methods)), notes)
+    for combination, method in zip(combinations, methods, strict=True):
+        given = {key: value for key, value in combination.items() if method not in lacking.get(key, ())}
+        named = [f"{key}={given[key]}" for key in asked.varied if key in given and key not in METHOD_KEYS]
+        label = " ".join([registry.label(method), *named])
+        try:
+            one = point(label, asked.experiment, given)
+            same_data = one.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(one.nodes)
+            if same_data not in checked:
+                check_data(one.config, one.nodes)
+            same_model = one.config.model_dump_json(exclude=FREE_OF_MODELS)
+            if same_model not in checked:
+                check_model(one.config)
+        except FedShiftError as error:
+            raise error.under(shortened(label)) from None
+        checked |= {same_data, same_model}
+        found.setdefault(one.key, one)
+    if len(found) < len(combinations):
+        notes.append(f"{len(found)} runs instead of {len(combinations)}: those with the same configuration are one")
+    return list(found.values()), notes
+
+
+def identity(config: RunConfig, nodes: int) -> str:
+    """Return the hash of all that decides the numbers of a run."""
+    free: dict[str, Any] = {}
+    for dotted in FREE:
+        section, _, key = dotted.rpartition(".")
+        if section:
+            free.setdefault(section, set()).add(key)
+        else:
+            free[key] = True
+    content = config.model_dump(mode="json", exclude=free) | {"nodes": nodes}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def grid_hash(keys: Sequence[str]) -> str:
+    """Return the name of a grid with these runs, in whatever order."""
+    return hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()[:8]
+
+
+def _combinations(asked: Asked) -> Iterator[dict[str, str]]:
+    """Return one value of each key in all ways; the last key changes first."""
+    outermost = ("seed",) if asked.options.order == "seed-first" else METHOD_KEYS
+    keys = sorted(asked.values, key=lambda key: key not in outermost)
+    for values in itertools.product(*(asked.values[key] for key in keys)):
+        chosen = dict(zip(keys, values, strict=True))
+        yield {key: chosen[key] for key in asked.values}
+
+
+def _engine(values: Mapping[str, str | tuple[str, ...]]) -> str:
+    """Return the engine that a sweep's keys ask for."""
+    given = values.get("engine")
+    if given is None:
+        return SIMULATION if any(key in values for key in OF_SIMULATION) else INLINE
+    return given if isinstance(given, str) else ",".join(given)
+
+
+def method_of(experiment: str) -> str:
+    """Return the method of an experiment."""
+    return str(configuration.resolve({"experiment": experiment}).method["name"])
+
+
+def _lacking(asked: Asked, methods: Sequence[str], notes: list[str]) -> Mapping[str, set[str]]:
+    """Return the methods that lack a parameter, by key, and note them."""
+    lacking: dict[str, set[str]] = {}
+    for key in asked.values:
+        section, _, param = key.partition(".")
+        if section != "method" or param in ("", "name"):
+            continue
+        without = [m for m in methods if param.replace("-", "_") not in registry.get(m).known_keys()]
+        if len(without) == len(methods):
+            known = "; ".join(f"{m} has {', '.join(registry.get(m).known_keys()) or 'none'}" for m in methods)
+            raise ConfigError(f"{key}: no method of the grid has this parameter: {known}")
+        if without:
+            notes.append(f"{key} is left out for {', '.join(without)}: no such parameter")
+        lacking[key] = set(without)
+    return lacking
+
+
+def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
+    """Return a run of an experiment with one value of each key.
+
+    Raises:
+        ConfigError: If a key or value is not allowed.
+    """
+    told = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
+    if "report" not in given:
+        told.append("report=false")  # the comparison is what a sweep is for
+    arguments = [experiment, *told] if experiment else told
+    if _engine(given) == INLINE and "engine" not in given:
+        arguments.append(f"engine={INLINE}")
+    flat, launch = parse_arguments(arguments)
+    worker_count.check(launch)
+    config = configuration.resolve(flat)
+    nodes = runner.num_nodes(config, launch.get("nodes"))
+    return Point(label, tuple(arguments), flat, launch, config, nodes, identity(config, nodes))

@@ -1,0 +1,145 @@
+"""A sweep on several machines: ``fedshift sweep ... --list``, and each run of it by a command of its own.
+
+Each command does one run of the grid in the sweep's folder, or goes on with it; a run that is finished it leaves alone.
+So a queue may start all of them at once, any of them twice, and again after it has killed one. When all are done, the
+sweep's own command finds them finished, and compares.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from fedshift.sweep import grid
+from fedshift.sweep.grid import Asked, CheckData, CheckModel, Point
+from fedshift.sweep.sweeping import Sweep, folder_of
+from fedshift_app.run import exit_codes, status
+from fedshift_app.run.folder import LOCK_FILE
+from fedshift_core.atomic_io import InUse, Lock, write_atomically
+from fedshift_core.env import COMMAND
+from fedshift_core.errors import ConfigError
+from fedshift_core.paths import user_path
+
+
+def show(
+    arguments: Sequence[str], slurm: Path | None, check_data: CheckData, check_model: CheckModel = grid.unchecked
+) -> None:
+    """Print one command for each run of a grid, or write them as the array of one Slurm job.
+
+    Raises:
+        FedShiftError: If the grid is wrong.
+    """
+    asked = grid.read(arguments)
+    points, notes = grid.points(asked, check_data, check_model)
+    folder = folder_of(asked, points)
+    for note in notes:
+        typer.echo(note, err=True)
+    commands = [command(point, asked, folder) for point in points]
+    if slurm is None:
+        for line in commands:
+            typer.echo(line)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # Slurm's logs go there
+        write_atomically(slurm, script(commands, folder, ["fedshift", "sweep", *arguments]))
+    except OSError as error:
+        raise ConfigError(f"--slurm: cannot write {slurm}: {error.strerror}") from None
+    typer.echo(f"wrote {slurm}: {len(commands)} tasks; submit it with: sbatch {shlex.quote(str(slurm))}")
+
+
+def command(point: Point, asked: Asked, folder: Path) -> str:
+    """Return the command that does one run of a grid."""
+    retries = [] if asked.options.retries == 1 else [f"retries={asked.options.retries}"]
+    return shlex.join(["fedshift", "sweep", *point.arguments, *retries, "--in", str(folder)])
+
+
+def script(commands: Sequence[str], folder: Path, then: Sequence[str]) -> str:
+    """Return a batch script with a task for each command, from the folder where this was asked for."""
+    tasks = "\n".join(f"{number}) exec {line} ;;" for number, line in enumerate(commands))
+    return f"""#!/bin/bash
+#SBATCH --job-name=fedshift
+#SBATCH --array=0-{len(commands) - 1}
+#SBATCH --output={folder}/slurm-%A_%a.out
+#SBATCH --requeue
+# Each task is one run; one that is given again goes on with it. When all are done, this compares them:
+#   {shlex.join(then)}
+cd {shlex.quote(str(Path.cwd()))} || exit 1
+case "$SLURM_ARRAY_TASK_ID" in
+{tasks}
+*) echo "SLURM_ARRAY_TASK_ID: expected 0 to {len(commands) - 1}, found '$SLURM_ARRAY_TASK_ID'" >&2; exit 2 ;;
+esac
+"""
+
+
+def one(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
+    """Do one run of a sweep in its folder, unless it is finished.
+
+    Raises:
+        FedShiftError: If it is not one run, is wrong, or failed.
+        SystemExit: With 4 if the run is degraded, with 75 if it, or the whole sweep, is going on elsewhere.
+    """
+    asked = grid.read(arguments)
+    points, _ = grid.points(asked, check_data)
+    if len(points) != 1 or "output-dir" in asked.values:
+        raise ConfigError(f"--in takes one run and no output-dir, as `--list` prints it; found {len(points)} runs")
+    folder = user_path(into, "--in")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sweep = Lock(folder / LOCK_FILE, shared=True)
+    except InUse as holder:
+        _in_use(f"the sweep in {folder} is going on, in {holder}")
+    except OSError as error:
+        raise ConfigError(f"--in: cannot write to {folder}: {error.strerror}") from None
+    try:
+        run = Lock(folder / f"{LOCK_FILE}-{points[0].key}")
+    except InUse as holder:
+        sweep.release()
+        _in_use(f"{points[0].label} is going on, in {holder}")
+    try:
+        state = Single(folder, asked, points).go()
+    finally:
+        run.release()
+        sweep.release()
+    if state == status.DEGRADED:
+        raise SystemExit(exit_codes.DEGRADED)
+
+
+def _in_use(told: str) -> NoReturn:
+    typer.echo(f"error: {told}", err=True)
+    raise SystemExit(exit_codes.IN_USE)
+
+
+class Single(Sweep):
+    """One run of a sweep that others do the other runs of; ``sweep.json`` is not its to write."""
+
+    @property
+    def mark(self) -> str:
+        """What all its processes have in their environment; those of the sweep's other runs have another."""
+        return f"{self.folder}:{self.asked_key}"
+
+    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point]) -> None:
+        """Find out how the run stands."""
+        self.asked_key = points[0].key
+        super().__init__(folder, asked, points)
+
+    def go(self) -> str:
+        """Do the run; return the state that its folder tells.
+
+        Raises:
+            FederationError: If it failed.
+        """
+        os.environ.setdefault(COMMAND, shlex.join(["fedshift", *sys.argv[1:]]))
+        self.run("")
+        folder = self.records[0].folder
+        assert folder is not None  # else it failed
+        return str(status.read(folder)["state"])
+
+    def _save(self) -> None:
+        """Write nothing: what counts is the run's folder."""
+
+    def _compare(self, paper: str) -> None:
+        """Compare nothing."""

@@ -1,0 +1,125 @@
+"""How the runs of a sweep stand: in memory, in ``sweep.json``, and as their folders tell it."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from fedshift.sweep import grid
+from fedshift.sweep.grid import Point
+from fedshift.sweep.progress import Timed
+from fedshift_app.config import resolving as configuration
+from fedshift_app.run import checkpoints
+from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import as_found
+from fedshift_core.yaml_files import read_yaml
+
+SWEEP_FILE = "sweep.json"
+
+State = Literal["waiting", "running", "finished", "failed"]
+
+
+@dataclass
+class Record:
+    """How a run of the grid stands.
+
+    Attributes:
+        point: The run.
+        state: Where it is.
+        folder: Its run folder, once there is one.
+        seconds: What it took, all attempts together.
+        attempts: How often it was started.
+        error: The last line that its last failure told.
+        failures: How often it failed in this process.
+        refused: Run folders that cannot be continued.
+        reused: It was finished by somebody else.
+    """
+
+    point: Point
+    state: State = "waiting"
+    folder: Path | None = None
+    seconds: float = 0.0
+    attempts: int = 0
+    error: str | None = None
+    failures: int = 0
+    refused: set[Path] = field(default_factory=set)
+    reused: bool = False
+
+    def results(self) -> dict[str, Any]:
+        """Return the summary of a finished run.
+
+        Raises:
+            ConfigError: If it cannot be read.
+        """
+        assert self.folder is not None
+        file = self.folder / RESULTS_FILE
+        try:
+            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+        seconds, avg = (content.get("seconds"), content.get("avg")) if isinstance(content, dict) else (None, None)
+        if not isinstance(seconds, int | float) or not isinstance(avg, int | float | None):
+            raise ConfigError(f"{file}: it is not of a run: seconds {as_found(seconds)}, avg {as_found(avg)}")
+        return content
+
+    def saved(self, sweep_folder: Path) -> dict[str, Any]:
+        """Return how it stands, as ``sweep.json`` tells it."""
+        folder = self.folder
+        return {
+            "key": self.point.key,
+            "label": self.point.label,
+            "arguments": self.point.arguments,
+            "state": self.state,
+            # A sweep's folder may be moved with its runs.
+            "folder": folder and (folder.name if folder.parent == sweep_folder else str(folder)),
+            "reused": self.reused,
+            "seconds": round(self.seconds, 3),
+            "attempts": self.attempts,
+            "error": self.error,
+        }
+
+    @property
+    def timed(self) -> Timed:
+        """Return what an estimate needs."""
+        return Timed(self.point.config.method["name"], self.point.config.rounds, self.seconds)
+
+
+def read_records(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what ``sweep.json`` says of each run by its key; only times and counts are taken from it."""
+    file = folder / SWEEP_FILE
+    if not file.exists():
+        return {}
+    try:
+        points = json.loads(file.read_text(encoding="utf-8"))["points"]
+        return {
+            str(point["key"]): {"attempts": int(point["attempts"]), "seconds": float(point["seconds"])}
+            for point in points
+        }  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        typer.echo(f"{file} is damaged: attempts and times of before are lost, the runs are not", err=True)
+        return {}
+
+
+def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
+    """Return the key of the point and the content of a ``config.yaml``; None if it is not of a run of this version.
+
+    None, too, if its models are another run's (``fedshift rescore``): they are scored after the last round alone.
+    """
+    try:
+        told = read_yaml(file)
+        told_of_run.check(told, str(file), ("resolved", "nodes"))
+        if "scored_again" in told:
+            return None
+        return grid.identity(configuration.validate(told["resolved"]), told["nodes"]), told
+    except FedShiftError as error:
+        typer.echo(f"{file} is left out: {error}", err=True)
+        return None
+
+
+def progress(folder: Path) -> tuple[int, str]:
+    """Order run folders by their last full round, then by time."""
+    return max(checkpoints.rounds(folder / checkpoints.FOLDER), default=0), folder.name

@@ -1,0 +1,363 @@
+"""``fedshift sweep``: the runs of a grid, one after another, each in a process of its own.
+
+What counts is what is on disk: a run is finished when its folder holds ``results.json``, and is continued when its
+folder is there without. So a sweep may be killed at any moment, and goes on when the same command is given again.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedshift.engine import inline
+from fedshift.launch import processes, worker_count
+from fedshift.sweep import children, grid
+from fedshift.sweep.children import MARK, POLL_SECONDS, Child
+from fedshift.sweep.grid import Asked, CheckData, CheckModel, Point
+from fedshift.sweep.progress import Bar, time_left
+from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.node.setup import DEPLOYMENT
+from fedshift_app.run import console, exit_codes, resuming
+from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
+from fedshift_core.atomic_io import InUse, Lock, write_atomically
+from fedshift_core.env import COMMAND
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is going on.
+
+    Attributes:
+        record: Which one.
+        child: Its process.
+        resumed: The run folder that it continues.
+        workers: How many processes play its nodes.
+    """
+
+    record: Record
+    child: Child
+    resumed: Path | None
+    workers: int
+
+
+def sweep(
+    arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked
+) -> None:
+    """Do all runs of a grid, then compare them.
+
+    Args:
+        arguments: ``[EXPERIMENT] [key=value,value ...]``.
+        paper: The printed table to set beside the runs; empty for none.
+        check_data: Checks the data of one run.
+        check_model: Checks whether the method and the network of one run go together.
+
+    Raises:
+        FedShiftError: If the grid is wrong, before anything starts; or if a run failed, after all others.
+        SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
+    """
+    if paper:
+        from fedshift.papers import printed
+
+        printed.get(paper).check_of_runs()  # told now, not after the last run
+    asked = grid.read(arguments)
+    points, notes = grid.points(asked, check_data, check_model)
+    folder = folder_of(asked, points)
+    for note in notes:
+        typer.echo(note)
+    held = lock(folder)
+    try:
+        Sweep(folder, asked, points).run(paper)
+    finally:
+        held.release()
+
+
+def folder_of(asked: Asked, points: Sequence[Point]) -> Path:
+    """Return the folder of a sweep."""
+    given, _ = parse_arguments([f"output-dir={value}" for value in asked.values.get("output-dir", ())])
+    return Path(given["output-dir"]) / f"sweep-{points[0].config.experiment}-{grid.grid_hash([p.key for p in points])}"
+
+
+class Sweep:
+    """A sweep in its folder, whose lock the caller holds."""
+
+    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point], notes: tuple[str, ...] = ()) -> None:
+        """Find out how each run stands; ``notes`` stand below the comparison."""
+        self.folder, self.asked, self._notes = folder, asked, notes
+        self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # what was read of run folders
+        self._running: list[Job] = []
+        self._jobs = asked.options.jobs or usual_jobs(points)
+        if ended := children.end_leftovers(self.mark, "sweep"):
+            typer.echo(ended)
+        before = read_records(folder)
+        self.records = [Record(point) for point in points]
+        for record in self.records:
+            known = before.get(record.point.key, {})
+            record.attempts, record.seconds = int(known.get("attempts", 0)), float(known.get("seconds", 0))
+            self._look(record)
+        if asked.options.reuse:
+            self._reuse()
+
+    @property
+    def mark(self) -> str:
+        """What all its processes have in their environment."""
+        return str(self.folder)
+
+    def run(self, paper: str) -> None:
+        """Do what is not finished, and compare.
+
+        Raises:
+            FederationError: If a run failed.
+            SystemExit: After Ctrl-C or SIGTERM.
+        """
+        finished = self._finished()
+        typer.echo(f"sweep folder: {self.folder}")
+        typer.echo(f"{len(self.records)} runs, {len(finished)} of them finished")
+        watchdog = children.watchdog()
+        try:
+            with Bar(len(self.records), len(finished)) as bar:
+                self._work(bar)
+        except (KeyboardInterrupt, SystemExit) as stop:
+            self._stop()
+            typer.echo(f"stopped, {len(self._finished())} of {len(self.records)} runs are finished", err=True)
+            typer.echo(f"to go on: {os.environ.get(COMMAND, 'the same command again')}", err=True)
+            raise SystemExit(exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else stop.code) from None
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            watchdog.release()
+        failed = [record for record in self.records if record.state == "failed"]
+        for record in failed:
+            typer.echo(f"failed: {record.point.label}: {record.error} (log: {self._log(record)})", err=True)
+        if self._finished():
+            self._compare(paper)
+        typer.echo(f"sweep folder: {self.folder}")
+        if failed:
+            told = ", ".join(record.point.label for record in failed)
+            raise FederationError(f"{len(failed)} of {len(self.records)} runs failed: {told}")
+
+    def _work(self, bar: Bar) -> None:
+        queue = deque(record for record in self.records if record.state != "finished")
+        self._save()
+        while queue or self._running:
+            while queue and len(self._running) < self._jobs:
+                self._start(queue.popleft(), len(queue))
+                self._save()
+            bar.show([job.record.point.label for job in self._running], self._left(queue))
+            ended = [job for job in self._running if job.child.process.poll() is not None]
+            for job in ended:
+                self._running.remove(job)
+                if job.child.process.returncode:
+                    job.child.clean_up()
+                self._settle(job, queue)
+                self._save()
+                if job.record.state == "finished":
+                    bar.advance()
+                    self._tell(job.record, queue)
+            if not ended:
+                time.sleep(POLL_SECONDS)
+
+    def _start(self, record: Record, waiting: int) -> None:
+        """Start a run, or go on with it where it has a folder that can be continued; so many others wait."""
+        point = record.point
+        arguments = [*point.arguments, f"output-dir={self.folder}"]
+        workers = _workers_of(point) or self._share(waiting)
+        if _is_inline(point) and "workers" not in point.launch:
+            arguments.append(f"workers={workers}")
+        resumed = record.folder
+        if resumed is not None:
+            try:
+                resuming.resolve(point.flat | {"resume": str(resumed)}, hold=False)
+                arguments.append(f"resume={resumed}")
+            except FedShiftError as error:
+                self._begin_anew(record, resumed, str(error))
+                resumed = None
+        record.attempts += 1
+        record.state = "running"
+        child = children.start(
+            run_command(), arguments, self._log(record), sweep=self.mark, key=point.key, attempt=record.attempts,
+            alone=self._jobs == 1,
+        )  # fmt: skip
+        self._running.append(Job(record, child, resumed, workers))
+
+    def _share(self, waiting: int) -> int:
+        """Return how many workers a run gets that starts now: more than one where nobody else will take the cores."""
+        free = min(self._jobs, worker_count.cores()) - sum(job.workers for job in self._running)
+        return max(1, free // (waiting + 1))
+
+    def _settle(self, job: Job, queue: deque[Record]) -> None:
+        """Take a run that has ended for what it left on disk."""
+        record = job.record
+        record.seconds += job.child.seconds
+        self._look(record)
+        if record.state == "finished":
+            return
+        record.error = job.child.last_error()
+        if job.resumed is not None and record.error.startswith("resume: "):
+            self._begin_anew(record, job.resumed, record.error)
+            queue.appendleft(record)
+            return
+        record.failures += 1
+        again = record.failures <= self.asked.options.retries and not job.child.refused
+        then = "to be tried again at the end" if again else "left at that"
+        typer.echo(f"{record.point.label}: failed, {then}: {record.error} (log: {job.child.log})", err=True)
+        if again:
+            queue.append(record)
+        else:
+            record.state = "failed"
+
+    def _begin_anew(self, record: Record, folder: Path, why: str) -> None:
+        typer.echo(f"{record.point.label}: begun anew, as {folder} cannot be continued: {why}", err=True)
+        record.refused.add(folder)
+        record.folder = None
+
+    def _look(self, record: Record) -> None:
+        """Find the folder of a run: a finished one, else the one that got furthest."""
+        found = [path for path, key, _ in self._runs(self.folder) if key == record.point.key]
+        finished = [path for path in found if (path / RESULTS_FILE).is_file()]
+        started = [path for path in found if path not in record.refused]
+        record.folder = max(finished or started, key=progress, default=None)
+        record.state = "finished" if finished else "waiting"
+        if finished:
+            record.error = None
+            record.seconds = max(record.seconds, record.results()["seconds"])  # an attempt that was killed tells none
+
+    def _runs(self, folder: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+        """Return the run folders in a folder, each with the key of its point and what its ``config.yaml`` holds."""
+        for file in sorted(folder.glob(f"*/{CONFIG_FILE}")):
+            if file.parent not in self._keys:
+                self._keys[file.parent] = read_run(file)
+            known = self._keys[file.parent]
+            if known is not None:
+                yield file.parent, *known
+
+    def _reuse(self) -> None:
+        """Take finished runs with the same configuration and versions from other places of the output folder."""
+        places = [self.folder.parent, *sorted(self.folder.parent.glob("sweep-*/"))]
+        waiting = {record.point.key: record for record in self.records if record.state != "finished"}
+        for path, key, told in (run for place in places if place != self.folder for run in self._runs(place)):
+            if key not in waiting or not (path / RESULTS_FILE).is_file() or told["engine"] == DEPLOYMENT:
+                continue
+            label = waiting[key].point.label
+            if told.get("versions") != versions(waiting[key].point.config):
+                typer.echo(f"{label}: {path} is not reused: it was made with other versions")
+                continue
+            record = waiting.pop(key)
+            record.state, record.folder, record.reused = "finished", path, True
+            record.seconds = record.results()["seconds"]
+            typer.echo(f"{label}: reused from {path}")
+
+    def _finished(self) -> list[Record]:
+        return [record for record in self.records if record.state == "finished"]
+
+    def _left(self, queue: Sequence[Record]) -> float | None:
+        running = [(job.record.timed, job.child.seconds) for job in self._running]
+        done = [record.timed for record in self._finished()]
+        return time_left(done, running, [r.timed for r in queue], self._jobs)
+
+    def _tell(self, record: Record, queue: Sequence[Record]) -> None:
+        number, left = len(self._finished()), self._left(queue)
+        width = len(str(len(self.records)))
+        typer.echo(
+            f"[{number:>{width}}/{len(self.records)}] {record.point.label}: avg "
+            f"{console.percent(record.results()['avg'])}, {console.duration(record.seconds)}"
+            + ("" if left is None else f"; left {console.duration(left)}")
+        )
+
+    def _stop(self) -> None:
+        """End the runs that are going on; each ends what it started itself."""
+        try:
+            children.stop([job.child for job in self._running])
+        finally:  # also after a second Ctrl-C
+            processes.stop_marked(MARK, self.mark)
+            for record in self.records:
+                if record.state == "running":
+                    self._look(record)
+            self._running.clear()
+            self._save()
+
+    def _log(self, record: Record) -> Path:
+        name = re.sub(r"[^\w.=-]+", "-", record.point.label)[:100]
+        return self.folder / f"{name}-{record.point.key[:6]}.log"
+
+    def _save(self) -> None:
+        content = {
+            "command": os.environ.get(COMMAND, ""),
+            "experiment": self.records[0].point.config.experiment,
+            "grid": self.asked.values,
+            **self.asked.options.model_dump(),
+            "jobs": self._jobs,
+            "points": [record.saved(self.folder) for record in self.records],
+        }
+        write_atomically(self.folder / SWEEP_FILE, json.dumps(content, indent=2) + "\n")
+
+    def _compare(self, paper: str) -> None:
+        from fedshift import compare
+
+        runs = [record.folder for record in self._finished() if record.folder is not None]
+        # What else the grid varies was asked for; anything that it does not is still refused.
+        more = any(key != "seed" and key.split(".")[0] != "method" for key in self.asked.varied)
+        notes = self._notes
+        try:
+            found = compare.compare(runs, paper=paper, allow_different=more)
+        except ConfigError as error:
+            if more:
+                raise
+            found = compare.compare(runs, paper=paper, allow_different=True)  # hours of runs want a table
+            notes = (*notes, str(error))
+        if notes:
+            found = replace(found, numbers=replace(found.numbers, notes=(*found.numbers.notes, *notes)))
+        page = self.folder / "compare.html"
+        for ending, text in (("md", found.markdown), ("csv", found.csv), ("html", lambda: found.html(page))):
+            write_atomically(self.folder / f"compare.{ending}", text())
+        typer.echo(found.text())
+        typer.echo(f"comparison: {page}")
+
+
+def usual_jobs(points: Sequence[Point]) -> int:
+    """Return how many runs are done side by side unless it is said: as many as have a core for each of their threads.
+
+    A simulation has all cores to itself, and a GPU one run.
+    """
+    if not all(map(_is_inline, points)):
+        return 1
+    return worker_count.places(max((_workers_of(p) or 1) * (p.config.train.threads or 1) for p in points))
+
+
+def _is_inline(point: Point) -> bool:
+    return bool(point.launch.get("engine") == inline.NAME)
+
+
+def _workers_of(point: Point) -> int | None:
+    """Return how many workers a run is to have, None where that is left to the sweep."""
+    return worker_count.asked(point.launch) if _is_inline(point) else 1
+
+
+def lock(folder: Path) -> Lock:
+    """Make the folder of a sweep and lock it.
+
+    Raises:
+        ConfigError: If it cannot be made, or another sweep is going on in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Lock(folder / LOCK_FILE)
+    except InUse as holder:
+        raise ConfigError(f"the sweep in {folder} is going on already, in {holder}") from None
+    except OSError as error:
+        raise ConfigError(f"output-dir: cannot write to {folder}: {error.strerror}") from None
+
+
+def run_command() -> list[str]:
+    """Return what starts a run; its arguments follow. The working folder's modules must not come first."""
+    return [sys.executable, "-P", "-m", "fedshift.cli", "run"]

@@ -1,0 +1,128 @@
+"""A trial: a run in a process of its own, of which nothing is read but how it does on validation images."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedshift.sweep import children, sweeping
+from fedshift.sweep.children import Child
+from fedshift.sweep.grid import Point
+from fedshift_app.run import checkpoints, model_selection, resuming, trackers
+from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.scores import mean
+from fedshift_core.errors import FedShiftError
+from strategies.federation.schedule import LAST_ROUNDS
+
+SET_ASIDE = "set-aside"  # folder of a trial's runs that could not be continued
+
+
+def averages(folder: Path) -> dict[int, float]:
+    """Return the accuracy on validation images after each round that scored them: mean over domains, in percent.
+
+    Of ``metrics.jsonl`` only the key ``validation`` is read. A round that lacks a domain which others have is left out:
+    a mean over the rest would be another quantity.
+    """
+    told: dict[int, dict[str, float]] = {}
+    for line in resuming.full_lines(folder / METRICS_FILE):
+        validation = line.get("validation") or {}
+        told[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
+    domains = {name for known in told.values() for name in known}
+    found = {number: mean(known.values()) for number, known in told.items() if known and known.keys() == domains}
+    return {number: value for number, value in found.items() if value is not None}
+
+
+def score(by_round: Mapping[int, float], keep: str) -> float | None:
+    """Return what a finished trial counts for: the mean of the last five rounds, as tables have it; None of no round.
+
+    Of a run that keeps the best round by validation it is that one.
+    """
+    values = [by_round[number] for number in sorted(by_round)]
+    if keep == model_selection.BEST and values:
+        return max(values)
+    return mean(values[-LAST_ROUNDS:])
+
+
+class Going:
+    """A trial that is going on.
+
+    Attributes:
+        number: Of the search.
+        point: Its run.
+        place: The folder that holds its run folder.
+        child: Its process.
+        attempts: How often it was started by this process.
+        by_round: How it does so far.
+    """
+
+    def __init__(self, number: int, point: Point, place: Path, sweep_folder: Path) -> None:
+        self.number, self.point, self.place = number, point, place
+        self._sweep = sweep_folder
+        self.child: Child | None = None
+        self.attempts = 0
+        self.by_round: dict[int, float] = {}
+        self._size = -1
+        place.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def folder(self) -> Path | None:
+        """Its run folder, once there is one."""
+        return max((file.parent for file in self.place.glob(f"*/{CONFIG_FILE}")), default=None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has gone to its end."""
+        return self.folder is not None and (self.folder / RESULTS_FILE).is_file()
+
+    @property
+    def log(self) -> Path:
+        """What it prints."""
+        return self.place / "run.log"
+
+    def start(self, workers: int | None, alone: bool) -> None:
+        """Start the run, or go on with it; one that cannot be gone on with is begun anew."""
+        arguments = [*self.point.arguments, f"output-dir={self.place}"]
+        if workers is not None:
+            arguments.append(f"workers={workers}")
+        if self.folder is not None:
+            try:
+                resuming.resolve(self.point.flat | {"resume": str(self.folder)}, hold=False)
+                arguments.append(f"resume={self.folder}")
+            except FedShiftError as error:
+                aside = self.place / SET_ASIDE / self.folder.name
+                typer.echo(
+                    f"{self.folder} is begun anew and lies in {aside}, as it cannot be continued: {error}", err=True
+                )
+                aside.parent.mkdir(exist_ok=True)
+                self.folder.rename(aside)
+        self.attempts += 1
+        self.child = children.start(
+            sweeping.run_command(), arguments, self.log, sweep=str(self._sweep), key=self.place.name,
+            attempt=self.attempts, alone=alone,
+            env={trackers.PLACE: trackers.store_in(self._sweep)},  # one store for all trials, and the runs compared
+        )  # fmt: skip
+
+    def look(self) -> bool:
+        """Read how it does; return whether there is anything new."""
+        file = self.folder / METRICS_FILE if self.folder is not None else None
+        size = file.stat().st_size if file is not None and file.is_file() else 0
+        if size == self._size:
+            return False
+        self._size = size
+        self.by_round = averages(self.folder) if self.folder is not None and size else {}
+        return True
+
+    def notes(self) -> dict[str, Any]:
+        """Return what a person wants to know of it."""
+        seconds = self.child.seconds if self.child is not None else 0.0
+        return {
+            "run": str(self.folder.relative_to(self._sweep)) if self.folder is not None else "",
+            "rounds": max(self.by_round, default=0), "seconds": round(seconds, 1),
+        }  # fmt: skip
+
+    def tidy(self) -> None:
+        """Remove the weights of a trial that has ended: nobody goes on with it."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder / checkpoints.FOLDER, ignore_errors=True)

@@ -1,0 +1,307 @@
+"""``fedshift tune``: as many trials for every method, then all methods as they are and tuned, side by side.
+
+The trials of a method go one after the other, each by what those before it came to; methods go side by side. So the
+order of their ends decides nothing. A search may be killed at any moment, and goes on when the same command is given
+again.
+"""
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedshift.engine import inline
+from fedshift.launch import processes, worker_count
+from fedshift.sweep import children, grid, sweeping
+from fedshift.sweep.children import MARK, POLL_SECONDS
+from fedshift.sweep.grid import CheckData, CheckModel
+from fedshift.tune import requested as tune_requested
+from fedshift.tune import study
+from fedshift.tune.requested import Plan, Request
+from fedshift.tune.study import COMPLETE, FAILED, PRUNED, Search
+from fedshift.tune.trials import Going, score
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.run import console, exit_codes
+from fedshift_app.run.folder import CONFIG_FILE
+from fedshift_core.atomic_io import write_atomically
+from fedshift_core.cells import harmless_row
+from fedshift_core.env import COMMAND
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.limits import shortened
+
+STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials"
+
+
+def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked) -> None:
+    """Search, then compare.
+
+    Args:
+        arguments: ``[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]``.
+        paper: The printed table to set beside the runs; empty for none.
+        check_data: Checks the data of one run.
+        check_model: Checks whether the method and the network of one run go together.
+
+    Raises:
+        FedShiftError: If anything is wrong, before anything starts; or if a method or a run failed, after all others.
+        SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
+    """
+    study.check_installed()
+    if paper:
+        from fedshift.papers import printed
+
+        printed.get(paper).check_of_runs()
+    request = tune_requested.read(arguments, check_data)
+    for plan in request.plans:
+        try:
+            check_model(plan.base.config)
+        except FedShiftError as error:
+            raise type(error)(f"{shortened(plan.label)}: {error}") from None
+    given, _ = parse_arguments([f"output-dir={value}" for value in request.asked.values.get("output-dir", ())])
+    experiment = request.plans[0].base.config.experiment
+    folder = Path(given["output-dir"]) / f"tune-{experiment}-{request.key}"
+    for note in request.notes:
+        typer.echo(note)
+    held = sweeping.lock(folder)
+    try:
+        Tuning(folder, request).run(paper)
+    finally:
+        held.release()
+
+
+@dataclass
+class Method:
+    """How the search of a method stands.
+
+    Attributes:
+        plan: What is searched.
+        search: Its trials.
+        going: The one that is going on.
+        problem: Why the method is given up; empty for one that is not.
+    """
+
+    plan: Plan
+    search: Search
+    going: Going | None = None
+    problem: str = field(default="")
+
+
+class Tuning:
+    """A search in its folder, whose lock the caller holds."""
+
+    def __init__(self, folder: Path, request: Request) -> None:
+        """Find out how each search stands."""
+        self.folder, self.request = folder, request
+        if ended := children.end_leftovers(str(folder), "search"):
+            typer.echo(ended)
+        store = study.Store(folder / STORE)
+        self.methods = [
+            Method(plan, Search(
+                store, plan.method, plan.space, plan.default, seed=plan.base.config.seed,
+                rounds=plan.base.config.rounds, pruning=request.options.pruning,
+            )) for plan in request.plans
+        ]  # fmt: skip
+        self._jobs = request.asked.options.jobs or sweeping.usual_jobs([plan.base for plan in request.plans])
+
+    def run(self, paper: str) -> None:
+        """Do the trials that are left, then the runs to compare.
+
+        Raises:
+            FederationError: If a method was given up, or a run failed.
+            SystemExit: After Ctrl-C or SIGTERM.
+        """
+        typer.echo(f"search folder: {self.folder}")
+        typer.echo(
+            f"{len(self.methods)} methods, {self.request.options.budget} trials each, by validation images; "
+            f"{sum(map(self._ended, self.methods))} are done"
+        )
+        watchdog = children.watchdog()
+        try:
+            self._search()
+        except (KeyboardInterrupt, SystemExit) as stop:
+            self._stop()
+            typer.echo("stopped", err=True)
+            typer.echo(f"to go on: {os.environ.get(COMMAND, 'the same command again')}", err=True)
+            raise SystemExit(exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else stop.code) from None
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            watchdog.release()
+        chosen, notes = self._chosen()
+        for note in notes:
+            typer.echo(note)
+        given_up = [method for method in self.methods if method.problem]
+        if len(given_up) < len(self.methods):
+            lost = {method.plan.method for method in given_up}
+            points = [p for p in self.request.finals(chosen) if p.config.method["name"] not in lost]
+            sweeping.Sweep(self.folder, self.request.asked, points, notes=tuple(notes)).run(paper)
+        if given_up:
+            told = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
+            raise FederationError(f"{len(given_up)} of {len(self.methods)} methods were given up: {told}")
+
+    def _search(self) -> None:
+        self._save()
+        while True:
+            for method in self.methods:
+                if method.going is None and self._running < self._jobs and self._has_more(method):
+                    self._start(method)
+            going = [method for method in self.methods if method.going is not None]
+            if not going:
+                return
+            for method in going:
+                self._poll(method)
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def _running(self) -> int:
+        return sum(method.going is not None for method in self.methods)
+
+    def _ended(self, method: Method) -> int:
+        """Return how many trials of the budget are done."""
+        ended = [one for one in method.search.trials() if one.state != study.RUNNING]
+        return min(len(ended), self.request.options.budget)
+
+    def _has_more(self, method: Method) -> bool:
+        budget = self.request.options.budget if method.plan.space else 1
+        return not method.problem and self._ended(method) < budget
+
+    def _start(self, method: Method) -> None:
+        number = method.search.next()
+        point = method.plan.trial(method.search.values(number))
+        place = self.folder / TRIALS / f"{method.plan.method}-{number:04d}"
+        method.going = Going(number, point, place, self.folder)
+        if not method.going.finished:  # else this process was killed before it could note that
+            method.going.start(self._workers(method.going), self._jobs == 1)
+
+    def _workers(self, going: Going) -> int | None:
+        """Return how many processes play a trial's nodes: the cores are for as many trials as can go side by side."""
+        launch = going.point.launch
+        if launch.get("engine") != inline.NAME or worker_count.asked(launch) is not None:
+            return None
+        waiting = sum(self._has_more(method) for method in self.methods)
+        return max(1, min(self._jobs, worker_count.cores()) // max(1, min(waiting, self._jobs)))
+
+    def _poll(self, method: Method) -> None:
+        """Look how a trial does: report its rounds, end it early, or take it for what it came to."""
+        going = method.going
+        assert going is not None
+        ended = going.child is None or going.child.process.poll() is not None
+        if going.look() or ended:
+            stopped = method.search.report(going.number, going.by_round)
+            if stopped is not None:
+                if going.child is not None:
+                    children.stop([going.child])
+                    going.child.clean_up()
+                self._end(method, PRUNED, f"ended early after round {stopped}")
+                return
+        if not ended:
+            return
+        if going.child is not None and going.child.process.returncode:
+            going.child.clean_up()
+        if going.finished:
+            self._finish(method, going)
+        else:
+            self._failed(method, going)
+
+    def _finish(self, method: Method, going: Going) -> None:
+        value = score(going.by_round, method.plan.base.config.keep)
+        if value is None:
+            raise ConfigError(
+                f"{method.plan.label}: no node has a validation image; allocation.validation_fraction="
+                f"{method.plan.base.config.allocation.validation_fraction:g} of their images is less than one"
+            )
+        self._end(method, COMPLETE, f"validation {console.percent(value)}", value)
+
+    def _failed(self, method: Method, going: Going) -> None:
+        assert going.child is not None
+        error = shortened(going.child.last_error(), 300)
+        if going.attempts <= self.request.asked.options.retries and not going.child.refused:
+            typer.echo(f"{method.plan.label} {going.number}: failed, tried again: {error} (log: {going.log})", err=True)
+            going.start(self._workers(going), self._jobs == 1)
+            return
+        method.search.note(going.number, **{study.ERROR: error})
+        if going.number == 0:  # no matter of values
+            method.problem = f"its first trial failed: {error} (log: {going.log})"
+        self._end(method, FAILED, f"failed: {error}")
+
+    def _end(self, method: Method, state: str, told: str, value: float | None = None) -> None:
+        going = method.going
+        assert going is not None
+        method.search.note(going.number, **going.notes())
+        if method.problem:  # the same command gives it another chance
+            method.going = None
+            return
+        method.search.end(going.number, state, value)
+        method.going = None
+        going.tidy()
+        self._save()
+        best = method.search.best(self.request.options.budget)
+        beside = "" if best is None else f" (best {console.percent(best.validation)}, trial {best.number})"
+        budget = self.request.options.budget
+        typer.echo(f"{method.plan.label} [{self._ended(method)}/{budget}] trial {going.number}: {told}{beside}")
+
+    def _stop(self) -> None:
+        try:
+            children.stop([m.going.child for m in self.methods if m.going is not None and m.going.child is not None])
+        finally:  # also after a second Ctrl-C
+            processes.stop_marked(MARK, str(self.folder))
+            self._save()
+
+    def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+        """Return by method the values that its search chose, and what a person should know, line by line."""
+        chosen: dict[str, Mapping[str, Any]] = {}
+        notes = []
+        for method in self.methods:
+            name, best = method.plan.method, method.search.best(self.request.options.budget)
+            if method.problem or best is None:
+                continue
+            if best.number:
+                chosen[name] = best.values
+            elif method.plan.space:
+                notes.append(
+                    f"{method.plan.label}: none of its {self._ended(method)} trials was better on validation images "
+                    f"than its own values ({console.percent(best.validation)}); its one row is both"
+                )
+        return chosen, [*notes, *self._other_images()]
+
+    def _other_images(self) -> list[str]:
+        """Return which trials were made on other images than others, line by line: their accuracies do not compare."""
+        from fedshift.results import contents
+
+        trials = [one for method in self.methods for one in method.search.trials() if one.notes.get(study.RUN)]
+        folders = [self.folder / str(one.notes[study.RUN]) for one in trials]
+        lines = contents.unlike_folders(folder for folder in folders if (folder / CONFIG_FILE).is_file())
+        return [f"values were chosen by trials that do not compare: {line}" for line in lines]
+
+    def _save(self) -> None:
+        """Write what people and tables read; the searches themselves are in the store."""
+        rows = []
+        keys = list(dict.fromkeys(key for method in self.methods for key in method.plan.space))
+        summary: dict[str, Any] = {
+            "command": os.environ.get(COMMAND, ""), "budget": self.request.options.budget,
+            "pruning": self.request.options.pruning, "seed": self.request.plans[0].base.config.seed, "methods": {},
+        }  # fmt: skip
+        for method in self.methods:
+            plan, best = method.plan, method.search.best(self.request.options.budget)
+            summary["methods"][plan.method] = {
+                "space": {key: place.told() for key, place in plan.space.items()}, "default": plan.default,
+                "best": None if best is None else
+                {"trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values}},
+            }  # fmt: skip
+            for one in method.search.trials():
+                values = {**plan.default, **one.values}
+                told = [one.notes.get(key, "") for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)]
+                value = "" if one.validation is None else one.validation
+                rows.append([plan.label, one.number, one.state, value, *told, *(values.get(key, "") for key in keys)])
+        text = io.StringIO()
+        head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
+        csv.writer(text, lineterminator="\n").writerows(map(harmless_row, [head, *rows]))
+        write_atomically(self.folder / TABLE, text.getvalue())
+        write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")

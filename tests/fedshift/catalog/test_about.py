@@ -1,0 +1,193 @@
+"""What the command tells of methods, data sets and experiments, and what a shell completes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from support import ROOT
+from typer.testing import CliRunner
+
+from datasets import catalog
+from fedshift import cli
+from fedshift.catalog import completion, methods
+from fedshift_app import __version__
+from fedshift_app.config import files, registry
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+OURS = list(registry.METHODS)
+
+
+def shown(*arguments: str) -> str:
+    ended = CliRunner().invoke(cli.app, arguments)
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
+
+
+def parameter(of: str, key: str) -> methods.Parameter:
+    return next(one for one in methods.parameters(registry.get(of)) if one.key == key)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an experiment that says nothing of any method, on a network that all of them take."""
+    said = yaml.safe_load((files.CONF / "experiments" / "handwritten.yaml").read_text())
+    path = tmp_path_factory.mktemp("experiments") / "plain.yaml"
+    rest = {key: value for key, value in said.items() if key not in ("method", "methods")}
+    path.write_text(yaml.safe_dump(rest | {"model": {"name": "cnn_bn"}}))
+    return path
+
+
+def test_the_list_is_in_the_groups_of_the_readme() -> None:
+    lines = shown("methods").splitlines()
+    assert lines[0].split()[0] == registry.FIRST
+    own = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert own == [name for name in OURS if name != registry.FIRST]
+    headings = [line for line in lines[1:] if line and not line.startswith("  ")]
+    assert headings == [title for group, title in registry.GROUP_TITLES.items() if group != "other"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_each_method_tells_its_parameters_with_defaults_that_it_takes(name: str, plain: Path) -> None:
+    """Whatever is printed as a default can be typed, and is what a run without it has."""
+    method = registry.get(name)
+    told = {one.key: one for one in methods.parameters(method)}
+    assert list(told) == method.known_keys()
+    assert all(one.allowed not in ("", "anything") for one in told.values())
+    run = resolve({"experiment": str(plain), "method": name, "set": method.short}).method
+    own = [key for key in told if key in run and f"method.{key}=" not in method.short]
+    assert {key: yaml.safe_load(told[key].default) for key in own} == {
+        key: list(run[key]) if isinstance(run[key], tuple) else run[key] for key in own
+    }
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_each_method_has_a_page_with_its_equations(name: str) -> None:
+    path, _, part = methods.page(name).partition("#")
+    page = Path(path).read_text(encoding="utf-8")
+    assert Path(path) == ROOT / "docs" / "methods" / f"{name}.md"
+    assert bool(re.search(r"^## Equations$", page, re.MULTILINE)) == (part == "equations")
+    assert part or name in ("fedavg", "fedavg-ft", "fedbn", "local", "f2dc-code")  # of which the text says all
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "default", "allowed"),
+    [
+        ("fpl", "tau", "0.02", "above 0"),
+        ("fpl", "use_cpcl", "true", "true, false"),
+        ("fpl", "proto_source", "after_training", "after_training, last_epoch"),
+        ("f2dc", "lambda1", "0.8", "at least 0"),
+        ("f2dc", "aggregation", "daa", "daa, fedavg"),
+        ("fedicon", "classifier_rounds", "10", "whole, at least 1"),
+    ],
+)
+def test_parameters_by_hand(method: str, key: str, default: str, allowed: str) -> None:
+    found = parameter(method, key)
+    assert (found.default, found.allowed.split(", at most")[0]) == (default, allowed)
+
+
+def test_values_of_papers_are_those_of_their_experiments() -> None:
+    told = parameter("fedcode", "alpha").papers
+    assert told.startswith("100.0 (") and "f2dc-pacs" in told and "digits-small" not in told
+    assert "lambda_proto [0.1, 10.0, log]" in shown("methods", "fedproto")  # where `fedshift tune` looks
+    page = shown("methods", "fedcode")
+    assert "alpha is 100 for PACS" in page  # what conf/methods says of where its values are from
+    assert "strategies.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
+
+
+def test_one_data_set() -> None:
+    told = shown("datasets", "pacs")
+    assert "photo, art_painting, cartoon, sketch" in told and "7: dog" in told
+    assert "f2dc-pacs" in told and "art_painting 2,048" in told and "docs/datasets.md" in told
+    assert "those of data-dir" in shown("datasets", "folders")
+
+
+def test_one_experiment(tmp_path: Path) -> None:
+    told = shown("experiments", "f2dc-pacs")
+    assert "10: photo 2, art_painting 3, cartoon 2, sketch 3" in told
+    assert "f2dc.Table 1b: fedshift compare RUNS --paper 'f2dc.Table 1b'" in told
+    assert "fedcode: alpha=100.0" in told and "100 rounds of 10 local epochs" in told
+    own = tmp_path / "mine.yaml"
+    own.write_text((files.CONF / "experiments" / "handwritten.yaml").read_text())
+    assert shown("experiments", str(own)).startswith("mine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["methods", "fedvag"], "did you mean fedavg"),
+        (["methods", "fpl", "--markdown"], "'fpl' is one method"),
+        (["datasets", "pac"], "did you mean pacs"),
+        (["experiments", "handwriten"], "did you mean handwritten"),
+        (["models", "resnet11"], "did you mean resnet1"),
+        (["costs", "fedvag"], "did you mean fedavg"),
+        (["papers", "x"], ""),
+    ],
+)
+def test_what_is_unknown_is_refused(arguments: list[str], told: str) -> None:
+    ended = CliRunner().invoke(cli.app, arguments)
+    assert ended.exit_code != 0
+    assert told in str(ended.exception)
+
+
+def test_the_version() -> None:
+    assert shown("--version").startswith(f"fedshift {__version__} (Flower 1.4")
+
+
+# --- completion -------------------------------------------------------------------------------------------
+
+
+def completed(incomplete: str, *before: str) -> list[str]:
+    return completion.arguments(SimpleNamespace(params={"arguments": list(before)}), incomplete)  # type: ignore[arg-type]
+
+
+def test_names_keys_and_values_are_completed() -> None:
+    assert completed("handw") == ["handwritten"]
+    assert completed("handw", "handwritten") == []  # an experiment comes first, and once
+    assert completed("train.lr") == ["train.lr=", "train.lr_decay="]
+    assert completed("method=fedpr", "handwritten") == ["method=fedprox", "method=fedproc", "method=fedproto"]
+    assert completed("method=moon,fedb") == ["method=moon,fedbn"]
+    assert completed("model.bn=l") == ["model.bn=local"]
+    assert completed("engine=") == ["engine=simulation", "engine=inline"]
+    assert completed("method.t", "handwritten", "method=i2pfl") == ["method.tau="]
+    assert completed("train.lr=") == completed("nothing=x") == []
+
+
+def test_bash_cuts_words_at_the_equals_sign() -> None:
+    assert completed("fedb", "handwritten", "method", "=") == ["fedbn"]
+    assert completed("method.t", "handwritten", "method", "=", "i2pfl") == ["method.tau="]
+
+
+def test_every_key_that_is_completed_is_one() -> None:
+    for key in completed("", "handwritten"):
+        told = ""
+        try:
+            parse_arguments(["handwritten", f"{key}1"])
+        except ConfigError as error:  # 1 may be no value of it
+            told = str(error)
+        assert "unknown key" not in told, key
+
+
+def test_values_that_are_completed_are_taken() -> None:
+    assert set(completion.values("method")) == set(OURS)
+    assert set(completion.values("dataset")) == set(catalog.DATASETS)
+    for key in ("model.bn", "train.schedule", "train.optimizer", "keep", "aggregation.robust"):
+        assert len(completion.values(key)) > 1, key
+
+
+@pytest.mark.slow
+def test_a_shell_is_answered(tmp_path: Path) -> None:
+    words = "fedshift run handwritten method=fedpro"
+    asked = {"_FEDSHIFT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
+    program = "import sys; sys.argv[0] = 'fedshift'; from fedshift.cli import app; app(prog_name='fedshift')"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | asked | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert {"method=fedprox", "method=fedproc", "method=fedproto"} <= set(re.findall(r"[\w.]+=\w+", ended.stdout))

@@ -1,0 +1,267 @@
+"""``fedshift claims`` on hand-made runs whose gains are worked out beside them, and on the runs of docs/results."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT
+from typer.testing import CliRunner
+
+from fedshift import cli
+from fedshift.compare.claims import NOT_COMPARABLE, NOT_SEEN, REVERSED, RULE, SEEN, Claim, Claims, claims
+from fedshift.papers import printed as printed_module
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+Make = Callable[..., None]
+PACS = ("photo", "art_painting", "cartoon", "sketch")
+TABLE = "f2dc.table1b"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Return a function that keeps a run of f2dc-pacs with the same accuracy in all domains but for ``more``."""
+
+    def kept(method: str, seed: int, accuracy: float, *settings: str, folder: str = "pacs", more: Any = None) -> None:
+        config = resolve({"experiment": "f2dc-pacs", "method": method, "seed": seed, "set": " ".join(settings)})
+        domains = dict.fromkeys(PACS, accuracy) | (more or {})
+        summary = {
+            "method": method, "dataset": "pacs", "seed": seed, "evaluated": "global model", "averaged_rounds": 5,
+            "domains": domains, "final": {name: value and value / 2 for name, value in domains.items()},
+            "best_test": {"round": 3, "domains": domains}, "weights_sha256": f"{method}{settings}{seed}",
+            "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in (*PACS, *PACS, "cartoon", "sketch")],
+            "config": {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}},
+        }  # fmt: skip
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        (place / f"{method}-{seed}-{len(list(place.iterdir()))}.json").write_text(json.dumps(summary))
+
+    return kept
+
+
+def one(found: Claims, row: str, table: str = TABLE) -> Claim:
+    (claim,) = [claim for claim in found.found if (claim.row, claim.table) == (row, table)]
+    return claim
+
+
+def printed(row: str, table: str = TABLE) -> Mapping[str, float]:
+    """Return the printed accuracies of the four domains, read past our reader of them."""
+    paper = yaml.safe_load((ROOT / "conf" / "papers" / "f2dc.yaml").read_text())
+    (found,) = [t for t in paper["tables"] if f"f2dc.{t['id']}".lower().replace(" ", "") == table]
+    (values,) = [r["values"] for r in found["rows"] if r["method"] == row]
+    return {key: value for key, value in values.items() if key not in ("AVG", "STD")}
+
+
+def test_signs_and_p_decide(make: Make, tmp_path: Path) -> None:
+    for seed, base in enumerate((50, 52, 54)):
+        make("fedavg", seed, base)
+        make("f2dc", seed, base + (3.0, 3.5, 4.0)[seed])  # differences 3, 3.5, 4: mean 3.5, s 0.5, t = 12.1, p 0.007
+        make("fedprox", seed, base - (3.0, 3.5, 4.0)[seed])  # printed above FedAvg
+        make("fpl", seed, base + (3.0, -2.0, 4.0)[seed])  # mean 1.67, s 3.2: p 0.46
+        make("fedsa", seed, base + 2, "method.share_weights=true")  # the same at each seed: no p, no doubt
+        make("feddyn", seed, base + 2)  # not in the table
+    found = claims([tmp_path / "pacs"])
+    f2dc = one(found, "F2DC")
+    gains = [printed("F2DC")[d] - printed("FedAvg")[d] for d in printed("F2DC")]
+    assert f2dc.there == pytest.approx(sum(gains) / 4) and f2dc.own and f2dc.whole
+    assert f2dc.here.difference.mean == pytest.approx(3.5) and f2dc.here.p == pytest.approx(0.0067, abs=1e-4)
+    assert (f2dc.verdict, f2dc.why) == (SEEN, "")
+    assert one(found, "FedProx").verdict == REVERSED and not one(found, "FedProx").own
+    assert one(found, "FPL").verdict == NOT_SEEN and one(found, "FPL").here.p == pytest.approx(0.46, abs=0.01)
+    assert one(found, "FedSA").verdict == SEEN and one(found, "FedSA").here.p is None
+    assert not [claim for claim in found.found if "feddyn" in claim.runs and claim.table == TABLE]
+    assert not [claim for claim in found.found if claim.row == "FedAvg"]
+
+
+def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed)
+        make("f2dc", seed, 55 + seed)
+        make("fedprox", seed, 55 + seed) if seed < 2 else None
+        make("fedavg", seed, 50 + seed, "model.name=resnet18", folder="large")
+        make("f2dc", seed, 55 + seed, "model.name=resnet18", folder="large")
+    found = claims([tmp_path])  # each folder in it is a comparison of its own
+    told = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in found.found
+            if claim.table == TABLE}  # fmt: skip
+    assert told["F2DC", "pacs"] == (SEEN, "")
+    assert told["FedProx", "pacs"] == (NOT_COMPARABLE, "2 seeds")
+    assert told["F2DC", "large"] == (NOT_COMPARABLE, "model.name=resnet18 (paper resnet10)")
+
+
+def test_a_gain_that_several_folders_judge_is_counted_once(make: Make, tmp_path: Path) -> None:
+    for folder, f2dc, fpl in (("a", 5, 5), ("b", 5, -5), ("c", 5, -5)):
+        for seed in range(3):
+            make("fedavg", seed, 50 + seed, folder=folder)
+            make("f2dc", seed, 50 + seed + f2dc, folder=folder)
+            make("fpl", seed, 50 + seed + fpl, folder=folder)
+            make("moon", seed, 50 + seed, folder=folder) if folder == "a" else None
+
+    def notes(*folders: str) -> set[str]:
+        lines = claims([tmp_path / folder for folder in folders]).markdown().splitlines()
+        return {line for line in lines if "comparable rows, of" in line or "same verdict" in line}
+
+    rows = [claim for claim in claims([tmp_path]).found if claim.verdict != NOT_COMPARABLE]
+    gains = {(claim.table, claim.row) for claim in rows}
+    split = [f"{table} {row}" for table, row in sorted(gains) if row == "FPL"]
+    assert len(rows) == sum(1 if row == "MOON" else 3 for _, row in gains)
+    assert notes("a", "b", "c") == {
+        f"- {len(rows)} comparable rows, of {len(gains)} printed gains: one for each folder of runs",
+        f"- not the same verdict in all folders: {', '.join(split)}",
+    }
+    of_two = len([row for _, row in gains if row != "MOON"])
+    assert notes("b", "c") == {
+        f"- {2 * of_two} comparable rows, of {of_two} printed gains: one for each folder of runs"
+    }
+    assert notes("a") == set()
+
+
+def test_the_folders_of_runs_that_lie_in_one_are_one_comparison(make: Make, tmp_path: Path) -> None:
+    """As `output-dir` and a sweep leave them: a folder with config.yaml and results.json for each run."""
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed)
+        make("f2dc", seed, 55 + seed)
+    for file in (tmp_path / "pacs").iterdir():
+        told = json.loads(file.read_text())
+        run = tmp_path / "runs" / file.stem
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(yaml.safe_dump(told.pop("config")))
+        (run / "results.json").write_text(json.dumps(told))
+    kept, finished = one(claims([tmp_path / "pacs"]), "F2DC"), one(claims([tmp_path / "runs"]), "F2DC")
+    assert finished.verdict == SEEN and finished.here == kept.here
+
+
+def test_domains_that_only_one_side_has_do_not_count(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed)
+        make("f2dc", seed, 55 + seed, more={"sketch": None})
+    claim = one(claims([tmp_path / "pacs"]), "F2DC")
+    assert claim.verdict == NOT_COMPARABLE and claim.why == "0 seeds"  # no mean over a part is taken
+
+
+def test_the_row_with_the_fewest_other_values_is_taken(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed)
+        make("f2dc", seed, 40 + seed, "method.sigma=5 method.tau=0.1")
+        make("f2dc", seed, 55 + seed, "method.tau=0.1")
+    claim = one(claims([tmp_path / "pacs"]), "F2DC")
+    assert claim.verdict == SEEN and claim.differ == 1  # tau; with sigma=5 two
+
+
+def test_leave_one_out_takes_each_domain_from_the_run_that_left_it_out(make: Make, tmp_path: Path) -> None:
+    counts = {"photo": 2, "art_painting": 3, "cartoon": 2, "sketch": 3}
+    for i, out in enumerate(PACS):
+        kept = ",".join(f"{domain}: {0 if domain == out else number}" for domain, number in counts.items())
+        settings = f"'allocation.held_out=[{out}]' 'allocation.counts={{{kept}}}'"
+        for seed in range(3):
+            make("fedavg", seed, 90, settings, more={out: 30 + seed})
+            make("i2pfl", seed, 10, settings, more={out: 32 + seed + i})  # gains 2, 3, 4, 5 where nobody trained
+    found = claims([tmp_path / "pacs"])
+    unseen = [claim for claim in found.found if claim.row == "I2PFL"]
+    assert len(unseen) == 1 and printed_module.get(unseen[0].table).printed.beside[0].unseen
+    assert (
+        unseen[0].here.difference.mean == pytest.approx(3.5)
+        and set(unseen[0].domains) == {*PACS}
+        and unseen[0].verdict == NOT_COMPARABLE
+    )
+
+
+def test_the_command_in_three_forms(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed)
+        make("f2dc", seed, 55 + seed)
+    folder = str(tmp_path / "pacs")
+    text = CliRunner().invoke(cli.app, ["claims", folder]).stdout
+    assert "F2DC" in text and " seen" in text and "printed gains without a run here: " in text
+    page = CliRunner().invoke(cli.app, ["claims", folder, "--markdown", "--score", "final"]).stdout
+    assert "| f2dc.table1b | **F2DC** |" in page and "last round" in page
+    told = json.loads(CliRunner().invoke(cli.app, ["claims", folder, "--json"]).stdout)
+    assert told["rule"] == list(RULE) and told["claims"][0]["seeds"] == [0, 1, 2]
+
+
+def test_fewer_rows_are_shown_and_all_are_counted(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed)
+        make("f2dc", seed, 55 + seed)
+        make("fedprox", seed, 51 + seed * (seed - 1))
+    make("moon", 0, 40)  # one seed: does not compare
+
+    def told(*flags: str) -> tuple[set[str], set[str]]:
+        given = ["claims", str(tmp_path / "pacs"), *flags]
+        rows = json.loads(CliRunner().invoke(cli.app, [*given, "--json"]).stdout)["claims"]
+        lines = CliRunner().invoke(cli.app, [*given, "--markdown"]).stdout.splitlines()
+        notes = {line for line in lines if line.startswith("- ")}
+        return {row["row"] for row in rows if row["table"] == "f2dc.table1b"}, notes
+
+    everything, notes = told()
+    assert everything == {"F2DC", "FedProx", "MOON"}
+    comparable, fewer = told("--comparable")
+    assert comparable == {"F2DC", "FedProx"}
+    (more,) = fewer - notes
+    assert notes < fewer and more.endswith(" are shown")
+    assert told("--own")[0] == told("--own", "--comparable")[0] == {"F2DC"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "there is no folder .*nowhere"),
+        (["."], "no config.yaml"),
+        (["costs.json"], "costs.json is a file; claims takes folders of runs"),
+        ([".", "--score", "auc"], "--score auc: the papers' gains are in accuracy"),
+        ([".", "--score", "what"], "--score is 'what'; allowed are"),
+        ([".", "--json", "--markdown"], "not both"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "costs.json").write_text("{}")
+    given = [str(tmp_path / a) if a in ("nowhere", ".", "costs.json") else a for a in arguments]
+    with pytest.raises(ConfigError, match=words):
+        CliRunner().invoke(cli.app, ["claims", *given], catch_exceptions=False)
+
+
+def test_the_rule_stands_in_the_docs() -> None:
+    page = (ROOT / "docs" / "compare.md").read_text()
+    for verdict in (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE):
+        assert f"**{verdict}**" in page
+
+
+def test_tuned_rows_are_held_against_tuned_fedavg(make: Make, tmp_path: Path) -> None:
+    """FedAvg with searched values is far above F2DC as it is, which has not had that search."""
+    searched = "train.lr=0.05", "'tuned={train.lr: 0.01}'"
+    for seed in range(3):
+        make("fedavg", seed, 52 + seed)
+        make("f2dc", seed, 55 + 1.1 * seed)
+        make("fedavg", seed, 72 + seed, *searched)
+    claim = one(claims([tmp_path / "pacs"]), "F2DC")
+    assert claim.here.difference.mean == pytest.approx(3.1)
+    assert claim.verdict == SEEN
+
+
+def test_folders_that_were_not_scored_so_are_left_out_by_name(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 52 + seed)
+        make("f2dc", seed, 55 + 1.1 * seed)
+        make("fedavg", seed, 52 + seed, folder="other")
+    for file in (tmp_path / "pacs").iterdir():
+        told = json.loads(file.read_text())
+        file.write_text(json.dumps(told | {"others": {"bn=retaken": told["domains"]}}))
+    make("fedprox", 0, 50, "model.bn=local")  # cannot be scored so, which keeps no folder out
+    found = claims([tmp_path], score="bn=retaken")
+    assert found.lacking == ("other",)
+    assert one(found, "F2DC").verdict == SEEN
+    assert "left out, not all scored bn=retaken: other" in found.text().replace("\n  ", " ")
+    with pytest.raises(ConfigError, match="was not scored so"):
+        claims([tmp_path / "other"], score="bn=retaken")
+
+
+def test_two_allocations_in_a_folder_are_two_rows(make: Make, tmp_path: Path) -> None:
+    counts = "allocation.counts={photo: 2, art_painting: 2, cartoon: 3, sketch: 3}"
+    for seed in range(3):
+        for more in ((), (f"'{counts}'",)):
+            make("fedavg", seed, 52 + seed, *more)
+            make("f2dc", seed, 55 + 1.1 * seed, *more)
+    claim = one(claims([tmp_path / "pacs"]), "F2DC")
+    assert (claim.verdict, len(claim.here.seeds)) == (SEEN, 3)

@@ -1,0 +1,148 @@
+"""``fedshift compare --costs``: accuracy against what it costs."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT
+
+from fedshift.compare import compare
+from fedshift.compare.tradeoff import BYTES, FLOPS, SECONDS, front, notes, on_fronts, paid
+from fedshift.costs.measuring import deciding
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+RUNS = ROOT / "docs" / "results" / "digits-heterogeneous"  # fedseproto, fedproto, local; three seeds
+
+
+def cost(
+    method: str, megabytes: float, seconds: float, gflops: float, experiment: str = "digits-small-heterogeneous", *,
+    given: str = "", **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what ``fedshift costs --json`` would say of a method, with made-up figures."""
+    settings = deciding(resolve({"experiment": experiment, "method": method, "set": given}))
+    up = int(megabytes * 0.25e6)
+    return {
+        "label": method, "settings": settings, "bytes_up": up, "bytes_down": int(megabytes * 1e6) - up,
+        "seconds": seconds, "step_flops": gflops * 1e9, **more,
+    }  # fmt: skip
+
+
+def written(folder: Path, *costs: dict[str, Any], experiment: str = "digits-small-heterogeneous") -> Path:
+    file = folder / "costs.json"
+    file.write_text(json.dumps({"experiment": experiment, "nodes": 6, "machine": "a machine", "costs": costs}))
+    return file
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
+def test_the_front_is_what_nobody_beats(points: list[tuple[float, float]]) -> None:
+    def beaten(i: int) -> bool:
+        (cost, score), others = points[i], [p for k, p in enumerate(points) if k != i]
+        return any(c <= cost and s >= score and (c, s) != (cost, score) for c, s in others)
+
+    on = front(points)
+    assert {points[i] for i in on} == {points[i] for i in range(len(points)) if not beaten(i)}
+    assert sorted(on) == [i for i in range(len(points)) if points[i] in {points[k] for k in on}]
+    assert all(
+        points[a] == points[b] or (points[a][0] < points[b][0] and points[a][1] < points[b][1])
+        for a, b in itertools.pairwise(on)
+    )
+
+
+def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, cost("local", 0, 2.0, 1.0), cost("fedproto", 0.5, 2.5, 1.5), cost("fedseproto", 0.25, 1.0, 1.25),
+        cost("fedseproto", 0.75, 1.0, 1.0, kind="phase=2"),
+    )  # fmt: skip
+    found = compare([RUNS], costs=file)
+    # AVG: local 87.87, fedseproto 89.83, fedproto 90.18
+    points = paid(found.numbers.rows, found.numbers.costs, "AVG")  # type: ignore[arg-type]
+    assert {row.label: price for price, _, row in points[BYTES]} == {"local": 0, "fedproto": 0.5, "fedseproto": 0.75}
+    told = {what: line for what in (BYTES, SECONDS, FLOPS) for line in found.numbers.notes if f", {what}: " in line}
+    assert told[BYTES].endswith("local (0, 87.9), fedproto (0.5, 90.2)")  # the dearer kind of fedseproto's rounds
+    assert told[SECONDS].endswith("fedseproto (1, 89.8), fedproto (2.5, 90.2)")
+    assert told[FLOPS].endswith("local (1, 87.9), fedseproto (1.25, 89.8), fedproto (1.5, 90.2)")
+    page = found.html()
+    for what, name in (
+        (BYTES, "local 87.87 at 0"),
+        (SECONDS, "fedseproto 89.83 at 1"),
+        (FLOPS, "fedproto 90.18 at 1.5"),
+    ):
+        (label,) = [line for line in page.split('aria-label="')[1:] if line.startswith(f"AVG against {what}")]
+        assert name in label
+    assert "against MB" not in compare([RUNS]).html()
+
+
+def test_what_is_not_in_the_file_is_told(tmp_path: Path) -> None:
+    found = compare([RUNS], costs=written(tmp_path, cost("local", 0, 2.0, 1.0)))
+    assert "no costs of fedseproto, fedproto" in found.numbers.notes
+    found = compare([RUNS], costs=written(tmp_path, cost("fedgh", 0, 2.0, 1.0)))
+    assert "No figure of costs" in found.html()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "Invalid JSON.*it takes what `fedshift costs ... --json` prints"),
+        ("{}", "experiment: Field required"),
+        ('{"experiment": "digits-small", "nodes": 1, "machine": "", "costs": []}', "costs: .*at least 1"),
+        (None, "No such file"),
+    ],
+)
+def test_no_such_file(content: str | None, words: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "costs.json").write_text(content)
+    with pytest.raises(ConfigError, match=f"^--costs .*costs.json.*: {words}"):
+        compare([RUNS], costs=tmp_path / "costs.json")
+
+
+def test_costs_of_another_experiment_are_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, cost("local", 0, 1, 1), experiment="digits-small")
+    with pytest.raises(ConfigError, match="measured in 'digits-small'; the runs are of digits-small-heterogeneous"):
+        compare([RUNS], costs=file)
+
+
+def test_a_row_with_parameters_has_not_the_costs_of_its_method(tmp_path: Path) -> None:
+    """FedProto with shared weights sends a hundred times as much."""
+    runs = ROOT / "docs" / "results" / "digits-cnn"
+    told = {"experiment": "digits-small-cnn"}
+    measured = [cost("fedproto", 1, 1, 1, **told), cost("fedavg", 1, 1, 1, **told)]
+    found = compare([runs], costs=written(tmp_path, *measured, **told))
+    assert found.numbers.costs is not None
+    rows = {row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]}
+    assert rows == {"fedavg", "fedproto share_weights=false"}
+    sharing = cost("fedproto", 1, 1, 1, **told, given="method.share_weights=true")
+    one_kind = [file for file in runs.glob("*fedproto*") if '"share_weights": true' in file.read_text()]
+    assert len(one_kind) == 3
+    found = compare(one_kind, costs=written(tmp_path, cost("fedproto", 1, 1, 1, **told), **told))
+    assert "no costs of fedproto" in found.numbers.notes  # its row is named by the method alone
+    found = compare([runs], costs=written(tmp_path, sharing, **told))
+    labels = [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
+    assert labels == ["fedproto share_weights=true"]
+
+
+def test_weights_and_rates_change_no_costs(tmp_path: Path) -> None:
+    runs, told = ROOT / "docs" / "results" / "digits-cnn-field", {"experiment": "digits-small-cnn"}
+    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, cost("feddyn", 1, 1, 1, **told), **told))
+    labels = [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
+    assert labels == ["feddyn alpha=0.01", "feddyn alpha=0.1"]
+    off = cost("feddyn", 1, 1, 1, **told, given="method.alpha=0")
+    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, off, **told))
+    assert "no costs of feddyn alpha=0.01, feddyn alpha=0.1" in found.numbers.notes
+
+
+def test_each_group_has_its_front_and_of_an_error_the_lowest_is_the_best(tmp_path: Path) -> None:
+    file = written(tmp_path, cost("local", 0, 2.0, 1.0), cost("fedproto", 0.5, 2.5, 1.5))
+    found = compare([RUNS], costs=file).numbers
+    assert found.costs is not None
+    (line,) = [note for note in notes(found.rows, found.costs, "AVG", lowest=True) if f", {BYTES}: " in note]
+    assert line == f"no other row has a lower AVG for as little or less, {BYTES}: local (0, 87.9)"
+    local, proto = (next(row for row in found.rows if row.label == name) for name in ("local", "fedproto"))
+    apart = [(1.0, 50.0, local), (2.0, 40.0, replace(proto, group="rounds=4"))]
+    assert on_fronts(apart, lowest=False) == [[0], [1]]
+    assert on_fronts([(1.0, 50.0, local), (2.0, 40.0, proto)], lowest=False) == [[0]]

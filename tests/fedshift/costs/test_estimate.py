@@ -1,0 +1,205 @@
+"""``fedshift run --dry-run``: what is counted is what a run counts; what is measured is there."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT, InlineRun
+from typer.testing import CliRunner
+
+from clients.training.node import NodeTools
+from datasets.base import ImageSet
+from fedshift import cli
+from fedshift.costs.estimate import Estimate, estimate, told
+from fedshift_app.config import registry
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import resolve
+
+QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16", "rounds=2")
+
+
+def of(method: str, *more: str) -> Estimate:
+    flat, _ = parse_arguments(["handwritten", f"method={method}", *QUICK, *more])
+    return estimate(resolve(flat), 4, 2)
+
+
+def test_bytes_and_nodes_are_those_of_a_run(run_inline: InlineRun) -> None:
+    found = of("i2pfl")
+    short = " ".join(key for key in QUICK if not key.startswith("rounds"))
+    run = run_inline("handwritten", nodes=4, method="i2pfl", rounds=2, set=short)
+    assert (found.down, found.measured.up * found.playing) == (run.rounds[0]["bytes_down"], run.rounds[0]["bytes_up"])
+
+
+def test_seconds_follow_from_steps_by_hand() -> None:
+    found = of("fedavg")
+    exact = replace(found, measured=replace(found.measured, step=2.0, scored=0.5, epochs=3))
+    steps = sum(-(-node.num_examples // 16) for node in found.nodes)
+    assert exact.train_seconds == pytest.approx(3 * steps * 2.0 / 2)  # two at a time
+    assert exact.test_images == 4 * 90
+    assert exact.score_seconds == pytest.approx(2 * 360 * 0.5 / 2)
+    assert exact.seconds == pytest.approx(2 * exact.train_seconds + exact.score_seconds)
+    public = replace(exact, measured=replace(exact.measured, others=5))  # of each of the four nodes
+    assert public.train_seconds == pytest.approx(exact.train_seconds + 4 * 5 * 2.0 / 2)
+    assert found.measured.others == 0 and found.measured.memory > 50_000_000
+    assert found.measured.step > 0 and found.measured.scored > 0
+
+
+def test_transfer_learning_before_a_nodes_first_round_is_counted_once() -> None:
+    """FedMD: 2 epochs on public images and 25 on its own in the first round, one on its own in the second."""
+    found = of("fedmd", "method.public_epochs=2", "dataset.public=0.1", "rounds=4")
+    epochs, others = found.measured.first or (0, 0)
+    assert (epochs, found.measured.epochs, found.measured.others) == (25, 1, 0) and others > 0
+    exact = replace(found, measured=replace(found.measured, step=2.0))
+    steps = sum(-(-node.num_examples // 16) for node in found.nodes)
+    assert exact.train_seconds == pytest.approx(steps * 2.0 / 2)
+    assert exact.first_seconds == pytest.approx((24 * steps + 4 * others) * 2.0 / 2)
+    assert exact.seconds == pytest.approx(4 * exact.train_seconds + exact.first_seconds + exact.score_seconds)
+    half = replace(exact, playing=2)  # in two rounds each has been there
+    assert half.first_seconds == pytest.approx(exact.first_seconds)
+    assert " more for the nodes' first rounds" in " ".join(told(exact).split())
+    assert of("fedavg").measured.first is None and " first rounds" not in told(of("fedavg"))
+
+
+@pytest.mark.parametrize("method", ["fedicon", "fedavg-ft", "fedthe", "tent"])
+def test_training_before_a_score_is_counted_once_for_each_test_set(method: str) -> None:
+    """FedICON trains its classifier, FedAvg-FT and FedTHE the model; Tent on test images, which counts with these."""
+    long = {"fedicon": ["method.personal_epochs=200", "rounds=8"], "fedavg-ft": ["adapt.epochs=5"], "fedthe": []}
+    found = of(method, "allocation.share=0.4", *long.get(method, []))
+    assert (found.measured.before > 0) == (method in long)
+    assert (" before each set of them" in " ".join(told(found).split())) == (method in long)
+    exact = replace(found, measured=replace(found.measured, scored=0.5, before=0.25), side_by_side=1)
+    own = sum(node.num_examples for node in found.nodes)  # each node scores its own domain once
+    assert exact.score_seconds == pytest.approx(len(found.scored) * (found.test_images * 0.5 + own * 0.25))
+
+
+def test_each_way_of_batchnorm_costs_its_passes() -> None:
+    ways = ("model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "evaluate.bn_images=10")
+    found = of("fedavg", *ways, "federation.participation=0.5")
+    exact = replace(found, measured=replace(found.measured, scored=0.5, taken=0.75), side_by_side=1)
+    assert min(node.num_examples for node in found.nodes) > 10
+    scoring = exact.scoring(1)
+    assert (scoring.test, scoring.statistics) == (360, 4 * 10 + 2 * 10)  # own: all nodes; retaken: the two that trained
+    assert exact.score_seconds == pytest.approx(2 * (4 * 360 * 0.5 + 60 * 0.75))
+    assert exact.ways_share == pytest.approx((3 * 360 * 0.5 + 60 * 0.75) / exact.train_seconds)
+    said = " ".join(told(exact).split())
+    assert "beyond one scoring 3 x 360 test images and 60 training images, forward only, " in said
+    assert f"forward only, {100 * exact.ways_share:.2g} % of a round's training" in said
+    one = replace(exact, federation=replace(exact.federation, bn_ways=("averaged",)))
+    assert one.ways_share == 0 and "  ways " not in told(one)
+    assert found.measured.taken > 0 and of("fedavg").measured.taken == 0
+
+
+def test_the_example_of_the_docs_has_these_numbers() -> None:
+    """docs/running.md, section BatchNorm: (3 T + 2 S) / (3 N E)."""
+    flat, _ = parse_arguments(["handwritten", "model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]"])
+    found = estimate(resolve(flat), 4, 1)
+    trained = 3 * sum(node.num_examples for node in found.nodes) * found.measured.epochs
+    passed = 3 * found.scoring(1).test + found.scoring(1).statistics
+    assert (passed, trained) == (3954, 21555)
+    assert f"{passed:.0f} / {trained}, {100 * passed / trained:.0f} %" in (ROOT / "docs" / "running.md").read_text()
+
+
+CNN_BN = "model.name=cnn_bn"
+ON_ALL = "evaluate.personal_on=all_domains"
+HELD_OUT = "allocation.held_out=[sketch]"  # two nodes of scan, one of texture, one of street; 90 test images a domain
+LOCAL_MODULES = "method.local_modules=local"
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "test_images"),
+    [
+        ("fedbn", (CNN_BN,), 4 * 90),  # each node its own domain
+        ("fedbn", (CNN_BN, ON_ALL), 4 * 4 * 90),  # each node all four
+        ("fedavg", (ON_ALL,), 4 * 90),  # nobody has a model of its own
+        ("f2dc", (LOCAL_MODULES, "method.eval_modules=client_mean"), 4 * 4 * 90),
+        ("f2dc", (LOCAL_MODULES, "method.eval_modules=none"), 4 * 90),
+        ("fedavg", (HELD_OUT,), 4 * 90),  # one model, four domains
+        ("fedbn", (CNN_BN, HELD_OUT), 4 * 90 + 4 * 90),  # and nobody's domain by each node
+        ("fedbn", (CNN_BN, HELD_OUT, ON_ALL), 4 * 4 * 90),
+        ("fedavg", ("shift.label_mix=own",), 4 * 90),  # each node's own draw
+        ("fedavg", ("evaluate.test=false", "allocation.validation_fraction=0.1"), 0),
+    ],
+)
+def test_test_images_count_as_often_as_they_are_scored(method: str, keys: tuple[str, ...], test_images: int) -> None:
+    found = of(method, *keys)
+    assert found.test_images == test_images
+    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
+    validation = sum(node.num_validation for node in found.nodes)
+    assert (validation > 0) == ("evaluate.test=false" in keys)
+    assert exact.score_seconds == pytest.approx(2 * (test_images + validation) * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "test_images", "taken"),
+    [
+        ("fedbn", f"{CNN_BN} {HELD_OUT} {ON_ALL}", 4 * 4 * 90, 4 * 10),
+        # Of one model, the first node of texture scores its domain and nobody's; the second one is not asked at all.
+        ("fedavg", f"{CNN_BN} allocation.held_out=[scan]", 4 * 90, 3 * 10),
+    ],
+)
+def test_a_run_passes_as_many_images_as_counted(
+    method: str, keys: str, test_images: int, taken: int, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = "evaluate.bn=[averaged,own,batch] evaluate.bn_images=10"
+    passed = {"scored": 0, "taken": 0}
+    score, take = NodeTools.score, NodeTools.take_statistics
+
+    def counted_score(self: NodeTools, images: ImageSet, predict: Any = None) -> tuple[int, float]:
+        passed["scored"] += len(images)
+        return score(self, images, predict)
+
+    def counted_take(self: NodeTools, most: int) -> Any:
+        moments, images = take(self, most)
+        passed["taken"] += images
+        return moments, images
+
+    full = of(method, *keys.split(), *ways.split()).scoring(2)
+    assert (full.test, full.statistics) == (test_images, taken)
+    monkeypatch.setattr(NodeTools, "score", counted_score)
+    monkeypatch.setattr(NodeTools, "take_statistics", counted_take)
+    short = " ".join(key for key in QUICK if not key.startswith("rounds"))
+    run_inline("handwritten", nodes=4, method=method, rounds=2, set=f"{short} {keys} {ways}")
+    assert passed == {"scored": 2 * 3 * test_images, "taken": 2 * taken}
+
+
+def test_rounds_without_a_classifier_are_not_scored() -> None:
+    found = of("fedicon", "model.name=cnn", "method.classifier_rounds=3", "rounds=8")
+    assert list(found.scored) == [6, 7, 8]
+
+
+def test_a_sample_is_rounded_up_to_whole_batches() -> None:
+    found = of("fedavg", "rounds=7", "evaluate.fraction=0.1")
+    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
+    assert exact.scoring(1).test == 4 * 64  # a tenth of 90 are 9, of which a batch has 64
+    assert exact.score_seconds == pytest.approx((2 * 4 * 64 + 5 * 360) * 0.5)
+
+
+def test_half_of_the_nodes_take_half_of_the_time() -> None:
+    whole, half = of("fedavg"), of("fedavg", "federation.participation=0.5")
+    assert (whole.playing, half.playing) == (4, 2)
+    assert replace(half, measured=whole.measured).train_seconds == pytest.approx(whole.train_seconds / 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", list(registry.METHODS))
+def test_each_method_can_be_estimated(method: str) -> None:
+    found = of(method, *registry.METHODS[method].short.split())
+    assert found.seconds > 0 and found.folder > 0
+
+
+def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(cli.app, ["run", "handwritten", *QUICK, "method=moon", "nodes=4", "--dry-run"])
+    assert ended.exit_code == 0, ended.output
+    said, _, rest = ended.stdout.partition("\nnodes\n")
+    assert yaml.safe_load(said)["method"] == resolve({"method": "moon"}).model_dump(mode="json")["method"]
+    assert [line.split()[1] for line in rest.splitlines()[1:5]] == ["scan", "texture", "street", "sketch"]
+    assert all(f"\n  {name} " in rest for name in ("time", "bytes", "memory", "disk"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_refuses_what_a_run_refuses() -> None:
+    ended = CliRunner().invoke(cli.app, ["run", "handwritten", "method=fedvag", "--dry-run"])
+    assert "did you mean fedavg" in str(ended.exception)

@@ -1,0 +1,136 @@
+"""A node's owner puts its personal parts on: from the shelf as the node keeps it, onto what the server gave."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import refusal_of
+
+from clients.training.node import MODEL_PART
+from datasets.base import Source
+from fedshift.export import on_node, opening, saved, saving, scorer
+from fedshift.export.on_node import Wanted
+from fedshift.export.saved import Origin
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import state_store
+from fedshift_app.node.data import Place
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FedShiftError
+
+RUN = "0123456789abcdef" * 2
+
+
+def origin(server_round: int = 3, resumed_after: tuple[int, ...] = ()) -> Origin:
+    return Origin(
+        experiment="e", dataset="handwritten", server_round=server_round, rounds=3, nodes=2, seed=0,
+        engine="deployment", run_id=RUN, resumed_after=resumed_after, versions={},
+    )  # fmt: skip
+
+
+def weights(config: RunConfig, names: list[str], seed: int) -> Arrays:
+    rng = np.random.default_rng(seed)
+    state = scorer.bare_client(config, config.model).model.state_dict()
+    return {
+        name: rng.random(tuple(state[name].shape)).astype(np.float32) if state[name].ndim else state[name].numpy()
+        for name in names
+    }
+
+
+def shared_model(config: RunConfig, arrays: Arrays, folder: Path, of: Origin) -> Path:
+    told = {"parts": "shared", "node": "", "site": "", "before": "", "measured": None, "origin": of}
+    saving.write(folder, config, arrays, "safetensors", told)
+    return folder
+
+
+def remember(memory: Arrays, server_round: int, number: int = 0, run: str = RUN, resumes: tuple[int, ...] = ()) -> None:
+    """Keep something as a SuperNode does in a round."""
+    where = Place("scan", number, -1, Source(Path("/data/scan")), False, 0)
+    told = {"run-id": run, "resumed-after": list(resumes), "memory-round": 0}
+    state_store.shelf(told, where).remember(server_round, memory)
+
+
+@pytest.fixture
+def fedbn() -> tuple[RunConfig, Arrays, list[str]]:
+    """A run's configuration, what it shares, and what a node keeps."""
+    config = resolve({"method": "fedbn", "set": "model.name=cnn_bn"})
+    client = scorer.bare_client(config, config.model)
+    own = [name for name in client.model.state_dict() if name not in client.shared_names]
+    return config, weights(config, client.shared_names, 1), own
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_personal_parts_are_put_on(fedbn: tuple[RunConfig, Arrays, list[str]], tmp_path: Path) -> None:
+    config, shared, own = fedbn
+    model = shared_model(config, shared, tmp_path / "shared", origin())
+    parts = weights(config, own, 2)
+    remember({MODEL_PART + name: array for name, array in parts.items()}, 3)
+    remember({MODEL_PART + name: array for name, array in weights(config, own, 3).items()}, 3, run="f" * 32)
+    folder, told = on_node.save(Wanted(model, "safetensors"))
+    assert folder == tmp_path / "shared-node"
+    assert (told.parts, told.node) == ("node", "node-0")
+    kept = load_file(folder / "model.safetensors")
+    assert kept.keys() == shared.keys() | parts.keys()
+    assert all(np.array_equal(array, (shared | parts)[name]) for name, array in kept.items())
+    opening.program_of(*saved.read(folder))
+
+
+def test_of_the_rounds_that_the_weights_have_seen(fedbn: tuple[RunConfig, Arrays, list[str]], tmp_path: Path) -> None:
+    """The run went on to round 4, was resumed after round 2, and these are the weights after the new round 3."""
+    config, shared, own = fedbn
+    for server_round, resumes, seed in ((2, (), 2), (3, (), 3), (3, (2,), 4), (4, (2,), 5)):
+        remember({MODEL_PART + name: array for name, array in weights(config, own, seed).items()}, server_round,
+                 resumes=resumes)  # fmt: skip
+    model = shared_model(config, shared, tmp_path / "shared", origin(3, (2,)))
+    folder, _ = on_node.save(Wanted(model, "safetensors"))
+    kept, wanted = load_file(folder / "model.safetensors"), weights(config, own, 4)
+    assert all(np.array_equal(kept[name], array) for name, array in wanted.items())
+
+
+def test_a_node_with_a_network_of_its_own(tmp_path: Path) -> None:
+    config = resolve({"method": "local", "set": 'model.name=cnn2 model.per_node=["cnn2","cnn3"]'})
+    model = shared_model(config, {}, tmp_path / "shared", origin())
+    third = saving.with_network(config, config.model.model_copy(update={"name": "cnn3"}))
+    names = list(scorer.bare_client(third, third.model).model.state_dict())
+    remember({MODEL_PART + name: array for name, array in weights(third, names, 1).items()}, 3, number=1)
+    _, told = on_node.save(Wanted(model, "safetensors"))  # node-1 has the second
+    assert told.network == "cnn3"
+    other = Wanted(model, "safetensors", network="cnn2", output=tmp_path / "other")
+    with pytest.raises(FedShiftError, match=r"has no personal parts of its own|has shape"):
+        on_node.save(other)
+
+
+def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:
+    config, shared, own = fedbn
+    model = shared_model(config, shared, tmp_path / "shared", origin())
+
+    def told(**asked: Any) -> str:
+        return refusal_of(ConfigError, on_node.save, Wanted(**{"model": model, "form": "safetensors"} | asked))
+
+    assert f"there is no folder {state}" in told()
+    remember({"previous/x": np.zeros(1, np.float32)}, 3)
+    assert "node has no personal parts of its own" in told()
+    remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3, number=1)
+    assert "several nodes of this run are here, name one: node-0, node-1" in told()
+    assert "'node-7' has kept nothing of this run; node-0, node-1 have" in told(node="node-7")
+    assert "one network for all, cnn_bn" in told(node="node-1", network="cnn")
+    assert "kept anything of the run" in told(state=tmp_path)
+    whole, _ = on_node.save(Wanted(model, "safetensors", node="node-1"))
+    assert "is a whole model (node)" in told(model=whole)
+    assert "is there already" in told(node="node-1")
+
+
+def test_a_damaged_shelf_is_told(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:
+    config, shared, own = fedbn
+    model = shared_model(config, shared, tmp_path / "shared", origin())
+    remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3)
+    (file,) = state.glob("node-0/run-*/*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "it is not what was written" in refusal_of(FedShiftError, on_node.save, Wanted(model, "safetensors"))

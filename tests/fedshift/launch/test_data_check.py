@@ -1,0 +1,172 @@
+"""`fedshift prepare` and `fedshift init` on a user's own images: what is told, and that it is so."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_sites import CLASSES, make
+from PIL import Image
+from support import refusal_of
+
+from fedshift.data import init as init_files
+from fedshift.data import prepare
+from fedshift_app.config import resolving
+from fedshift_core.errors import ConfigError, FedShiftError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data-dir of three sites with 30 images each."""
+    return make(tmp_path_factory.mktemp("own") / "images", number=30)
+
+
+@pytest.fixture
+def images(made: Path, tmp_path: Path) -> Path:
+    """Return a copy of it that may be changed."""
+    shutil.copytree(made, tmp_path / "images")
+    return tmp_path / "images"
+
+
+def told(capsys: pytest.CaptureFixture[str], name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert prepare.prepare(name, list(arguments), as_json=True) == code
+    out = capsys.readouterr().out
+    found: dict[str, Any] = json.loads(out[out.index("{\n") :])  # lines of the log may come before
+    return found
+
+
+def test_everything_that_is_there_is_told(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(images / "west" / "test" / "bar")
+    (images / "empty").mkdir()
+    found = told(capsys, "folders", f"data-dir={images}", code=1)
+    assert found["classes"] == list(CLASSES)
+    on_disk = {site: sum(path.suffix in (".png", ".jpg", ".bmp") for path in (images / site).rglob("*.*")) for site in
+               ("north", "south", "west")}  # fmt: skip
+    counted = {site: sum(sum(split.values()) for split in one["images"].values()) for site, one in
+               found["domains"].items()}  # fmt: skip
+    assert counted == on_disk | {"north": on_disk["north"] - 1}
+    assert found["domains"]["west"]["layout"] == "splits"
+    assert found["domains"]["north"]["sizes"] == [[96, 80, 30]]
+    assert found["domains"]["south"]["modes"] == {"RGB": 31}
+    assert found["empty"] == [["west", "test", "bar"]]
+    (broken,) = found["broken"]
+    assert broken["file"].endswith("north/disc/broken.png")
+    assert "truncated" in broken["reason"]
+    reasons = {Path(one["file"]).name: one["reason"] for one in found["not_taken"]}
+    assert reasons == {"notes.txt": "suffix .txt", "empty": "no folder of a domain"}
+    across = [pair for pair in found["nearly_same"]["pairs"] if pair[0][0] != pair[1][0]]
+    assert [{Path(image[2]).name for image in pair} for pair in across] == [{"002.png", "copy.jpg"}]
+    assert found["nearly_same"]["across_domains"] == 1
+
+
+def test_it_goes_on_without_broken_ones_if_asked(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, "folders", f"data-dir={images}", "dataset.skip_broken=true")
+    assert found["skipped"]
+    assert [Path(one["file"]).name for one in found["broken"]] == ["broken.png"]
+
+
+def test_a_person_reads_the_same(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(images / "west" / "test" / "cross")
+    assert prepare.prepare("folders", [f"data-dir={images}"], as_json=False) == 1
+    said = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:] for line in said.out.splitlines() if " + " in line}
+    assert rows["train"] == ["+", "test", "north", "south", "west"]
+    assert rows["cross"][-3:] == ["8", "+", "0!"]
+    assert "west has no test image of class cross" in said.out
+    assert "  north/disc/broken.png: cannot be read" in said.out
+    assert "  south/bar/notes.txt: suffix .txt" in said.out
+    assert "nearly the same in two domains: 1\n  north" in said.out
+    assert said.err.strip().endswith(
+        "1 image cannot be read: mend or remove, or go on without: dataset.skip_broken=true"
+    )
+
+
+def test_images_that_are_no_files_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, "handwritten", "dataset.domains=[scan,street]")
+    assert set(found["domains"]) == {"scan", "street"}
+    assert len(found["domains"]["scan"]["images"]["train"]) == 10
+    assert found["domains"]["scan"]["sizes"] == []
+
+
+def test_images_that_state_a_turn_are_counted(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    for path in sorted((images / "south" / "bar").glob("*.jpg"))[:3]:
+        Image.open(path).copy().save(path, exif=exif)
+    keys = [f"data-dir={images}", "dataset.skip_broken=true"]
+    found = told(capsys, "folders", *keys)
+    assert found["exif"] == {"rule": "ignore", "turned": {"north": 0, "south": 3, "west": 0}}
+    assert prepare.prepare("folders", keys, as_json=False) == 0
+    line = "EXIF orientation: 3 images are to be turned or mirrored, not followed; dataset.exif=apply follows it"
+    assert line in capsys.readouterr().out
+    assert prepare.prepare("folders", [*keys, "dataset.exif=apply"], as_json=False) == 0
+    assert line.replace("not followed; dataset.exif=apply follows it", "followed") in capsys.readouterr().out
+
+
+def test_links_that_lead_nowhere_are_told_with_the_remedy(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (images / "south" / "bar").glob("*.jpg"):
+        path.unlink()
+        path.symlink_to("../../.git/annex/objects/ab/cd/MD5E-s1--0.jpg/MD5E-s1--0.jpg")
+    found = told(capsys, "folders", f"data-dir={images}", code=1)
+    away = [one for one in found["broken"] if "south/bar" in one["file"]]
+    assert len(away) == 10 and all("git annex get" in one["reason"] for one in away)
+    assert sum(found["domains"]["south"]["images"]["train"].values()) > 0
+
+
+# --- init --------------------------------------------------------------------------------------------
+
+
+def test_init_writes_what_a_run_takes(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = init_files.init(str(tmp_path / "shapes"), [f"data-dir={images}"])
+    assert path == tmp_path / "shapes" / "shapes.yaml"
+    config = resolving.resolve({"experiment": str(path)})
+    assert config.experiment == "shapes"
+    assert (config.dataset.name, config.dataset.of, config.dataset.data_dir) == ("shapes", "folders", str(images))
+    assert (config.dataset.domains, config.dataset.classes) == (("north", "south", "west"), CLASSES)
+    assert config.allocation.validation_fraction == 0.1
+    assert config.allocation.counts == {"north": 1, "south": 1, "west": 1}
+    said = capsys.readouterr().out
+    for command in ("prepare", "sweep", "deploy-demo"):
+        assert f"fedshift {command} {path}" in said
+    assert told(capsys, str(path), "dataset.skip_broken=true")["domains"].keys() == {"north", "south", "west"}
+    with pytest.raises(ConfigError, match="exists already"):
+        init_files.init(str(tmp_path / "shapes"), [f"data-dir={images}"])
+
+
+@pytest.mark.parametrize(
+    ("sides", "images", "wanted"),
+    [
+        ([28] * 5, [100], (32, "resnet10", 16)),
+        ([70, 100, 90], [300, 900], (64, "resnet10", 32)),
+        ([300] * 3, [5000], (128, "torchvision:resnet18", 64)),
+        ([], [0], (32, "resnet10", 16)),
+    ],
+)
+def test_what_is_proposed_fits_the_images(sides: list[int], images: list[int], wanted: tuple[int, str, int]) -> None:
+    proposal = init_files.propose(sides, images)
+    assert (proposal.size, proposal.network, proposal.batch) == wanted
+
+
+@pytest.mark.parametrize(
+    ("folder", "arguments", "said"),
+    [
+        ("new", [], "init needs the key data-dir: a folder with <site>/<class>"),
+        ("new", ["data-dir={images}", "method=i2pfl"], "'method=i2pfl': init takes data-dir=DIR, and of"),
+        ("-x", ["data-dir={images}"], "DIR: '-x'; allowed are letters"),
+        ("new", ["data-dir={images}/none"], "none does not exist; it must be a folder with images"),
+        ("new", ["data-dir={images}/north/disc"], "{images}/north/disc"),
+    ],
+)
+def test_init_refuses_in_one_line(folder: str, arguments: list[str], said: str, made: Path, tmp_path: Path) -> None:
+    given = [argument.format(images=made) for argument in arguments]
+    assert said.format(images=made) in refusal_of(FedShiftError, init_files.init, str(tmp_path / folder), given)
+    assert not (tmp_path / folder).exists()
+
+
+def test_strange_names_of_classes_end_in_a_file_that_is_read(made: Path, tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    for kind in ('say "a"', "back\\slash", "yes", "1.0"):
+        shutil.copytree(made / "west" / "train" / "disc", root / "a b" / kind)
+    path = init_files.init(str(tmp_path / "odd"), [f"data-dir={root}"])
+    assert set(resolving.resolve({"experiment": str(path)}).dataset.classes) == {'say "a"', "back\\slash", "yes", "1.0"}

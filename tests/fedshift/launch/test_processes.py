@@ -1,0 +1,127 @@
+"""Processes that a command started end with it, however it ends; what is left all the same is found."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from support import ROOT
+
+from fedshift.launch import orphans, processes
+from fedshift_app.run import exit_codes
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from fedshift.launch import processes
+folder = Path(sys.argv[1])
+with processes.group(folder, dict(__import__("os").environ), remove=folder) as made:
+    nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
+    started = made.start("one", [sys.executable, "-c", nested])
+    print(made.env[processes.MARK], flush=True)
+    sys.stdin.read()
+"""
+
+
+def until(done: Callable[[], bool], seconds: float = 30) -> bool:
+    """Wait until something is so; tell whether it came to be."""
+    deadline = time.monotonic() + seconds
+    while not (reached := done()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return reached
+
+
+def marked(mark: str) -> set[psutil.Process]:
+    return processes._marked(processes.MARK, mark)
+
+
+def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """Start a process with a group of three; return it and the group's mark."""
+    folder.mkdir()
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert starter.stdout is not None
+    mark = starter.stdout.readline().strip()
+    assert until(lambda: len(marked(mark)) == 2)
+    return starter, mark
+
+
+def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
+    starter, mark = start(tmp_path / "home")
+    starter.kill()
+    starter.wait()
+    assert until(lambda: not marked(mark))
+    assert until(lambda: not (tmp_path / "home").exists())
+
+
+def test_a_process_that_ends_in_order_needs_no_watchdog(tmp_path: Path) -> None:
+    starter, mark = start(tmp_path / "home")
+    (watchdog,) = (
+        child for child in psutil.Process(starter.pid).children() if "fedshift.launch.watchdog" in child.cmdline()
+    )
+    starter.communicate("")
+    assert starter.returncode == 0
+    assert not marked(mark)
+    assert not watchdog.is_running()
+    assert (tmp_path / "home").is_dir()  # whose it is removes it
+
+
+def test_what_is_left_is_found_and_the_command_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The watchdog was killed too."""
+    owner = subprocess.Popen(["sleep", "1000"])
+    named = f"{owner.pid} {psutil.Process(owner.pid).create_time()}"
+    orphan = subprocess.Popen(
+        ["sleep", "1000"], env=os.environ | {processes.MARK: str(tmp_path), processes.OWNER: named}
+    )
+
+    def ours() -> list[orphans.Leftover]:
+        return [left for left in orphans.found() if orphan.pid in left.pids]
+
+    try:
+        assert processes.is_running(named)
+        assert ours() == []
+        owner.kill()
+        owner.wait()
+        assert not processes.is_running(named)
+        (left,) = ours()
+        assert (left.what, left.command) == ("1 process of a command that was killed", f"kill {orphan.pid}")
+        told = subprocess.run(
+            [sys.executable, "-m", "fedshift.cli", "status", f"output-dir={tmp_path}"], cwd=ROOT,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert told.returncode == exit_codes.FAILED
+        assert f"to end: kill {orphan.pid}" in told.stderr
+        subprocess.run(left.command.split(), check=True)
+        orphan.wait(timeout=10)
+        assert ours() == []
+    finally:
+        for process in (owner, orphan):
+            process.kill()
+            process.wait()
+
+
+def test_a_later_process_with_the_number_of_one_that_ended_is_another() -> None:
+    assert processes.is_running(processes.this_process())
+    assert not processes.is_running(f"{os.getpid()} 12.5")
+    assert not processes.is_running("")
+
+
+def test_the_local_superlink_of_plain_flwr_run_is_told(tmp_path: Path) -> None:
+    link = tmp_path / "flower-superlink"
+    link.write_text("import time; time.sleep(1000)")
+    process = subprocess.Popen([sys.executable, str(link), "--simulation"])
+    try:
+        until(lambda: "--simulation" in psutil.Process(process.pid).cmdline())
+        (left,) = (left for left in orphans.found() if process.pid in left.pids)
+        assert left.what == "Flower's local SuperLink, which plain `flwr run` starts"
+        assert str(left).endswith(f"to end: {left.command}")
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,135 @@
+"""``fedshift supernode`` beside plain ``flower-supernode``: the same numbers, a process per message, nothing left over.
+
+Real processes. How long is waited: ``tests/fedshift_app/flower/test_waits.py``; what a warm process does:
+``test_zygote.py`` there.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from support import ROOT, InlineRun, Run
+from typer.testing import CliRunner
+
+from datasets.io import cache
+from fedshift import cli
+from fedshift.deploy import demo as deploy_demo
+from fedshift.deploy import exporting, supernode
+from fedshift.launch import processes, runner
+from fedshift_app.config import resolving as configuration
+from fedshift_app.node import state_store
+
+#: A method whose nodes keep a part to themselves, so that its state goes from message to message.
+TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
+
+#: Put into the Python of the warm node: each message leaves something behind, and tells what it finds.
+HAND = """
+import json, os, sys
+if any("zygote.py" in word for word in sys.orig_argv):
+    from flwr.clientapp import ClientApp
+    ordinary = ClientApp.__call__
+
+    def watched(app, message, context):
+        import fedshift_app
+        found = {"left": getattr(fedshift_app, "left", None), "pid": os.getpid(), "parent": os.getppid(),
+                 "threads": len(os.listdir("/proc/self/task")), "from": fedshift_app.__file__,
+                 "type": message.metadata.message_type}
+        with open(os.environ["FOUND"], "a") as file:
+            print(json.dumps(found), file=file)
+        fedshift_app.left = os.getpid()
+        return ordinary(app, message, context)
+
+    ClientApp.__call__ = watched
+"""
+
+
+def test_the_command_passes_all_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr(supernode, "serve", lambda options, warm: seen.append((options, warm)))
+    options = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'domain="scan" partition-id=0']
+    for cold in (True, False):
+        assert CliRunner().invoke(cli.app, ["supernode", *["--cold"] * cold, *options]).exit_code == 0
+    assert seen == [(options, False), (options, True)]
+
+
+@pytest.mark.parametrize("given", [["--port", "9094"], ["--port=9094"], ["--por", "9094"]])
+def test_a_port_that_is_named_stays(given: list[str]) -> None:
+    assert supernode.with_port(["--insecure", *given]) == ["--insecure", *given]
+
+
+def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where both start at once, and where Flower's own port is taken."""
+    from fedshift_app.flower import polling
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(polling, "run_supernode", lambda options, warm: seen.append(options))
+    options = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'port="--port"']
+    for _ in range(2):
+        supernode.serve(options)
+    assert all(one[: len(options)] == options and one[-2] == "--port" for one in seen)
+    ports = [int(one[-1]) for one in seen]
+    assert len({*ports, 9094}) == 3 and all(1024 < port < 65536 for port in ports)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: Path, run_inline: InlineRun) -> None:
+    """Over three runs; before the second a warm process is killed, before the third the executor."""
+    (tmp_path / "hand").mkdir()
+    (tmp_path / "hand" / "sitecustomize.py").write_text(HAND)
+    told = tmp_path / "found.jsonl"
+    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state"), "FOUND": str(told)}
+    paths = {"PYTHONPATH": f"{tmp_path / 'hand'}:{ROOT}"}
+    folders = exporting.export(configuration.resolve({"set": TINY}), 2, tmp_path / "nodes")
+    with processes.group(runner.empty_folder(tmp_path), runner.environment(tmp_path) | own | paths) as flower:
+        link = runner.SuperLink(processes.free_port())
+        runner.start_superlink(flower, link)
+        runner.connect(tmp_path, link)
+        deploy_demo.start_supernode(flower, link, folders[0], None)
+        deploy_demo.start_supernode(flower, link, folders[1], None, plain=True)
+        flat = {"method": "fedbn", "rounds": 2, "set": f"{TINY} federation.min_nodes=2"}
+        first = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "first")}, []))
+        warm = warm_processes(flower)
+        assert len(warm) == 2  # one with the libraries, one with the app
+        warm[0].kill()
+        second = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "second")}, []))
+        (executor,) = processes_of(flower, "superexec.py")
+        executor.kill()  # the warm process ends with it; messages would wait for ever
+        third = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "third")}, []))
+        log = flower.log("supernode-0").read_text(errors="replace")
+    inline = run_inline(method="fedbn", nodes=2, rounds=2, set=TINY)
+    for run in (first, second, third):
+        assert run.results["engine"] == "deployment"
+        assert run.results["weights_sha256"] == inline.results["weights_sha256"]
+    assert "it starts anew" not in log
+    assert "The warm process is lost (it was ended); another one is started." in log
+    assert "the executor of this SuperNode has ended (by signal 9)" in log
+    found = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [one["type"] for one in found] == ["query", *["train", "evaluate"] * 2] * 3
+    assert [one["left"] for one in found] == [None] * 15
+    assert len({one["pid"] for one in found}) == 15
+    assert {one["parent"] for one in found} >= {process.pid for process in warm}  # both have forked
+    assert all(str(tmp_path / "apps") in one["from"] for one in found)  # the run's code, not what is installed
+
+
+def warm_processes(flower: processes.Group) -> list[psutil.Process]:
+    """Return the warm processes of a group, in the order in which they were started."""
+    return processes_of(flower, "zygote.py")
+
+
+def processes_of(flower: processes.Group, program: str) -> list[psutil.Process]:
+    """Return a group's processes of one of our programs, in the order in which they were started."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if (
+                process.environ().get(processes.MARK) == flower.env[processes.MARK]
+                and program in " ".join(process.cmdline())
+                and Path(process.exe()).samefile(sys.executable)
+            ):
+                found.append(process)
+        except psutil.Error:  # gone, or another user's
+            continue
+    return sorted(found, key=psutil.Process.create_time)

@@ -1,0 +1,58 @@
+"""Sweeps that are played by a script, and what stands for their comparison."""
+
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from played_runs import Compared, Played
+
+import fedshift_app
+from fedshift.sweep import sweeping
+from fedshift_core.errors import ConfigError
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
+    """Put a small comparison in place of the real one, which has tests of its own."""
+
+    class Table:
+        def text(self) -> str:
+            return "the table"
+
+        def html(self, where: Path) -> str:
+            assert where.name == "compare.html" and where.parent.is_dir()
+            return "the page"
+
+        markdown = csv = text
+
+    def compare(runs: Sequence[Path], *, paper: str = "", score: str = "last5", allow_different: bool = False) -> Table:
+        assert all((run / "results.json").is_file() for run in runs)
+        Compared.calls.append(([run.name for run in runs], paper, allow_different))
+        return Table()
+
+    Compared.calls = []
+
+    def get(table: str) -> types.SimpleNamespace:
+        if table not in ("i2pfl.table1", "f2dc.table4"):
+            raise ConfigError(f"there is no table {table!r}")
+
+        def check_of_runs() -> None:
+            if table == "f2dc.table4":
+                raise ConfigError("it prints costs, which runs do not have")
+
+        return types.SimpleNamespace(check_of_runs=check_of_runs)
+
+    fake = types.ModuleType("fedshift.compare")
+    vars(fake).update(compare=compare, papers=types.SimpleNamespace(get=get))
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    monkeypatch.setattr(fedshift_app, "comparing", fake, raising=False)
+    return Compared
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: type[Compared]) -> Played:
+    found = Played(tmp_path)
+    monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(found.script)])
+    return found
