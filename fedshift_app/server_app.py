@@ -12,12 +12,11 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedshift.engine.inline import NAME, LocalGrid
-from fedshift.engine.workers import WorkersGrid
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.requested import asked_by_method
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import (
+    engine_name,
     is_simulation_grid,
     keep_out_malformed_replies,
     pack_messages,
@@ -182,10 +181,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             progress.folder, progress.strategy = folder, strategy
             progress.status = StatusFile(folder, config, nodes)
             strategy.roster.listener = progress.status
-            if isinstance(grid, WorkersGrid):
-                grid.heard = progress.status.answered
-            else:
-                watch_replies(grid, progress.status.answered)
+            watch_replies(grid, progress.status.answered)
             with _last_word(progress.status, file, folder), _disk_told(folder):
                 _rounds(grid, config, strategy, initial, folder, past)
             return folder.lost
@@ -329,8 +325,8 @@ def _command(run_config: Any) -> str:
 
 
 def _engine(grid: Grid) -> str:
-    if isinstance(grid, LocalGrid):
-        return NAME
+    if name := engine_name(grid):
+        return name
     return setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT
 
 

@@ -22,7 +22,10 @@ class LocalGrid(Grid):
 
     Attributes:
         num_nodes: How many there are.
+        engine_name: What the ServerApp takes for the engine of the run.
     """
+
+    engine_name = NAME
 
     def __init__(self, num_nodes: int) -> None:
         identify_process()

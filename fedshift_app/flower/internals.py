@@ -44,11 +44,20 @@ def is_superlink(process: psutil.Process) -> bool:
     return bool(names & {"flower-superlink", "flower-superexec"})
 
 
-def watch_replies(grid: Grid, heard: Callable[[list[int]], None]) -> None:
+def engine_name(grid: Any) -> str:
+    """Return the name that a grid of FedShift's own engines gives itself (``engine_name``); empty for Flower's."""
+    return str(getattr(grid, "engine_name", ""))
+
+
+def watch_replies(grid: Any, heard: Callable[[list[int]], None]) -> None:
     """Tell ``heard`` the node ids of all replies as they come in, not only when the last one is there.
 
-    ``send_and_receive`` of Flower's grids asks for replies with ``pull_messages`` again and again.
+    ``send_and_receive`` of Flower's grids asks for replies with ``pull_messages`` again and again. A grid that has no
+    use for it has an attribute ``heard``, which it calls itself.
     """
+    if hasattr(grid, "heard"):
+        grid.heard = heard
+        return
     pull = grid.pull_messages
 
     def watched(message_ids: Iterable[str]) -> Iterable[Message]:
