@@ -312,7 +312,7 @@ class DomainClient(NodeTools):
             self._counts = False
 
     def counted(self) -> Arrays:
-        """Return what the last ``evaluate`` counted where it was to (``figures``), see ``fedshift_core.wire.counts``."""
+        """Return what the last ``evaluate`` counted where figures were wanted (``fedshift_core.wire.counts``)."""
         return self._counted
 
     def tell_statistics(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[Arrays, int]:

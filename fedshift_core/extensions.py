@@ -1,8 +1,8 @@
 """Things of one kind by name: FedShift's own, those of installed packages, those of a user's own files.
 
 A package offers a thing by an entry point of the kind's group, whose name is the thing's and whose object is it (a
-:class:`~fedshift_core.registry.Method`, a ``Dataset``, ...). What is wrong with one package is a line that names it; all
-others still work.
+:class:`~fedshift_core.registry.Method`, a ``Dataset``, ...). What is wrong with one package is a line that names it;
+all others still work.
 
 Specification: https://packaging.python.org/en/latest/specifications/entry-points/
 """

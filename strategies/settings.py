@@ -37,7 +37,7 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
 
 
 class ServerConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """What the server does with the average before it is the next global weights (``strategies.federation.server_optimizer``).
+    """What the server does with the average before it is the next global weights (``federation.server_optimizer``).
 
     ``momentum`` is that of ``fedavgm``, ``beta1`` that of ``fedadam`` and ``fedyogi``, as is ``beta2``; ``tau`` is that
     of all but ``fedavgm``. Values are those of Flower's strategies, but for ``momentum``, which is 0 there: FedAvg.

@@ -348,12 +348,13 @@ def told(found: Estimate) -> str:
         (
             "bytes",
             f"{disk_space.size(found.down)} down and {disk_space.size(measured.up * found.playing)} up in round 1, "
-            f"{disk_space.size((found.down + measured.up * found.playing) * config.rounds)} in the run if all were like it",
+            f"{disk_space.size((found.down + measured.up * found.playing) * config.rounds)} in the run if all were "
+            "like it",
         ),
         (
             "memory",
-            f"{disk_space.size(measured.memory)}{gpu} in this process, and as much in each of {found.side_by_side} clients "
-            "at a time",
+            f"{disk_space.size(measured.memory)}{gpu} in this process, and as much in each of "
+            f"{found.side_by_side} clients at a time",
         ),
         ("disk", f"about {disk_space.size(found.folder)} for the run folder"),
         ("machine", machine.describe()),

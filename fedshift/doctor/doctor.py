@@ -142,8 +142,8 @@ def _lines(told: Mapping[str, Any]) -> list[str]:
         ("run folders", f"{shown(folders['runs'])}, {folders['runs_free'] / 1e9:.1f} GB free"),
         (
             "ports",
-            f"{diagnostics.LOOPBACK} {'can' if ports['loopback'] else 'cannot'} be listened on; {ports['superlink']}, of "
-            f"`fedshift superlink`, is {'free' if ports['superlink_free'] else 'taken'}",
+            f"{diagnostics.LOOPBACK} {'can' if ports['loopback'] else 'cannot'} be listened on; {ports['superlink']}, "
+            f"of `fedshift superlink`, is {'free' if ports['superlink_free'] else 'taken'}",
         ),
     ]
     lines = [f"{name:<13} {value}" for name, value in rows]

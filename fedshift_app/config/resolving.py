@@ -34,7 +34,7 @@ from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
 from fedshift_app.config.privacy import check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig
-from fedshift_app.run.tracking import check_trackers
+from fedshift_app.config.trackers import check_trackers
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.frozen import FrozenDict

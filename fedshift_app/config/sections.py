@@ -13,7 +13,7 @@ from datasets.corruptions import CORRUPTIONS
 from datasets.partition.splits import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.privacy import PrivacyConfig
-from fedshift_app.run.tracking import Trackers
+from fedshift_app.config.trackers import Trackers
 from fedshift_core.frozen import FrozenDict, Section
 from fedshift_core.limits import MOST_KEPT, MOST_NODES, as_found
 from fedshift_core.params import Params, Rounds, Seconds, Seed

@@ -65,7 +65,7 @@ def watch_replies(grid: Any, heard: Callable[[list[int]], None]) -> None:
         heard([reply.metadata.src_node_id for reply in replies])
         return replies
 
-    grid.pull_messages = watched  # type: ignore[method-assign]
+    grid.pull_messages = watched
 
 
 def pack_messages(grid: Grid) -> None:

@@ -22,10 +22,10 @@ from typing import Any
 
 from datasets.io import private_files
 from fedshift_app.node.data import Place
-from fedshift_app.run import checkpoints
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 from fedshift_core.limits import MOST_KEPT
 from fedshift_core.wire.names import CHOSEN, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
 
@@ -34,7 +34,7 @@ STATE_DIR = "FEDSHIFT_STATE"
 START_STEM = "start-"  # begins the name of what the node began from (``fedshift_app.node.one_time_payload``)
 #: Rounds: those that the run is asked to keep, and the best until each of them and of the usual ones. A server that
 #: names more is not heeded.
-MOST_CHOSEN = 1 + len(checkpoints.KEEP_STEPS) + 2 * MOST_KEPT
+MOST_CHOSEN = 1 + len(KEEP_STEPS) + 2 * MOST_KEPT
 #: What a real node keeps of earlier runs. A server says which run a message is of, so new runs never push others out:
 #: a run is removed only when nothing was written to it for so long, the last few never, and where the rest fills its
 #: share of the disk a new run is refused.
@@ -124,7 +124,7 @@ class Shelf:
         """Write the memory of a round; nothing is written where there is nothing to remember.
 
         What no checkpoint of the server can ask for any more is removed: while a round is on its way, it has those
-        that it kept after the round before (``checkpoints.kept``).
+        that it kept after the round before (``kept_rounds``).
 
         Raises:
             FedShiftError: If it cannot be written: private parts must not be lost unnoticed.
@@ -173,7 +173,7 @@ class Shelf:
     def _needed(self, server_round: int) -> list[Version]:
         """Return the last version up to each checkpoint that the server has while this round is on its way."""
         versions = self.versions()
-        rounds = (*checkpoints.kept(server_round - 1), *self.chosen)
+        rounds = (*kept_rounds(server_round - 1), *self.chosen)
         upto = ([v for v in versions if v.server_round <= kept] for kept in rounds)
         return [found[-1] for found in upto if found]
 

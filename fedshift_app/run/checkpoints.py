@@ -23,10 +23,10 @@ from typing import Any
 
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
+from fedshift_core.kept_rounds import kept_rounds
 from strategies.federation.roster import Node
 
 FORMAT = 2  # of the JSON file; 1 had no state
-KEEP_STEPS = (1, 2, 4, 8)  # rounds back, see ``kept``
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
 _FILE = re.compile(
@@ -73,7 +73,7 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, also: Collection[int] = ()) -> None:
-    """Write a checkpoint and remove those that are not to be kept any more: all but :func:`kept` and ``also``.
+    """Write a checkpoint and remove those that are not kept any more: all but ``kept_rounds`` and ``also``.
 
     Raises:
         DiskError: If it cannot be written; the checkpoints before are still there.
@@ -104,18 +104,8 @@ def save(folder: Path, checkpoint: Checkpoint, also: Collection[int] = ()) -> No
         "nodes": [vars(node) for node in checkpoint.nodes],  # asdict copies, which takes a while for a thousand
     }
     atomic_io.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
-    needed = {*kept(number), *also}
+    needed = {*kept_rounds(number), *also}
     _remove(folder, [written for written in _files(folder) if written not in needed])
-
-
-def kept(server_round: int) -> list[int]:
-    """Return the rounds that have a checkpoint after this one was written, last first: five, the older the thinner.
-
-    The last and the one before it; and of the multiples of 2, 4 and 8 the last that is at least as many rounds back:
-    17, 16, 14, 12, 8. Each of them was kept from the moment it was written.
-    """
-    older = (step * (server_round // step - 1) for step in KEEP_STEPS)
-    return [server_round, *(number for number in older if number > 0)]
 
 
 def json_file(folder: Path, server_round: int) -> Path:

@@ -14,9 +14,9 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import model_selection
-from fedshift_app.run.checkpoints import KEEP_STEPS
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.kept_rounds import KEEP_STEPS
 from strategies.base import DomainStrategy
 from strategies.federation.roster import Node
 

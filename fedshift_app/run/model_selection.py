@@ -14,6 +14,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
 from fedshift_app.run.scores import mean
 from fedshift_core.errors import FederationError
+from fedshift_core.kept_rounds import kept_rounds
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 
@@ -35,7 +36,7 @@ def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]
     """
     asked = {server_round for server_round in config.keep_rounds if server_round <= len(history)}
     if config.keep == BEST and history:
-        found = (best(history[:server_round]) for server_round in {*checkpoints.kept(len(history)), *asked})
+        found = (best(history[:server_round]) for server_round in {*kept_rounds(len(history)), *asked})
         asked |= {result.server_round for result in found if result is not None}
     return tuple(sorted(asked))
 

@@ -24,6 +24,7 @@ from fedshift.sweep import grid
 from fedshift.tune import requested as tune_requested
 from fedshift_app import server_app
 from fedshift_app.config import registry
+from fedshift_app.config import trackers as config_trackers
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, trackers, tracking
 from fedshift_core.registry import Method
@@ -162,7 +163,7 @@ def test_claims_are_not_decided_by_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
 def test_trackers(tracker: str, tmp_path: Path) -> None:
     pytest.importorskip(
-        tracker, reason=f"{tracking.CALLED[tracker]} is not installed: extra {tracking.EXTRAS[tracker]}"
+        tracker, reason=f"{config_trackers.CALLED[tracker]} is not installed: extra {config_trackers.EXTRAS[tracker]}"
     )
     asked = {"experiment": "handwritten", "rounds": 1, "set": TINY, "output-dir": str(tmp_path), "tracking": tracker}
     folder = runner.run_inline(asked | {"method": NAME}, 2)

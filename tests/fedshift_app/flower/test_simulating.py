@@ -21,7 +21,7 @@ from support import InlineRun, ListeningGrid, Run, federation, new_strategy, nod
 
 from fedshift import cli, compare
 from fedshift.launch import runner
-from fedshift_app.flower import simulating
+from fedshift_app.flower import simulating, simulation_queue
 from fedshift_app.flower.internals import make_context
 from fedshift_app.run import exit_codes, status
 from fedshift_core.errors import FederationError
@@ -126,7 +126,7 @@ def flowers_own(self: Any, config: Any = None) -> None:
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return where it is noted how Ray would have been started."""
     started: list[Any] = []
-    for name in ("RAY_ADDRESS", simulating.delivery.PLAIN, simulating.STATUS_FILE):
+    for name in ("RAY_ADDRESS", simulation_queue.PLAIN, simulating.STATUS_FILE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", "mine")
     monkeypatch.setenv(simulating.MODE, "token")  # it has one
@@ -144,7 +144,7 @@ def test_workers_get_their_path_by_inheritance(no_ray: list[Any]) -> None:
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [*sys.path, "mine"]
 
 
-@pytest.mark.parametrize("variable", ["RAY_ADDRESS", simulating.delivery.PLAIN])
+@pytest.mark.parametrize("variable", ["RAY_ADDRESS", simulation_queue.PLAIN])
 def test_ray_is_started_and_ended_as_flower_does_where_that_is_asked(
     variable: str, no_ray: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

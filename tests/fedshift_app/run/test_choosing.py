@@ -27,6 +27,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.node.state_store import Shelf, keep_last
 from fedshift_app.run import checkpoints, model_selection, resuming, status
 from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
 from strategies.base import DomainStrategy
 from strategies.federation.context import RoundResult
@@ -91,9 +92,9 @@ def test_each_round_that_can_be_gone_back_to_has_its_best(validation: list[int])
     asked, before = config(keep="best-validation"), set()  # type: ignore[var-annotated]
     for number in range(1, len(validation) + 1):
         rounds = history(*validation[:number])
-        kept = {*checkpoints.kept(number), *model_selection.needed(asked, rounds)}
+        kept = {*kept_rounds(number), *model_selection.needed(asked, rounds)}
         assert kept <= before | {number}
-        for back in checkpoints.kept(number):
+        for back in kept_rounds(number):
             assert 1 + int(np.argmax(validation[:back])) in kept
         before = kept
     assert model_selection.needed(config(), rounds) == ()

@@ -24,24 +24,25 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.node.state_store import Shelf
 from fedshift_app.run import checkpoints, status
 from fedshift_core.errors import ConfigError
+from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 
 # --- what is kept -------------------------------------------------------------------------------------------------
 
 
 def test_five_rounds_are_kept_the_older_the_thinner() -> None:
-    assert checkpoints.kept(17) == [17, 16, 14, 12, 8]
-    assert checkpoints.kept(100) == [100, 99, 98, 96, 88]
-    assert [checkpoints.kept(number) for number in (1, 2, 3, 4)] == [[1], [2, 1], [3, 2], [4, 3, 2]]
+    assert kept_rounds(17) == [17, 16, 14, 12, 8]
+    assert kept_rounds(100) == [100, 99, 98, 96, 88]
+    assert [kept_rounds(number) for number in (1, 2, 3, 4)] == [[1], [2, 1], [3, 2], [4, 3, 2]]
 
 
 @given(st.integers(1, 5000))
 def test_whoever_is_kept_was_kept_ever_since(server_round: int) -> None:
-    kept = checkpoints.kept(server_round)
+    kept = kept_rounds(server_round)
     assert kept == sorted(set(kept), reverse=True)
     assert kept[0] == server_round
     assert len(kept) == 5 or server_round < 16
-    assert all(server_round - old >= step for old, step in zip(kept[1:], checkpoints.KEEP_STEPS, strict=False))
-    assert set(kept) <= {server_round, *checkpoints.kept(server_round - 1)}
+    assert all(server_round - old >= step for old, step in zip(kept[1:], KEEP_STEPS, strict=False))
+    assert set(kept) <= {server_round, *kept_rounds(server_round - 1)}
 
 
 @given(trained=st.sets(st.integers(1, 40)), last=st.integers(1, 40))
@@ -53,7 +54,7 @@ def test_a_node_has_its_memory_of_each_round_that_is_kept(
     for number in sorted(trained):
         if number <= last:
             Shelf(folder).remember(number, {"round": np.array(number)})
-    for number in checkpoints.kept(last):
+    for number in kept_rounds(last):
         wanted = max((trains for trains in trained if trains <= number), default=0)
         assert Shelf(folder, (number,)).recall()[0] == wanted
     assert not folder.is_dir() or len(list(folder.iterdir())) <= 6

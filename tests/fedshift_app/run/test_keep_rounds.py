@@ -20,6 +20,7 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, disk_space, model_selection
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_core.errors import ConfigError
+from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.limits import MOST_KEPT
 from strategies.federation.context import RoundResult
 
@@ -52,7 +53,7 @@ def test_each_is_kept_ever_since_and_can_be_gone_back_to(rounds: set[int], keep:
     more = f"allocation.validation_fraction=0.3 keep={keep} keep_rounds={sorted(rounds)}".replace(", ", ",")
     asked, before = config(more, 40), set()  # type: ignore[var-annotated]
     for number in range(1, 41):
-        kept = {*checkpoints.kept(number), *model_selection.needed(asked, history(number))}
+        kept = {*kept_rounds(number), *model_selection.needed(asked, history(number))}
         assert {r for r in rounds if r <= number} <= kept <= before | {number}
         if keep == "best-validation":
             best = [model_selection.best(history(back)) for back in rounds if back <= number]
