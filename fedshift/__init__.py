@@ -28,6 +28,7 @@ def put_on_path() -> None:
 def main() -> None:
     """Entry point of the ``fedshift`` command."""
     put_on_path()
+    import fedshift_app  # noqa: F401 (first: it says where another package hides ours)
     from fedshift import cli
 
     cli.main()

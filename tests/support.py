@@ -34,8 +34,6 @@ from strategies.federation.roster import Node
 from strategies.federation.updates import Update
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Of ``fedshift_app``, what only the command needs: Flower's bundle leaves it out.
-COMMANDS_ROOMS = ("launch", "sweep", "tune", "rescoring", "comparing", "report", "costs", "out", "help")
 
 
 @dataclass(frozen=True)

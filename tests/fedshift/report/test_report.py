@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -703,15 +702,6 @@ def test_the_command_does_not_start_slower() -> None:
     code = f"import sys, fedshift.cli; print([m for m in {slow!r} if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
-
-
-def test_nothing_of_it_runs_on_the_server_or_on_a_node() -> None:
-    left_out = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-exclude"]
-    assert "fedshift/report/**" in left_out
-    app = ROOT / "fedshift_app"
-    for path in (app / "server_app.py", app / "client_app.py", *app.glob("*/*.py")):
-        if f"fedshift_app/{path.parent.name}/**" not in left_out:  # what only the command needs may name it
-            assert "fedshift.report" not in path.read_text(), path
 
 
 # --- the numbers ------------------------------------------------------------------------------------------
