@@ -1,7 +1,7 @@
 """A warm process: it has imported what a ClientApp needs and forks one for each message, which takes milliseconds.
 
-A program, run by its path in an interpreter of its own: ``zygote.py SOCKET``. It never works on a message itself, so
-that nothing of one is found by the next; it holds no key, no connection and no thread, and has not touched a GPU.
+A program, run by its path in an interpreter of its own: ``fork_server.py SOCKET``. It never works on a message itself,
+so that nothing of one is found by the next; it holds no key, no connection and no thread, and has not touched a GPU.
 
 The app's code comes with each run, as a bundle that Flower unpacks. So this process imports nothing of FedShift's that
 is installed here, only libraries. Once a child has answered for a bundle, another process is forked that imports the

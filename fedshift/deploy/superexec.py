@@ -19,7 +19,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, Executor, LaunchResult, SubprocessExecutor
 
-ZYGOTE = Path(__file__).with_name("zygote.py")
+ZYGOTE = Path(__file__).with_name("fork_server.py")
 START_SECONDS = 120.0  # to import torch, on a machine that does much else
 ANSWER_SECONDS = 30.0  # to fork
 DEATHS = 3  # of warm processes, after which each message gets a cold one
@@ -32,7 +32,7 @@ class LostError(Exception):
 
 
 class WarmProcess:
-    """A running ``zygote.py``, and the way to ask it for children."""
+    """A running ``fork_server.py``, and the way to ask it for children."""
 
     def __init__(self, program: list[str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,7 +1,7 @@
 """Flower's SuperNode with short waits and warm processes: ``fedshift supernode``.
 
-What it does to Flower is in ``fedshift_app.flower.polling``; what it starts is ``superexec.py`` beside it, and that one
-``zygote.py``.
+What it does to Flower is in ``fedshift.deploy.node_waits``; what it starts is ``superexec.py``, and that one
+``fork_server.py``.
 """
 
 import os
@@ -22,11 +22,11 @@ def serve(options: list[str], *, warm: bool = True) -> None:
         options: Of ``flower-supernode``.
         warm: Fork the process of each message from one that has imported its libraries.
     """
-    from fedshift_app.flower import polling
+    from fedshift.deploy import node_waits
 
     os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
     os.environ.pop(COMMAND, None)  # what runs here was not started by this command
-    polling.run_supernode(with_port(options), warm=warm)
+    node_waits.run_supernode(with_port(options), warm=warm)
 
 
 def with_port(options: Sequence[str]) -> list[str]:

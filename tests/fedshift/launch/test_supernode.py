@@ -61,10 +61,10 @@ def test_a_port_that_is_named_stays(given: list[str]) -> None:
 
 def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where both start at once, and where Flower's own port is taken."""
-    from fedshift_app.flower import polling
+    from fedshift.deploy import node_waits
 
     seen: list[list[str]] = []
-    monkeypatch.setattr(polling, "run_supernode", lambda options, warm: seen.append(options))
+    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm: seen.append(options))
     options = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'port="--port"']
     for _ in range(2):
         supernode.serve(options)

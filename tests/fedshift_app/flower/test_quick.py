@@ -18,6 +18,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.superlink.grid import http_grid
 from flwr.supernode import start_client_internal as node
 
+from fedshift.deploy import node_waits
 from fedshift_app.flower import polling
 from fedshift_app.flower.backoff import Backoff
 
@@ -109,11 +110,11 @@ def test_a_node_of_another_flower_is_a_plain_one(
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
     command = import_module("flwr.supernode.cli.flower_supernode")  # its package has a function of this name
     monkeypatch.setattr(command, "flower_supernode", lambda: seen.append(sys.argv))
-    monkeypatch.setattr(polling, "quicken_node", lambda *given, **more: pytest.fail("patched"))
+    monkeypatch.setattr(node_waits, "quicken_node", lambda *given, **more: pytest.fail("patched"))
     monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(polling.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(node_waits.signal, "signal", lambda *given: None)
     monkeypatch.setenv("PATH", os.environ["PATH"])
-    polling.run_supernode(["--insecure"], warm=True)
+    node_waits.run_supernode(["--insecure"], warm=True)
     assert seen == [["flower-supernode", "--insecure"]]
     assert "as `flower-supernode` does: this is Flower 1.43.0" in caplog.text
 
@@ -125,13 +126,13 @@ def quickened(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
     def quicken(**functions: Any) -> ModuleType:
         for name in ("time", "subprocess", "_pull_and_store_message", "_push_messages"):
             monkeypatch.setattr(node, name, functions.get(name, getattr(node, name)))
-        polling.quicken_node(node, warm=True)
+        node_waits.quicken_node(node, warm=True)
         return node
 
     return quicken
 
 
-def heard(bell: polling.Bell) -> bool:
+def heard(bell: node_waits.Bell) -> bool:
     return bool(select.select([bell.ear], [], [], 0)[0]) and bool(os.read(bell.ear, 100))
 
 
@@ -139,14 +140,14 @@ def test_the_superexec_is_woken_once_a_message_is_there(
     quickened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before: its ClientApp would find none, and never answer."""
-    bells: list[polling.Bell] = []
-    ring = polling.Bell
+    bells: list[node_waits.Bell] = []
+    ring = node_waits.Bell
 
-    def bell() -> polling.Bell:
+    def bell() -> node_waits.Bell:
         bells.append(ring())
         return bells[0]
 
-    monkeypatch.setattr(polling, "Bell", bell)
+    monkeypatch.setattr(node_waits, "Bell", bell)
     found = iter([None, 7])
 
     def pull(**given: Any) -> int | None:
@@ -169,7 +170,7 @@ def test_the_superexec_is_ours_and_sees_one_pipe_alone(
     module.subprocess.Popen(["flower-superexec", "--insecure"])
     module.subprocess.Popen(["other"])
     (ours, options), (other, nothing) = started
-    assert ours[:3] == [sys.executable, "-P", str(polling.SUPEREXEC)]
+    assert ours[:3] == [sys.executable, "-P", str(node_waits.SUPEREXEC)]
     assert ours[4:] == ["warm", "--insecure"]
     assert options == {"pass_fds": [int(ours[3])]}
     assert (other, nothing) == (["other"], {})
@@ -181,13 +182,13 @@ def test_the_next_message_waits_for_the_state_of_the_last() -> None:
     slept: list[float] = []
     left = iter([["task"], ["task"], []])
     state = SimpleNamespace(get_tasks=lambda statuses: next(left))
-    polling.wait_for_state(state, clock=lambda: next(clock), sleep=slept.append)
+    node_waits.wait_for_state(state, clock=lambda: next(clock), sleep=slept.append)
     assert len(slept) == 2
 
 
 def test_it_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     clock = iter(range(100))
-    polling.wait_for_state(
+    node_waits.wait_for_state(
         SimpleNamespace(get_tasks=lambda statuses: ["task"]), clock=lambda: next(clock), sleep=lambda seconds: None
     )
     assert "a ClientApp has not ended 10 s after its reply" in caplog.text
@@ -195,7 +196,7 @@ def test_it_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_bell_that_nobody_hears_does_not_block_and_is_rung_again_after_a_second() -> None:
     now = [0.0]
-    bell = polling.Bell(clock=lambda: now[0])
+    bell = node_waits.Bell(clock=lambda: now[0])
     bell.remind()
     assert not heard(bell)
     now[0] = 1.0

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from flwr.supernode import start_client_internal as node
 
-from fedshift_app.flower import polling
-from fedshift_app.flower.keeper import LONGEST_PAUSE, STEADY, Keeper
+from fedshift.deploy import node_waits
+from fedshift.deploy.keeper import LONGEST_PAUSE, STEADY, Keeper
 
 
 class Clock:
@@ -120,9 +120,9 @@ def test_a_supernode_looks_after_its_executor_whenever_it_waits(
         started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
         return started[-1]
 
-    monkeypatch.setattr(polling, "start_superexec", start)
-    monkeypatch.setattr(polling, "Keeper", _impatient)
-    polling.quicken_node(node, warm=True)
+    monkeypatch.setattr(node_waits, "start_superexec", start)
+    monkeypatch.setattr(node_waits, "Keeper", _impatient)
+    node_waits.quicken_node(node, warm=True)
     module: Any = node
     module.subprocess.Popen(["flower-superexec"])
     try:
