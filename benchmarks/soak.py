@@ -36,7 +36,7 @@ POLL_SECONDS = 1.0
 #: What a process is, by a word of its command line.
 KINDS = {
     "serverapp": "flwr-serverapp", "supernodes": "fedshift.deploy.supernode", "executors": "superexec",
-    "superlink": "fedshift.launch.superlink", "warm": "zygote.py",
+    "superlink": "fedshift.launch.superlink", "warm": "fork_server.py",
 }  # fmt: skip
 
 

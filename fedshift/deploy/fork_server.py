@@ -151,7 +151,7 @@ def fresh() -> None:
 Watched = Callable[[], None]
 
 
-class Zygote:
+class ForkServer:
     """Forks a child for each task that it is sent, until the other end of its socket is closed."""
 
     def __init__(
@@ -273,7 +273,7 @@ class Zygote:
 def warm_app(control: socket.socket, fab_hash: str, load: Callable[[str], App], run: Any) -> NoReturn:
     """Be the process that has a bundle's app imported."""
     try:
-        Zygote(control, run=run, app=load(fab_hash)).serve()
+        ForkServer(control, run=run, app=load(fab_hash)).serve()
     except Exception as error:  # any: the app's modules are the run's
         refuse(control, f"{type(error).__name__}: {error}")
     finally:
@@ -296,7 +296,7 @@ def main() -> None:
     try:
         os.close(os.pidfd_open(os.getpid()))  # an old system cannot tell the end of a child
         import_libraries()
-        Zygote(control).serve()
+        ForkServer(control).serve()
     except (UnsafeError, ImportError, OSError) as error:
         refuse(control, str(error))
 

@@ -19,7 +19,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, Executor, LaunchResult, SubprocessExecutor
 
-ZYGOTE = Path(__file__).with_name("fork_server.py")
+FORK_SERVER = Path(__file__).with_name("fork_server.py")
 START_SECONDS = 120.0  # to import torch, on a machine that does much else
 ANSWER_SECONDS = 30.0  # to fork
 DEATHS = 3  # of warm processes, after which each message gets a cold one
@@ -109,7 +109,7 @@ class WarmExecutor:
     """
 
     def __init__(self, cold: Executor, program: list[str] | None = None) -> None:
-        self._cold, self._program = cold, program or [sys.executable, "-P", str(ZYGOTE)]
+        self._cold, self._program = cold, program or [sys.executable, "-P", str(FORK_SERVER)]
         self._deaths = 0
         self._warm: WarmProcess | None = None
         self._begin()

@@ -26,7 +26,7 @@ TINY = ["dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1", "report=f
 LIMIT = 240
 MARK = "FEDSHIFT_TEST_ENGINES"
 #: Words in the command lines of what a run starts.
-STARTED = r"flower-super|launch\.super|flower/superexec|flower/zygote|flwr-|raylet|gcs_server|ray::"
+STARTED = r"flower-super|launch\.super|deploy/superexec|deploy/fork_server|flwr-|raylet|gcs_server|ray::"
 
 
 def fedshift(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:

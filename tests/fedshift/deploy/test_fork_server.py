@@ -28,7 +28,7 @@ PROGRAM = """
 import json, os, random, socket, sys, time
 from pathlib import Path
 import numpy
-from fedshift_app.flower import zygote
+from fedshift.deploy import fork_server
 
 left = []
 
@@ -47,10 +47,10 @@ def load(fab_hash):
     if fab_hash == "bad":
         with Path(os.environ["TRIED"]).open("a") as file:
             file.write(fab_hash)
-        raise zygote.UnsafeError("2 folders could hold its app")
-    return zygote.App(fab_hash, Path("/"))
+        raise fork_server.UnsafeError("2 folders could hold its app")
+    return fork_server.App(fab_hash, Path("/"))
 
-zygote.Zygote(socket.socket(fileno=int(sys.argv[1])), run=run, load=load).serve()
+fork_server.ForkServer(socket.socket(fileno=int(sys.argv[1])), run=run, load=load).serve()
 """
 COMMAND = [sys.executable, "-P", "-c", PROGRAM]
 
@@ -275,7 +275,7 @@ def test_where_flower_may_not_report_nothing_is_prepared(
 @pytest.mark.slow
 def test_its_libraries_start_no_thread_and_bring_nothing_of_fedshift() -> None:
     """The real program, told to stop once it is ready."""
-    warm = WarmProcess([sys.executable, "-P", str(superexec.ZYGOTE)])
+    warm = WarmProcess([sys.executable, "-P", str(superexec.FORK_SERVER)])
     try:
         warm._receive(LIMIT * 4)
         assert len(list(Path(f"/proc/{warm.pid}/task").iterdir())) == 1
@@ -283,7 +283,7 @@ def test_its_libraries_start_no_thread_and_bring_nothing_of_fedshift() -> None:
         assert "libtorch_cpu" in maps
     finally:
         warm.end()
-    text = superexec.ZYGOTE.read_text() + Path(superexec.__file__).read_text()
+    text = superexec.FORK_SERVER.read_text() + Path(superexec.__file__).read_text()
     for name in ("fedshift_app", "fedshift_core", "datasets", "clients", "strategies"):
         assert f"import {name}" not in text and f"from {name}" not in text
 

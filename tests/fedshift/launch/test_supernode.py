@@ -1,7 +1,7 @@
 """``fedshift supernode`` beside plain ``flower-supernode``: the same numbers, a process per message, nothing left over.
 
 Real processes. How long is waited: ``tests/fedshift_app/flower/test_waits.py``; what a warm process does:
-``test_zygote.py`` there.
+``test_fork_server.py`` there.
 """
 
 import json
@@ -27,7 +27,7 @@ TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model
 #: Put into the Python of the warm node: each message leaves something behind, and tells what it finds.
 HAND = """
 import json, os, sys
-if any("zygote.py" in word for word in sys.orig_argv):
+if any("fork_server.py" in word for word in sys.orig_argv):
     from flwr.clientapp import ClientApp
     ordinary = ClientApp.__call__
 
@@ -116,7 +116,7 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
 
 def warm_processes(flower: processes.Group) -> list[psutil.Process]:
     """Return the warm processes of a group, in the order in which they were started."""
-    return processes_of(flower, "zygote.py")
+    return processes_of(flower, "fork_server.py")
 
 
 def processes_of(flower: processes.Group, program: str) -> list[psutil.Process]:
