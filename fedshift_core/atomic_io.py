@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from datasets.io import private_files
+from fedshift_core import private_files
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import message

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from datasets.io import private_files
+from fedshift_core import private_files
 from fedshift_core.limits import shown
 
 _NAME = re.compile(r"\..+px-[^.]+")  # how folders of builds are called: nothing else in the cache is

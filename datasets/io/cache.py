@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import PLAIN, Form, ImageSet
-from datasets.io import building, files, integrity, part_folder, private_files
+from datasets.io import building, files, integrity, part_folder
 from datasets.io.decode import Progress, decode_into, no_progress
 from datasets.listing import Arrays, Found, Listing
+from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 

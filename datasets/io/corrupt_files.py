@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from datasets.base import PLAIN, Form
-from datasets.io import cache, integrity, presence, private_files
+from datasets.io import cache, integrity, presence
 from datasets.io.decode import decode
 from datasets.listing import Found, Item, Listing
+from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown, whole
 

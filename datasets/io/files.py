@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from datasets.base import ImageSet, Resize, Split, checked
-from datasets.io import layout, npz, pictures, presence, private_files
+from datasets.io import layout, npz, pictures, presence
 from datasets.io.reading import brief as brief
 from datasets.io.reading import check_room as check_room
 from datasets.io.reading import listed as listed
 from datasets.io.reading import reading as reading
 from datasets.io.resize import fit
-from fedshift_core import same_names
+from fedshift_core import private_files, same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from datasets.io import files, private_files
+from datasets.io import files
+from fedshift_core import private_files
 
 BLOCK = 1 << 20  # bytes that have a checksum, about
 NOTE_FILE = "checked.json"

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import ImageSet
-from datasets.io import integrity, private_files
+from datasets.io import integrity
+from fedshift_core import private_files
 
 X_FILE, Y_FILE, META_FILE = "x.npy", "y.npy", "meta.json"
 CONTENT_FILE = "content.sha256"

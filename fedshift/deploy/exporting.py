@@ -10,10 +10,11 @@ import numpy as np
 
 from datasets import catalog
 from datasets.base import ImageSet, Split
-from datasets.io import files, private_files
+from datasets.io import files
 from fedshift.launch import credentials, runner
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import Place, given_validation, own_images, public_images, test_images, uncorrupted
+from fedshift_core import private_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import user_path

@@ -22,8 +22,9 @@ from pydantic import BaseModel, Field, ValidationError
 from clients.training import autotune, machine, precision
 from clients.training.autotune import Found, Work
 from clients.training.settings import ModelConfig
-from datasets.io import cache, private_files
+from datasets.io import cache
 from fedshift_app.config.sections import RunConfig
+from fedshift_core import private_files
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_BATCH, MOST_NAME, MOST_PATH, as_found, shown

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets.io import private_files
 from fedshift_app.node.data import Place
-from fedshift_core import atomic_io
+from fedshift_core import atomic_io, private_files
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
