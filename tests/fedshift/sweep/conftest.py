@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from played_runs import Compared, Played
 
-import fedshift_app
+import fedshift
+import fedshift.papers
 from fedshift.sweep import sweeping
 from fedshift_core.errors import ConfigError
 
@@ -44,10 +45,13 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
 
         return types.SimpleNamespace(check_of_runs=check_of_runs)
 
+    tables = types.ModuleType("fedshift.papers.printed")
+    vars(tables).update(get=get)
     fake = types.ModuleType("fedshift.compare")
-    vars(fake).update(compare=compare, papers=types.SimpleNamespace(get=get))
-    monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    monkeypatch.setattr(fedshift_app, "comparing", fake, raising=False)
+    vars(fake).update(compare=compare)
+    for module, package, name in ((fake, fedshift, "compare"), (tables, fedshift.papers, "printed")):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(package, name, module, raising=False)
     return Compared
 
 

@@ -322,7 +322,7 @@ def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
         f"resume: the run in {run.folder} ended after round 2 of 4 by evaluate.patience=1; with rounds=9 it would "
         "have, too"
     )
-    (found,), _ = loading.read([run.folder])
+    (found,), *_ = loading.read([run.folder])
     assert found.results.stopped_early is not None and found.results.stopped_early.after_round == 2
     assert found.row_settings["server.optimizer"] == "none"  # another one is another row
     assert "keep" not in found.group_settings
