@@ -6,25 +6,19 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
-from datasets.base import SPLITS, Split
 from fedshift.catalog import commands as help_commands
 from fedshift.catalog import completion
 from fedshift.compare import commands as comparing_commands
 from fedshift.deploy import commands as launch_commands
-from fedshift.engine import forking
 from fedshift.export import commands as out_commands
-from fedshift.launch import worker_count
-from fedshift_app import __version__
-from fedshift_app.config import files
-from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import exit_codes
+from fedshift_core import __version__
 from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, as_found, plain, shown
@@ -44,6 +38,8 @@ app = typer.Typer(
 def tell_version(asked: bool) -> None:
     """Print the versions that a report of a mistake should name, and end."""
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"fedshift {__version__} (Flower {version('flwr')}, Python {platform.python_version()})")
         raise typer.Exit
 
@@ -85,16 +81,22 @@ def run(
     actors=N (clients at a time), cpus-per-client=N, gpus-per-client=X; workers=N, processes of engine=inline;
     report=false: no report.html at the end.
     """
+    from fedshift_app.config.arguments import parse_arguments
+
     flat, launch = parse_arguments(arguments or [])
     if dry:
         from fedshift.costs import dry_run
 
         typer.echo(dry_run.told(flat, launch))
         return
+    from fedshift.launch import worker_count
+
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)
     workers = worker_count.asked(launch)
     if inline and (workers or worker_count.cores()) > 1:
+        from fedshift.engine import forking
+
         forking.begin()  # it imports torch while this process does
     from fedshift.data.checking import check_data
     from fedshift.launch import advice, progress_table, runner
@@ -244,6 +246,8 @@ def doctor(
 @app.command("app-dir")
 def app_dir() -> None:
     """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`."""
+    from fedshift_app.config import files
+
     typer.echo(str(files.APP))
 
 
@@ -365,6 +369,7 @@ def preview(
     public: Annotated[str, typer.Option(help="A domain or a share: draw the public set that it makes.")] = "",
 ) -> None:
     """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
+    from datasets.base import SPLITS, Split
     from fedshift.data import prepare as prepare_module
 
     if split not in SPLITS:

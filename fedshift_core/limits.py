@@ -1,12 +1,13 @@
 """Bounds of what another party or a file says: texts, names, counts, numbers, before they are used or logged."""
 
+import math
 import reprlib
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -126,15 +127,17 @@ def shortened(text: str, most: int = MOST_FOUND) -> str:
     return f"{text[:begin]} ... {text[len(text) - (most - begin - 5) :]}"
 
 
-def largest(array: NDArray[Any]) -> float:
+def largest(array: "NDArray[Any]") -> float:
     """Return the largest absolute value: NaN if there is one, 0 of no numbers; no copy of the array's size is made."""
+    import numpy as np  # here: the command line starts without it
+
     flat, step = array.reshape(-1), max(BLOCK // array.itemsize, 1)
     parts = (flat[i : i + step] for i in range(0, flat.size, step))
     # np.maximum, unlike max, lets NaN through.
     return float(np.max([[float(part.max()), -float(part.min())] for part in parts], initial=0.0))
 
 
-def check_numbers(name: str, array: NDArray[Any], max_value: float) -> float:
+def check_numbers(name: str, array: "NDArray[Any]", max_value: float) -> float:
     """Check that all numbers are finite and of a plausible size; return the largest absolute value.
 
     Args:
@@ -148,7 +151,7 @@ def check_numbers(name: str, array: NDArray[Any], max_value: float) -> float:
     if array.dtype.kind == "c":
         raise Refused(f"{name} holds complex numbers")
     found = largest(array)
-    if not np.isfinite(found):
+    if not math.isfinite(found):
         raise Wild(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
     if array.dtype.kind == "f" and found > max_value:
         raise Wild(f"{name} holds {found:.3g}, allowed is {max_value:g} at most (federation.max_value)")

@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage  # type: ignore[import-untyped]
 
 from fedshift_core.seeding import generator
 
@@ -62,6 +61,8 @@ def pixels(values: Floats) -> Pixels:
 
 def blurred(x: Floats, sigma: float, border: str = "nearest") -> Floats:
     """Blur batches (N, H, W, C) by a Gaussian of ``sigma`` pixels along H and W; ``border`` is a mode of SciPy's."""
+    from scipy import ndimage  # here: it takes a second to import
+
     soft: Floats = ndimage.gaussian_filter(x, sigma, mode=border, axes=(1, 2))
     return soft
 

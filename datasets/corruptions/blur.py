@@ -4,7 +4,6 @@ import math
 from functools import cache
 
 import numpy as np
-from scipy import ndimage  # type: ignore[import-untyped]
 
 from datasets.corruptions.arrays import (
     Constants,
@@ -29,6 +28,8 @@ MOTION_DEGREES = (-45.0, 45.0)
 
 def _disk(radius: float, sigma: float) -> Floats:
     """Return the kernel of a disk with smooth edges, shape (K, K) with K odd, sum 1."""
+    from scipy import ndimage  # here: it takes a second to import
+
     smooth = 2 if radius > WIDE_DISK else 1
     reach = math.ceil(radius - 0.5) + smooth
     side = 2 * reach + 1

@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
-from scipy import ndimage  # type: ignore[import-untyped]
 
 from datasets.corruptions.arrays import Floats, Pixels
 from fedshift_core.seeding import generator
@@ -81,6 +80,8 @@ def _ice(rng: np.random.Generator) -> Floats:
 
 def _veil(rng: np.random.Generator) -> Floats:
     """Draw smooth noise of several sizes, shape (SIDE, SIDE), 0..1."""
+    from scipy import ndimage  # here: it takes a second to import
+
     total = np.zeros((SIDE, SIDE), np.float32)
     for sigma in VEIL_SIGMAS:
         octave = ndimage.gaussian_filter(rng.standard_normal((SIDE, SIDE), np.float32), sigma, mode="wrap")
@@ -91,6 +92,8 @@ def _veil(rng: np.random.Generator) -> Floats:
 
 def _picture(number: int) -> Pixels:
     """Draw one picture of frost, shape (SIDE, SIDE, 3)."""
+    from scipy import ndimage  # here: it takes a second to import
+
     rng = generator(SEED, "frost-texture", number)
     ice, veil = _ice(rng), _veil(rng)
     glow = ndimage.gaussian_filter(ice, GLOW, mode="wrap")

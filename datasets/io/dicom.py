@@ -183,7 +183,7 @@ def _by_own_window(
             "LINEAR of a width of 1 or more, LINEAR_EXACT and SIGMOID of one above 0"
         )
     if function == "SIGMOID":
-        from scipy.special import expit  # type: ignore[import-untyped]
+        from scipy.special import expit
 
         return expit(4 * (values - center) / width), (0, 1)
     if function == "LINEAR":

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage  # type: ignore[import-untyped]
 
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.io.files import read_domain
@@ -90,7 +89,7 @@ def _table() -> NDArray[np.float64]:
         if file.is_file():
             with gzip.open(file, "rt", encoding="ascii") as lines:
                 return np.loadtxt(lines, delimiter=",")
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     return np.column_stack([bunch.data, bunch.target])
@@ -135,6 +134,8 @@ def _stream(seed: int, purpose: str, domain: str, split: Split) -> np.random.Gen
 
 def upsample(ink: Floats) -> Floats:
     """Enlarge ink maps of shape (N, 8, 8) in 0..1 smoothly to (N, 32, 32) in 0..1, with a margin."""
+    from scipy import ndimage  # here: it takes a second to import
+
     side = ink.shape[-1] + 2 * SOURCE_MARGIN
     # One cubic spline per axis is a linear map: find its matrix once, and use it for all images.
     matrix = ndimage.zoom(np.eye(side), (SIZE / side, 1.0), order=3, mode="grid-constant", grid_mode=True)
@@ -150,6 +151,8 @@ def _between(rng: np.random.Generator, limits: tuple[float, float], *shape: int)
 
 def _noise(rng: np.random.Generator, shape: tuple[int, ...], sigma: float) -> Floats:
     """Draw smooth noise over the last two axes, each map with mean about 0 and deviation 1."""
+    from scipy import ndimage  # here: it takes a second to import
+
     white = rng.standard_normal(shape).astype(np.float32)
     smooth: Floats = ndimage.gaussian_filter(white, sigma, mode="wrap", axes=(-2, -1))
     smooth /= smooth.std(axis=(-2, -1), keepdims=True)
@@ -287,6 +290,8 @@ def _strips(ink: Floats, rng: np.random.Generator) -> Floats:
 
 def _look_at(strip: Floats, rng: np.random.Generator) -> Floats:
     """Cut 32 x 32 pixels from the middle of strips (N, 32, W), turned, scaled and shifted at random."""
+    from scipy import ndimage  # here: it takes a second to import
+
     count, height, width = strip.shape
     angle = np.deg2rad(_between(rng, (-STREET_ANGLE, STREET_ANGLE), count, 1, 1))
     zoom = _between(rng, STREET_SCALE, count, 1, 1)
@@ -326,6 +331,8 @@ def street(ink: Floats, rng: np.random.Generator) -> Pixels:
     Returns:
         RGB images, shape (N, 32, 32, 3).
     """
+    from scipy import ndimage  # here: it takes a second to import
+
     count = len(ink)
     mask = _look_at(_strips(ink, rng), rng)[..., None]
     ground, digit = _street_colours(count, rng)
@@ -337,6 +344,8 @@ def street(ink: Floats, rng: np.random.Generator) -> Pixels:
 
 def _wobbled(ink: Floats, rng: np.random.Generator) -> Floats:
     """Move the pixels of ink maps (N, 32, 32) a little, as an unsteady hand does."""
+    from scipy import ndimage  # here: it takes a second to import
+
     moves = SKETCH_WOBBLE * _noise(rng, (2, *ink.shape), SKETCH_WOBBLE_SIGMA)
     image, rows, columns = np.indices(ink.shape, dtype=np.float32)
     moved: Floats = ndimage.map_coordinates(ink, [image, rows + moves[0], columns + moves[1]], order=1)

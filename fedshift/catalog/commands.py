@@ -1,18 +1,17 @@
 """``fedshift methods``, ``datasets``, ``models``, ``adaptations``, ``modules``, ``experiments`` and ``papers``."""
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from clients.models.catalog import FAMILIES, NETWORKS
-from datasets import catalog
 from fedshift.catalog import completion
-from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
-from fedshift_core.extensions import OURS, Named, Registry
 
-T = TypeVar("T", bound=Named)
+if TYPE_CHECKING:
+    from fedshift_core.extensions import Named, Registry
+
+T = TypeVar("T", bound="Named")
 
 app = typer.Typer()
 
@@ -31,6 +30,8 @@ def methods(
     """List the methods in groups, one line each, with the package that they come from; or tell all of one."""
     if name is not None and (markdown or privacy):
         raise ConfigError(f"methods: {name!r} is one method, --markdown and --privacy are tables of all")
+    from fedshift_app.config import registry
+
     if markdown or privacy:
         typer.echo(registry.markdown() if markdown else registry.privacy_markdown())
         return
@@ -53,6 +54,7 @@ def data_sets(
     ] = None,
 ) -> None:
     """List the data sets, one line each, with the package that they come from; or tell all of one."""
+    from datasets import catalog
     from fedshift.catalog import things
 
     if name is not None:
@@ -78,6 +80,8 @@ def models(
 
         typer.echo(networks.table(names, size, markdown=markdown))
         return
+    from clients.models.catalog import FAMILIES, NETWORKS
+
     show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
     for family in FAMILIES.values():
         typer.echo(family.title)
@@ -86,12 +90,16 @@ def models(
 @app.command("adaptations")
 def adaptations() -> None:
     """List what a node can do between the weights and the score, one line each (section adapt)."""
+    from fedshift_app.config import registry
+
     show(registry.ADAPTATIONS, lambda a: a.title)
 
 
 @app.command("modules")
 def modules() -> None:
     """List the modules that any method's model can carry, one line each (section modules)."""
+    from fedshift_app.config import registry
+
     show(registry.MODULES, lambda m: m.title)
 
 
@@ -119,8 +127,10 @@ def papers() -> None:
         typer.echo(line)
 
 
-def show(kind: Registry[T], told: Callable[[T], str]) -> None:
+def show(kind: "Registry[T]", told: Callable[[T], str]) -> None:
     """Print a line for each thing of a kind, with its package if that is another one; to stderr what cannot be used."""
+    from fedshift_core.extensions import OURS
+
     width = max(map(len, kind))
     for name, thing in kind.items():
         origin = kind.origin(name)
@@ -128,7 +138,7 @@ def show(kind: Registry[T], told: Callable[[T], str]) -> None:
     tell_problems(kind)
 
 
-def tell_problems(kind: Registry[T]) -> None:
+def tell_problems(kind: "Registry[T]") -> None:
     """Print to stderr what packages offer of a kind and cannot be used."""
     for problem in kind.problems():
         typer.echo(f"left out: {problem}", err=True)

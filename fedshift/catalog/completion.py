@@ -1,107 +1,50 @@
-"""What a shell completes: names, keys, and the words that a key takes.
+"""What a shell completes; a list is read only when a shell asks for it, so that a command starts without them."""
 
-bash cuts a word at ``=``: of ``method=fed`` it completes ``fed`` and gives ``method`` and ``=`` as words before it.
-zsh and fish complete ``method=fed`` as one word.
-"""
-
-from collections.abc import Iterable, Iterator
-from typing import Literal, get_args, get_origin
+from collections.abc import Iterable
 
 import typer
-
-from clients.adapt.catalog import ADAPTATIONS
-from clients.models.catalog import NETWORKS
-from clients.modules.catalog import MODULES
-from datasets import catalog
-from fedshift.catalog.ranges import model_of
-from fedshift_app.config import dotted_keys, files, registry
-from fedshift_app.config.arguments import ENGINES, LAUNCH_KEYS, WITHOUT_DOT
-from fedshift_app.config.resolving import FLAT_KEYS
-from fedshift_core.errors import FedShiftError
-
-SWITCHES = ("true", "false")
 
 
 def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete ``[EXPERIMENT] [KEY=VALUE ...]``."""
-    before = [str(word) for word in ctx.params.get("arguments") or ()]
-    if before[-1:] == ["="] and len(before) > 1:  # bash
-        return _listed(before[-2], incomplete)
-    key, sep, begun = incomplete.partition("=")
-    if sep:
-        return [f"{key}={value}" for value in _listed(key, begun)]
-    names = [] if before else files.names("experiments")
-    dotted = (key for key in dotted_keys.known() if "." in key or key in WITHOUT_DOT)
-    keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted, *_of_method(before))
-    return [one for one in (*names, *(f"{key}=" for key in keys)) if one.startswith(incomplete)]
+    from fedshift.catalog import words
+
+    return words.arguments(ctx, incomplete)
 
 
 def costs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete ``METHOD... [EXPERIMENT] [KEY=VALUE ...]``."""
-    return [*_begin(registry.METHODS, incomplete), *arguments(ctx, incomplete)]
+    return [*methods(incomplete), *arguments(ctx, incomplete)]
 
 
 def methods(incomplete: str) -> list[str]:
     """Complete the name of a method."""
-    return _begin(registry.METHODS, incomplete)
+    from fedshift_app.config import registry
+
+    return begin(registry.METHODS, incomplete)
 
 
 def data_sets(incomplete: str) -> list[str]:
     """Complete the name of a data set."""
-    return _begin(catalog.DATASETS, incomplete)
+    from datasets import catalog
+
+    return begin(catalog.DATASETS, incomplete)
 
 
 def experiments(incomplete: str) -> list[str]:
     """Complete the name of an experiment."""
-    return _begin(files.names("experiments"), incomplete)
+    from fedshift_app.config import files
+
+    return begin(files.names("experiments"), incomplete)
 
 
 def networks(incomplete: str) -> list[str]:
     """Complete the name of a network."""
-    return _begin(NETWORKS, incomplete)
+    from clients.models.catalog import NETWORKS
+
+    return begin(NETWORKS, incomplete)
 
 
-def _listed(key: str, begun: str) -> list[str]:
-    """Return the values of a key that go on from what was begun: the last one, where there are several with commas."""
-    first, comma, last = begun.rpartition(",")
-    return [f"{first}{comma}{value}" for value in _begin(values(key), last)]
-
-
-def values(key: str) -> tuple[str, ...]:
-    """Return the words that a key takes; none where it takes numbers, or anything."""
-    named: dict[str, Iterable[str]] = {
-        "method": registry.METHODS, "method.name": registry.METHODS, "dataset": catalog.DATASETS,
-        "dataset.name": catalog.DATASETS, "model.name": NETWORKS, "modules": MODULES, "adapt.name": ADAPTATIONS,
-        "experiment": files.names("experiments"), "engine": ENGINES, "report": SWITCHES, "profile": SWITCHES,
-    }  # fmt: skip
-    if key in named:
-        return tuple(named[key])
-    found = model_of(key.replace("-", "_")) if not key.startswith(("method.", "modules.", "adapt.")) else None
-    if found is None:
-        return ()
-    model, name = found
-    return tuple(_words(model.model_fields[name].annotation))
-
-
-def _words(annotation: object) -> Iterator[str]:
-    if annotation is bool:
-        yield from SWITCHES
-    elif get_origin(annotation) is Literal:
-        yield from (str(word) for word in get_args(annotation) if word)
-    else:
-        for part in get_args(annotation):
-            yield from _words(part)
-
-
-def _of_method(before: list[str]) -> list[str]:
-    """Return the parameters of the method that was named, in one word or, by bash, in three."""
-    joined = " ".join(before).replace(" = ", "=").split()
-    name = next((word.partition("=")[2] for word in joined if word.startswith("method=")), "")
-    try:
-        return [f"method.{key}" for key in registry.get(name).known_keys()] if name in registry.METHODS else []
-    except FedShiftError:  # its package cannot be used: the command tells why
-        return []
-
-
-def _begin(words: Iterable[str], begun: str) -> list[str]:
+def begin(words: Iterable[str], begun: str) -> list[str]:
+    """Return the words that go on from what was begun."""
     return [word for word in words if word.startswith(begun)]

@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from fedshift.catalog import completion
-from fedshift_app.config import resolving as configuration
-from fedshift_app.config.arguments import parse_arguments
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.paths import typed_path
@@ -27,6 +25,8 @@ def export(
 ) -> None:
     """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
     from fedshift.deploy import exporting
+    from fedshift_app.config import resolving as configuration
+    from fedshift_app.config.arguments import parse_arguments
 
     flat, launch = parse_arguments([experiment, *(arguments or [])])
     for key in launch:

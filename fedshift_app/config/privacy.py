@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
-from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
@@ -65,6 +64,8 @@ class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def _delta(mu: float, epsilon: float) -> float:
+    from scipy.special import log_ndtr  # here: it takes long to import
+
     first = math.exp(log_ndtr(mu / 2 - epsilon / mu))
     return first - math.exp(min(0.0, epsilon + log_ndtr(-mu / 2 - epsilon / mu)))  # above 0 by rounding only
 

@@ -325,9 +325,7 @@ def test_compare_shows_a_way_or_all_of_them(run_inline: InlineRun) -> None:
     runs = [run_inline(method=method, rounds=1, set=f"{QUICK} {ALL}") for method in ("fedavg", "fedbn")]
     folders = [run.folder for run in runs]
     own = json.loads(compare(folders, score="bn=own").json())
-    assert own["title"].endswith(
-        "BatchNorm's statistics of each node's own training images, last round"
-    )
+    assert own["title"].endswith("BatchNorm's statistics of each node's own training images, last round")
     for row, run in zip(own["rows"], runs, strict=True):
         assert row["by_seed"]["0"]["scan"] == run.results["others"]["bn=own"]["scan"]
     every = json.loads(compare(folders, score="bn").json())

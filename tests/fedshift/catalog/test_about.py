@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from datasets import catalog
 from fedshift import cli
-from fedshift.catalog import completion, methods
+from fedshift.catalog import methods, words
 from fedshift_app import __version__
 from fedshift_app.config import files, registry
 from fedshift_app.config.arguments import parse_arguments
@@ -144,7 +144,7 @@ def test_the_version() -> None:
 
 
 def completed(incomplete: str, *before: str) -> list[str]:
-    return completion.arguments(SimpleNamespace(params={"arguments": list(before)}), incomplete)  # type: ignore[arg-type]
+    return words.arguments(SimpleNamespace(params={"arguments": list(before)}), incomplete)  # type: ignore[arg-type]
 
 
 def test_names_keys_and_values_are_completed() -> None:
@@ -175,10 +175,10 @@ def test_every_key_that_is_completed_is_one() -> None:
 
 
 def test_values_that_are_completed_are_taken() -> None:
-    assert set(completion.values("method")) == set(OURS)
-    assert set(completion.values("dataset")) == set(catalog.DATASETS)
+    assert set(words.values("method")) == set(OURS)
+    assert set(words.values("dataset")) == set(catalog.DATASETS)
     for key in ("model.bn", "train.schedule", "train.optimizer", "keep", "aggregation.robust"):
-        assert len(completion.values(key)) > 1, key
+        assert len(words.values(key)) > 1, key
 
 
 @pytest.mark.slow
