@@ -29,7 +29,7 @@ import digit_files
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.io import savemat  # type: ignore[import-untyped]
+from scipy.io import savemat
 
 from datasets.io import decode, files, trees
 from datasets.listing import Item

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.io import savemat  # type: ignore[import-untyped]
+from scipy.io import savemat
 
 from datasets.base import ImageSet, Source, Split
 from datasets.sets.digits import load as load_digits

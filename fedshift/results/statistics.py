@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 #: Below so many common seeds no test is made.
 LEAST_FOR_TEST = 3

@@ -11,7 +11,7 @@ import pytest
 import torchvision  # type: ignore[import-untyped]
 from digit_files import LABELS, NATIVE, load, noise, write_folder, write_mnist, write_svhn, write_usps
 from image_trees import SPLITS
-from scipy.io import savemat  # type: ignore[import-untyped]
+from scipy.io import savemat
 from support import refusal_of
 
 from datasets.base import ImageSet, Split

@@ -13,8 +13,8 @@ import pytest
 from digit_files import noise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy.io import loadmat, savemat  # type: ignore[import-untyped]
-from scipy.sparse import csr_array  # type: ignore[import-untyped]
+from scipy.io import loadmat, savemat
+from scipy.sparse import csr_array
 from support import refusal_of
 
 from datasets.io import mat

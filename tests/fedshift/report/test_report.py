@@ -698,7 +698,7 @@ def test_a_simulation_and_its_report(tmp_path: Path) -> None:
 
 
 def test_the_command_does_not_start_slower() -> None:
-    slow = ("matplotlib", "sklearn", "captum", "jinja2", "torch")
+    slow = ("matplotlib", "sklearn", "captum", "jinja2", "torch", "flwr", "scipy", "numpy", "pydantic", "yaml")
     code = f"import sys, fedshift.cli; print([m for m in {slow!r} if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
