@@ -89,7 +89,7 @@ def _table() -> NDArray[np.float64]:
         if file.is_file():
             with gzip.open(file, "rt", encoding="ascii") as lines:
                 return np.loadtxt(lines, delimiter=",")
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     bunch = load_digits()
     return np.column_stack([bunch.data, bunch.target])
