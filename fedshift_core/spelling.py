@@ -22,3 +22,8 @@ def meant(word: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: what may have been meant; empty where nothing is like it."""
     words = near(word, known)
     return f"; did you mean {' or '.join(words)}?" if words else ""
+
+
+def begun_with(words: Iterable[str], begun: str) -> list[str]:
+    """Return the words that go on from what was begun."""
+    return [word for word in words if word.startswith(begun)]

@@ -13,12 +13,12 @@ from clients.adapt.catalog import ADAPTATIONS
 from clients.models.catalog import NETWORKS
 from clients.modules.catalog import MODULES
 from datasets import catalog
-from fedshift.catalog.completion import begin
 from fedshift.catalog.ranges import model_of
 from fedshift_app.config import dotted_keys, files, registry
 from fedshift_app.config.arguments import ENGINES, LAUNCH_KEYS, WITHOUT_DOT
 from fedshift_app.config.resolving import FLAT_KEYS
 from fedshift_core.errors import FedShiftError
+from fedshift_core.spelling import begun_with
 
 SWITCHES = ("true", "false")
 
@@ -40,7 +40,7 @@ def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
 def _listed(key: str, begun: str) -> list[str]:
     """Return the values of a key that go on from what was begun: the last one, where there are several with commas."""
     first, comma, last = begun.rpartition(",")
-    return [f"{first}{comma}{value}" for value in begin(values(key), last)]
+    return [f"{first}{comma}{value}" for value in begun_with(values(key), last)]
 
 
 def values(key: str) -> tuple[str, ...]:
