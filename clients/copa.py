@@ -25,8 +25,8 @@ from fedshift_core.params import Params
 class CopaParams(Params):
     """The node's side of COPA."""
 
-    lambda_others: float = Field(1.0, ge=0)  # weight of the other domains' heads; 0 turns the term off
-    ensemble: Ensemble = "probabilities"  # what the heads' mean is taken of at test time
+    lambda_others: float = Field(1.0, ge=0, description="Weight of the losses of the other domains' heads; 0: off.")
+    ensemble: Ensemble = Field("probabilities", description="What is averaged over the heads at test time.")
 
 
 class CopaClient(DomainClient):

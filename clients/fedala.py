@@ -40,10 +40,17 @@ LAST = 10  # how many losses those are
 class FedALAParams(Params):
     """The node's side of FedALA."""
 
-    eta: float = Field(1.0, ge=0)  # learning rate of W; 0 leaves W at 1, which is FedAvg
-    share: float = Field(0.8, gt=0, le=1)  # s: of the node's images, on which W is learned
-    layers: int = Field(2, ge=1, le=10_000)  # p: parameter tensors from the top; more than there are: all
-    most_epochs: Rounds = 100  # of a node's first aggregation, if it does not converge before
+    eta: float = Field(
+        1.0, ge=0, description="Learning rate of the aggregation weights W; 0: W stays 1, which is FedAvg."
+    )
+    share: float = Field(0.8, gt=0, le=1, description="Share of the node's images on which W is learned (s).")
+    layers: int = Field(
+        2,
+        ge=1,
+        le=10_000,
+        description="Parameter tensors, counted from the top, that W aggregates (p); more than there are: all.",
+    )
+    most_epochs: Rounds = Field(100, description="Largest number of epochs of a node's first aggregation.")
 
 
 class FedALAClient(DomainClient):

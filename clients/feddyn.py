@@ -37,8 +37,17 @@ MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weigh
 class FedDynParams(Params):
     """The node's side of FedDyn."""
 
-    alpha: float = Field(0.01, ge=0)  # 0.1, 0.01 or 0.001 in the paper; 0, with train.clip=null, is FedAvg
-    scores: Literal["cloud", "mean"] = "cloud"  # the server's too: it sends what is to be scored
+    alpha: float = Field(
+        0.01,
+        ge=0,
+        description="Weight of the dynamic regularisation: 0.1, 0.01 or 0.001 in the paper; 0, with "
+        "train.clip=null, is FedAvg.",
+    )
+    scores: Literal["cloud", "mean"] = Field(
+        "cloud",
+        description="Scored model: the one that the next round begins with (cloud), or the plain mean"
+        " of the round's models (mean).",
+    )
 
 
 class FedDynClient(DomainClient):

@@ -16,6 +16,7 @@ the code: the mean over batches of their means, as batches come); (2) gradients 
 
 from typing import ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from clients import heads, losses
@@ -30,7 +31,9 @@ from fedshift_core.params import Params
 class FedGHParams(Params):
     """The node's side of FedGH."""
 
-    proto_source: ProtoSource = "after_training"
+    proto_source: ProtoSource = Field(
+        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
+    )
 
 
 class FedGHClient(PrototypeClient):

@@ -27,11 +27,25 @@ from fedshift_core.params import Params
 class FedProtoParams(Params):
     """The node's side of FedProto."""
 
-    lambda_proto: float = Field(1.0, ge=0)  # lambda: 1, in the code 0.1 for CIFAR-10; 0 turns the term off
-    share_weights: bool = False  # average weights too; false: the whole model stays on the node, as in the paper
-    reduction: Literal["mse_mean", "sum"] = "mse_mean"  # mean over D (code), or sum (paper)
-    predict_by: Literal["head", "prototype"] = "head"  # classifier, or nearest global prototype
-    proto_source: ProtoSource = "after_training"
+    lambda_proto: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the distance to the prototypes (lambda): 1 in the paper, 0.1 in the "
+        "code for CIFAR-10; 0: off.",
+    )
+    share_weights: bool = Field(
+        False,
+        description="Whether weights are averaged as well; false: the whole model stays on the node, as in the paper.",
+    )
+    reduction: Literal["mse_mean", "sum"] = Field(
+        "mse_mean", description="Distance over the D dimensions: the mean (code), or the sum (paper)."
+    )
+    predict_by: Literal["head", "prototype"] = Field(
+        "head", description="Prediction by the classifier (head), or by the nearest global prototype."
+    )
+    proto_source: ProtoSource = Field(
+        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
+    )
 
 
 class FedProtoClient(OwnModelClient):

@@ -13,6 +13,8 @@ the head of their last training, as in the reference code's rounds; its further 
 is left out.
 """
 
+from pydantic import Field
+
 from clients.base import DomainClient, Phase
 from clients.models.networks import SplitModel, set_training
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -25,10 +27,18 @@ HEAD = "classifier."  # begins the names of the head
 class FedRepParams(Params):
     """The node's side of FedRep."""
 
-    personal_head: bool = True  # false: the head is averaged with the body
-    by_turns: bool = True  # head, then body; false: both at once, train.epochs epochs (with a personal head: FedPer)
-    head_epochs: Rounds | None = None  # null: train.epochs without those of the body, at least one
-    body_epochs: Rounds = 1
+    personal_head: bool = Field(
+        True, description="Whether the head stays on the node; false: it is averaged with the body."
+    )
+    by_turns: bool = Field(
+        True,
+        description="Whether the head trains first and then the body; false: both at once for train.epochs (with a "
+        "personal head: FedPer).",
+    )
+    head_epochs: Rounds | None = Field(
+        None, description="Epochs of the head; null: train.epochs less those of the body, at least one."
+    )
+    body_epochs: Rounds = Field(1, description="Epochs of the body.")
 
 
 class FedRepClient(DomainClient):

@@ -36,12 +36,23 @@ GAP = "gap"  # in a node's memory: mean distance of its last prototypes to the n
 class FedSAParams(Params):
     """The node's side of FedSA."""
 
-    lambda_calibration: float = Field(1.0, ge=0)  # lambda_cc, of the classifier on the anchors; 0 turns it off
-    lambda_anchor: float = Field(10.0, ge=0)  # lambda_r, of the distance to the anchor of the class; 0 turns it off
-    lambda_margin: float = Field(1.0, ge=0)  # lambda_m, of the contrast with a margin; 0 turns it off
-    share_weights: bool = False  # average weights too; false: the whole model stays on the node, as in the paper
-    predict_by: Literal["head", "prototype"] = "head"  # classifier, or nearest global prototype (code)
-    proto_source: ProtoSource = "after_training"
+    lambda_calibration: float = Field(
+        1.0, ge=0, description="Weight of the classifier's calibration on the anchors (lambda_cc); 0: off."
+    )
+    lambda_anchor: float = Field(
+        10.0, ge=0, description="Weight of the distance to the anchor of the class (lambda_r); 0: off."
+    )
+    lambda_margin: float = Field(1.0, ge=0, description="Weight of the contrast with a margin (lambda_m); 0: off.")
+    share_weights: bool = Field(
+        False,
+        description="Whether weights are averaged as well; false: the whole model stays on the node, as in the paper.",
+    )
+    predict_by: Literal["head", "prototype"] = Field(
+        "head", description="Prediction by the classifier (head), or by the nearest global prototype (code)."
+    )
+    proto_source: ProtoSource = Field(
+        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
+    )
 
 
 class FedSAClient(OwnModelClient):

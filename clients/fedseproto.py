@@ -44,25 +44,38 @@ LEAST_WIDTH = 16  # of the maps of a decoder for large images
 class FedSeProtoParams(Params):
     """The node's side of FedSeProto. The paper's own values are unknown; these are recommendations."""
 
-    #: two_phase_each_round: phase 1 trains H(F(x)), phase 2 freezes H and minimises Eq. 15;
-    #: phase1_first_round_only: later rounds have phase 2 alone; joint: algorithm 1, Eq. 15 throughout.
-    schedule: Literal["two_phase_each_round", "phase1_first_round_only", "joint"] = "two_phase_each_round"
-    phase1_epochs: Rounds = 1  # E_1, of train.epochs
-    use_kd: bool = True  # Fig. 3
-    use_mi: bool = True  # Fig. 3
-    use_proto: bool = True  # Fig. 3
-    alpha: float = Field(1.0, ge=0)  # weight of KD; 0 turns it off
-    beta: float = Field(0.01, ge=0)  # weight of MI; 0 turns it and the sampling off
-    lambda_proto: float = Field(1.0, ge=0)  # lambda, weight of Proto; 0 turns it off
-    kd_temperature: float = Field(1.0, gt=0)
-    kd_form: Literal["corrected", "printed"] = "corrected"  # A1
-    kl_direction: Literal["teacher_student", "student_teacher"] = "teacher_student"  # A3
-    mi_form: Literal["gaussian", "batch_moment", "l2"] = "gaussian"  # A7
-    mi_stopgrad: bool = False  # keep the gradient of MI out of F (A10)
-    reduction: eq.Reduction = "mean"  # over the D dimensions in Eqs 10 and 13; sum, as they are printed (A8)
-    proto_reduction: Literal["sample_mean", "class_mean"] = "sample_mean"  # A12
-    #: Initial F^s. identity: it passes z on, so that phase 1 trains the very path that predicts.
-    semantic_start: Literal["random", "identity"] = "random"
+    schedule: Literal["two_phase_each_round", "phase1_first_round_only", "joint"] = Field(
+        "two_phase_each_round",
+        description="Phases: 1 trains H(F(x)), 2 freezes H and minimises Eq. 15; both in each round, phase 1 in the "
+        "first round only, or Eq. 15 throughout (joint, algorithm 1).",
+    )
+    phase1_epochs: Rounds = Field(1, description="Epochs of phase 1, out of train.epochs (E_1).")
+    use_kd: bool = Field(True, description="Whether the term KD is used (Fig. 3).")
+    use_mi: bool = Field(True, description="Whether the term MI is used (Fig. 3).")
+    use_proto: bool = Field(True, description="Whether the term Proto is used (Fig. 3).")
+    alpha: float = Field(1.0, ge=0, description="Weight of KD; 0: off.")
+    beta: float = Field(0.01, ge=0, description="Weight of MI; 0: MI and the sampling are off.")
+    lambda_proto: float = Field(1.0, ge=0, description="Weight of Proto (lambda); 0: off.")
+    kd_temperature: float = Field(1.0, gt=0, description="Temperature of KD.")
+    kd_form: Literal["corrected", "printed"] = Field(
+        "corrected", description="Form of KD: corrected, or as printed (A1)."
+    )
+    kl_direction: Literal["teacher_student", "student_teacher"] = Field(
+        "teacher_student", description="Direction of the divergence in KD (A3)."
+    )
+    mi_form: Literal["gaussian", "batch_moment", "l2"] = Field("gaussian", description="Form of MI (A7).")
+    mi_stopgrad: bool = Field(False, description="Whether the gradient of MI is kept out of F (A10).")
+    reduction: eq.Reduction = Field(
+        "mean", description="Reduction over the D dimensions in Eqs 10 and 13: the mean, or the sum as printed (A8)."
+    )
+    proto_reduction: Literal["sample_mean", "class_mean"] = Field(
+        "sample_mean", description="Mean of the term Proto: over images, or over classes (A12)."
+    )
+    semantic_start: Literal["random", "identity"] = Field(
+        "random",
+        description="Initial F^s: random, or identity, which passes z on, so that phase 1 trains the "
+        "path that predicts.",
+    )
 
     @property
     def has_mi(self) -> bool:

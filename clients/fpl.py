@@ -23,10 +23,12 @@ from fedshift_core.params import Params
 class FPLParams(Params):
     """The node's side of FPL."""
 
-    use_cpcl: bool = True  # contrast with cluster prototypes
-    use_upcr: bool = True  # consistency with unbiased prototypes; both false is FedAvg
-    tau: float = Field(0.02, gt=0)
-    proto_source: ProtoSource = "after_training"
+    use_cpcl: bool = Field(True, description="Whether the contrast with cluster prototypes is used.")
+    use_upcr: bool = Field(True, description="Whether the consistency with unbiased prototypes is used.")
+    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
+    proto_source: ProtoSource = Field(
+        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
+    )
 
 
 class FPLClient(PrototypeClient):

@@ -37,9 +37,13 @@ PROJECTED = 256  # width of the projection, as in the paper
 class MoonParams(Params):
     """The node's side of MOON."""
 
-    mu: float = Field(1.0, ge=0)  # weight of the contrast: 5 on CIFAR-10 and in the FPL code family; 0 is FedAvg
-    tau: float = Field(0.5, gt=0)
-    projection: Literal["none", "mlp"] = "none"  # contrast features, or what a two-layer MLP makes of them
+    mu: float = Field(
+        1.0, ge=0, description="Weight of the contrast: 1, and 5 on CIFAR-10 and in the FPL code family; 0: FedAvg."
+    )
+    tau: float = Field(0.5, gt=0, description="Temperature of the contrast.")
+    projection: Literal["none", "mlp"] = Field(
+        "none", description="Contrast of the features (none), or of what a two-layer MLP makes of them (mlp)."
+    )
 
 
 class ProjectedClassifier(DeepHead):

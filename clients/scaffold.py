@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from clients import losses
@@ -42,8 +43,10 @@ CHANGE = "delta-c"  # what a node contributes, (P,)
 class ScaffoldParams(Params):
     """The node's side of SCAFFOLD."""
 
-    control: bool = True  # false: FedAvg
-    option: Literal["I", "II"] = "II"
+    control: bool = Field(True, description="Whether control variates are used; false: FedAvg.")
+    option: Literal["I", "II"] = Field(
+        "II", description="Option of the paper by which a node renews its control variate."
+    )
 
 
 class ScaffoldClient(DomainClient):

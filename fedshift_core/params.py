@@ -31,6 +31,8 @@ class NoiseParams(Params):
     They are drawn from the system's entropy, which the server cannot repeat, so that such a run is not repeatable.
     """
 
-    #: Draw them from the run's seed instead, as everything else: a run repeats bit for bit, and the server, which
-    #: knows the seed, can take the noise off again. In simulation alone; a deployment refuses it.
-    repeatable_noise: bool = False
+    repeatable_noise: bool = Field(
+        False,
+        description="Whether noise and masks are drawn from the run's seed, which repeats a run bit for bit and lets "
+        "the server remove them; simulation only.",
+    )

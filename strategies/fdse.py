@@ -38,7 +38,7 @@ SMALL = 1e-8  # added to a norm that is divided by, as in the code
 class FDSEServerParams(Params):
     """The server's side of FDSE."""
 
-    tau: float = Field(0.5, gt=0)  # temperature of the similarity between erasers
+    tau: float = Field(0.5, gt=0, description="Temperature of the similarity between erasers.")
 
 
 class FDSEStrategy(DomainStrategy):

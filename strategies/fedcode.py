@@ -42,11 +42,15 @@ HEADS: dict[str, Shape] = {"head-weight": ("C", "D"), "head-bias": ("C",)}
 class FedCodeServerParams(Params):
     """The server's side of FedCode; the first three are the node's too, and say whether prototypes travel."""
 
-    alpha: float = Field(20.0, ge=0)
-    use_semcl: bool = True
-    use_stycl: bool = True
-    finch_partition: Partition = "last"  # the coarsest, or FINCH's first (A6)
-    global_model: Literal["off", "average_heads"] = "off"  # Fig. 5 (A13); the node's too
+    alpha: float = Field(20.0, ge=0, description="Weight of SemCL and of StyCL; 0: no prototypes travel.")
+    use_semcl: bool = Field(True, description="Whether the term SemCL is used.")
+    use_stycl: bool = Field(True, description="Whether the term StyCL is used.")
+    finch_partition: Partition = Field(
+        "last", description="Partition of FINCH that makes the clusters: the coarsest (last), or the first (A6)."
+    )
+    global_model: Literal["off", "average_heads"] = Field(
+        "off", description="Whether the encoder is scored with the mean head as well (Fig. 5, A13)."
+    )
 
     @property
     def contrasts(self) -> bool:

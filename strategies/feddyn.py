@@ -38,12 +38,17 @@ MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored
 class FedDynServerParams(Params):
     """The server's side of FedDyn."""
 
-    alpha: float = Field(0.01, ge=0)
-    #: Each node's alpha is divided by its number of images over the mean one, as in the reference code.
-    alpha_by_images: bool = False
-    #: Which model is scored: cloud: the one that the next round begins with, as of every method; mean: the plain mean
-    #: of the round's models, without h, which the authors report. Training is the same.
-    scores: Literal["cloud", "mean"] = "cloud"
+    alpha: float = Field(0.01, ge=0, description="Weight of the dynamic regularisation; 0: the mean of the models.")
+    alpha_by_images: bool = Field(
+        False,
+        description="Whether each node's alpha is divided by its number of images over the mean "
+        "number, as in the reference code.",
+    )
+    scores: Literal["cloud", "mean"] = Field(
+        "cloud",
+        description="Scored model: the one that the next round begins with (cloud), or the plain mean of the round's "
+        "models (mean), which the authors report.",
+    )
 
 
 class FedDynStrategy(DomainStrategy):

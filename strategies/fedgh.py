@@ -36,9 +36,9 @@ CLIP = 50.0  # longest gradient of a step, as in the code
 class FedGHServerParams(Params):
     """The server's side of FedGH."""
 
-    server_epochs: Rounds = 1  # over all prototypes of a round
-    server_lr: float = Field(0.01, gt=0)
-    server_batch: int = Field(1, ge=1, le=MOST_BATCH)  # prototypes of a step
+    server_epochs: Rounds = Field(1, description="Epochs of the head over all prototypes of a round.")
+    server_lr: float = Field(0.01, gt=0, description="Learning rate of the head on the server.")
+    server_batch: int = Field(1, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server.")
 
 
 class FedGHStrategy(PrototypeStrategy):

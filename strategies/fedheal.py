@@ -36,11 +36,15 @@ ROUNDS, WEIGHT, STEP, RISES = "rounds", "weight", "step", "rises"  # of a node, 
 class FedHEALParams(Params):
     """The server's side of FedHEAL; nodes train as FedAvg's do. Both ``use_`` switches off are FedAvg."""
 
-    use_mask: bool = True  # inconsistent updates of single parameters are left out
-    use_fair: bool = True  # nodes weigh by how far they move; false: by number of images
-    tau: float = Field(0.3, ge=0, lt=1)  # the least consistency of an update
-    beta: float = Field(0.4, ge=0, le=1)  # how fast the step of a node's weight follows its distance
-    mask_buffers: bool = True  # BatchNorm's statistics too, as in the code; false: they are averaged
+    use_mask: bool = Field(True, description="Whether inconsistent updates of single parameters are left out.")
+    use_fair: bool = Field(True, description="Whether nodes weigh by how far they move; false: by number of images.")
+    tau: float = Field(0.3, ge=0, lt=1, description="Smallest consistency of an update; 0: all updates stay.")
+    beta: float = Field(
+        0.4, ge=0, le=1, description="How fast the step of a node's weight follows its distance; 0: not at all."
+    )
+    mask_buffers: bool = Field(
+        True, description="Whether BatchNorm's statistics are masked too, as in the code; false: they are averaged."
+    )
 
 
 class FedHEALStrategy(DomainStrategy):

@@ -13,6 +13,8 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params, Rounds
 from strategies.base import DomainStrategy, Scalars
@@ -26,9 +28,19 @@ ENCODER, CLASSIFIER = "encoder", "classifier"
 class FedICONServerParams(Params):
     """The server's side of FedICON."""
 
-    lie: bool = True  # false: cross-entropy end to end, no phases
-    classifier_training: Literal["federated_personal", "federated", "local"] = "federated_personal"
-    classifier_rounds: Rounds = 10  # the last rounds of the run; not for ``local`` and ``lie = false``
+    lie: bool = Field(
+        True,
+        description="Whether local training learns invariance by contrast; false: cross-entropy end "
+        "to end, without phases.",
+    )
+    classifier_training: Literal["federated_personal", "federated", "local"] = Field(
+        "federated_personal",
+        description="Training of the classifier: federated rounds and then personal epochs, federated rounds only, or"
+        " personal epochs only (local).",
+    )
+    classifier_rounds: Rounds = Field(
+        10, description="Last rounds of the run, which train the classifier; not used with local and with lie=false."
+    )
 
     @property
     def last_rounds(self) -> int:

@@ -28,8 +28,8 @@ from strategies.federation.updates import Update
 class FedMDServerParams(Params):
     """The server's side of FedMD."""
 
-    public_images: int = Field(5000, ge=1, le=MOST_OWN)  # of the public set in each round, at most
-    digest_epochs: int = Field(1, ge=0)  # the node's; 0: nothing travels
+    public_images: int = Field(5000, ge=1, le=MOST_OWN, description="Largest number of public images in a round.")
+    digest_epochs: int = Field(1, ge=0, description="Epochs of digestion in a round; 0: nothing travels.")
 
 
 class FedMDStrategy(DomainStrategy):

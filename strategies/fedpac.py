@@ -41,8 +41,10 @@ Floats = NDArray[np.float64]
 class FedPACServerParams(Params):
     """The server's side of FedPAC; both are the node's too."""
 
-    lambda_align: float = Field(1.0, ge=0)
-    combine_heads: bool = True
+    lambda_align: float = Field(1.0, ge=0, description="Weight of the alignment of features (lambda); 0: off.")
+    combine_heads: bool = Field(
+        True, description="Whether the server combines the heads; false: each head stays on its node."
+    )
 
 
 class FedPACStrategy(DomainStrategy):

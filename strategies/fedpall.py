@@ -49,13 +49,19 @@ SGD_MOMENTUM, DECAY = 0.9, 1e-5  # of both networks, as in the code
 class FedPallServerParams(Params):
     """The server's side of FedPall; the first three are the node's too."""
 
-    lambda_adv: float = Field(0.1, ge=0)
-    lambda_con: float = Field(0.1, ge=0)
-    take: float = Field(1.0, ge=0, le=1)
-    hidden: int = Field(512, ge=1, le=4096)  # width of the amplifier
-    server_epochs: Rounds = 3  # over the round's features, of both networks
-    server_batch: int = Field(32, ge=1, le=MOST_BATCH)
-    server_lr: float = Field(0.01, gt=0)  # the code: the nodes' rate
+    lambda_adv: float = Field(0.1, ge=0, description="Weight of the amplifier's confusion; 0: off.")
+    lambda_con: float = Field(0.1, ge=0, description="Weight of the contrast with global prototypes; 0: off.")
+    take: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of the server's classifier in the node's at the beginning of a round; 0: "
+        "the node keeps its own.",
+    )
+    hidden: int = Field(512, ge=1, le=4096, description="Width of the amplifier.")
+    server_epochs: Rounds = Field(3, description="Epochs of both networks of the server over the features of a round.")
+    server_batch: int = Field(32, ge=1, le=MOST_BATCH, description="Features in a step of the server.")
+    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server; the code takes the nodes'.")
 
 
 class FedPallStrategy(DomainStrategy):

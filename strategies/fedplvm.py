@@ -30,8 +30,13 @@ MOST_CLUSTERED = 5000  # prototypes of a class that are compared with each other
 class FedPLVMServerParams(Params):
     """The server's side of FedPLVM; the first is the node's too, and says whether prototypes travel."""
 
-    lambda_proto: float = Field(100.0, ge=0)
-    cluster_globally: bool = True  # false: every prototype of every node is a global one
+    lambda_proto: float = Field(
+        100.0, ge=0, description="Weight of the prototype losses (lambda); 0: no prototypes travel."
+    )
+    cluster_globally: bool = Field(
+        True,
+        description="Whether the server clusters the prototypes; false: every prototype of every node is a global one.",
+    )
 
 
 class FedPLVMStrategy(DomainStrategy):

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedshift_core.params import Params
 from strategies.federation.updates import Update
@@ -30,7 +31,11 @@ from strategies.prototypes import (
 class FedProtoServerParams(Params):
     """The server's side of FedProto."""
 
-    prototype_mean: Literal["weighted", "plain"] = "weighted"  # by images of the class (paper), or by node (code)
+    prototype_mean: Literal["weighted", "plain"] = Field(
+        "weighted",
+        description="Mean of the prototypes: weighted by images of the class (paper), or one vote a "
+        "node (plain, code).",
+    )
 
 
 class FedProtoStrategy(PrototypeStrategy):

@@ -33,8 +33,12 @@ EPS = 1e-5  # of BatchNorm
 class FedSAServerParams(Params):
     """The server's side of FedSA."""
 
-    momentum: float = Field(0.9999, ge=0, le=1)  # m, of the anchors; 1: they never move
-    predict_by: Literal["head", "prototype"] = "head"  # the node's too: it needs G^k for the latter
+    momentum: float = Field(0.9999, ge=0, le=1, description="Momentum of the anchors (m); 1: they never move.")
+    predict_by: Literal["head", "prototype"] = Field(
+        "head",
+        description="Prediction by the classifier (head), or by the nearest global prototype (code), "
+        "which then travels.",
+    )
 
 
 class FedSAStrategy(PrototypeStrategy):

@@ -41,10 +41,16 @@ Labels = NDArray[np.int64]
 class FedTGPServerParams(Params):
     """The server's side of FedTGP."""
 
-    server_epochs: Rounds = 100  # over all prototypes of a round; the code's command: 100, its default 1000
-    server_lr: float = Field(0.01, gt=0)  # of plain SGD; the code: the nodes'
-    server_batch: int = Field(10, ge=1, le=MOST_BATCH)  # prototypes of a step; the code: the nodes'
-    margin_cap: float = Field(100.0, ge=0)  # tau, the largest margin
+    server_epochs: Rounds = Field(
+        100, description="Epochs over all prototypes of a round: 100 in the code's command, 1000 its default."
+    )
+    server_lr: float = Field(
+        0.01, gt=0, description="Learning rate of plain SGD on the server; the code takes the nodes'."
+    )
+    server_batch: int = Field(
+        10, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server; the code takes the nodes' batch."
+    )
+    margin_cap: float = Field(100.0, ge=0, description="Largest margin (tau); 0: no margin.")
 
 
 @dataclass(frozen=True)

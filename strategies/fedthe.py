@@ -13,6 +13,7 @@ Deviations: weights are averaged by number of images, the code's plain mean is `
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy
@@ -23,7 +24,7 @@ from strategies.federation.updates import Update
 class FedTHEServerParams(Params):
     """The server's side of FedTHE."""
 
-    personal_head: bool = True  # the node's; false: no features travel
+    personal_head: bool = Field(True, description="Whether there is a personal head; false: no features travel.")
 
 
 class FedTHEStrategy(DomainStrategy):

@@ -34,11 +34,16 @@ SAME = 1e-12  # below this total distance all prototypes of a class count as one
 class I2PFLServerParams(Params):
     """The server's side of I2PFL."""
 
-    inter_proto: Literal["reweight", "average", "finch"] = "reweight"  # Table V
-    dist: Literal["l2sq", "l2"] = "l2sq"  # distance of Eq. 4 (A4)
-    use_ema: bool = True  # Eq. 5, Table IV
-    ema: float = Field(0.99, ge=0, le=1)  # beta
-    ema_weight_on: Literal["past", "current"] = "past"  # which side beta weighs (A3)
+    inter_proto: Literal["reweight", "average", "finch"] = Field(
+        "reweight",
+        description="How nodes' prototypes become global ones: reweight, average, or finch clusters (Table V).",
+    )
+    dist: Literal["l2sq", "l2"] = Field("l2sq", description="Distance of Eq. 4: squared, or not (A4).")
+    use_ema: bool = Field(True, description="Whether global prototypes are averaged over rounds (Eq. 5, Table IV).")
+    ema: float = Field(0.99, ge=0, le=1, description="Factor of the average over rounds (beta).")
+    ema_weight_on: Literal["past", "current"] = Field(
+        "past", description="Side that beta weighs: the past, or the current prototypes (A3)."
+    )
 
     @model_validator(mode="after")
     def _clusters_have_no_past(self) -> "I2PFLServerParams":

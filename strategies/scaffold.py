@@ -22,6 +22,7 @@ from typing import ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
@@ -38,7 +39,7 @@ FloatArray = NDArray[np.float32]
 class ScaffoldServerParams(Params):
     """The server's side of SCAFFOLD."""
 
-    control: bool = True  # false: FedAvg
+    control: bool = Field(True, description="Whether control variates are used; false: FedAvg.")
 
 
 class ScaffoldStrategy(DomainStrategy):

@@ -13,22 +13,56 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     ``trim`` and ``malicious`` are those of ``robust`` (``strategies.federation.robust``).
     """
 
-    #: method: as the method has it; samples: by training images (FedAvg); equal: each node alike; domain-aware: F2DC;
-    #: ga: by how much worse than a node's own model the averaged one is on its images (FedDG-GA).
-    weights: Literal["method", "samples", "equal", "domain-aware", "ga"] = "method"
-    alpha: float = Field(1.0, ge=0)  # weight of the share of images; useful range 0.8 to 1.2
-    beta: float = Field(0.4, ge=0)  # weight of the discrepancy; useful range 0.3 to 0.5
-    balance: Literal["approximate", "exact"] = "approximate"  # B_k^c = n_k / N as printed, or n_k^c / n^c (A7)
-    gap_step: float = Field(0.2, ge=0, le=10)  # how far a weight moves in the first round, in equal weights 1 / N
-    gap: Literal["loss", "accuracy"] = "loss"  # what a gap is of
-    gap_on: Literal["train", "validation"] = "train"  # on which of a node's images
-    gap_centred: bool = True  # gaps less their mean (paper), or as they are (code)
-    #: none: the weighted average; else a rule that one node cannot spoil, for the shared weights of any method that
-    #: keeps the default merge. All but clip weigh each node alike.
-    robust: Literal["none", "clip", "trimmed_mean", "median", "krum"] = "none"
-    clip_norm: float | None = Field(None, gt=0)  # of clip: longest change of an update; null: the round's median
-    trim: float = Field(0.2, gt=0, lt=0.5)  # of trimmed_mean: share of the nodes that is cut off at each end (beta)
-    malicious: int = Field(1, ge=1)  # of krum: how many nodes of a round may lie (f); it needs 2f + 3 nodes
+    weights: Literal["method", "samples", "equal", "domain-aware", "ga"] = Field(
+        "method",
+        description="Weights of the nodes: the method's own, by training images (samples), equal, domain-aware "
+        "(F2DC), or by generalisation gaps (ga, FedDG-GA).",
+    )
+    alpha: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the share of images in domain-aware (F2DC, Eqs 10 and 11); useful from 0.8 to 1.2.",
+    )
+    beta: float = Field(
+        0.4,
+        ge=0,
+        description="Weight of the discrepancy in domain-aware (F2DC, Eqs 10 and 11); useful from 0.3 to 0.5.",
+    )
+    balance: Literal["approximate", "exact"] = Field(
+        "approximate",
+        description="Class share in domain-aware: B_k^c = n_k / N as printed (approximate), or n_k^c / n^c (exact).",
+    )
+    gap_step: float = Field(
+        0.2,
+        ge=0,
+        le=10,
+        description="Step of a weight in the first round of ga, in multiples of the equal weight 1 / "
+        "N; 0: weights stay.",
+    )
+    gap: Literal["loss", "accuracy"] = Field("loss", description="Quantity whose gap ga uses: loss or accuracy.")
+    gap_on: Literal["train", "validation"] = Field(
+        "train", description="Images of a node on which ga measures the gap."
+    )
+    gap_centred: bool = Field(
+        True, description="Whether ga subtracts the mean from the gaps (paper); false: gaps as they are (code)."
+    )
+    #: All but clip weigh each node alike.
+    robust: Literal["none", "clip", "trimmed_mean", "median", "krum"] = Field(
+        "none",
+        description="Aggregation rule that one node cannot spoil, for methods that keep the default merge; none: the "
+        "weighted average.",
+    )
+    clip_norm: float | None = Field(
+        None, gt=0, description="Largest L2 norm of an update under robust=clip; null: the median of the round."
+    )
+    trim: float = Field(
+        0.2, gt=0, lt=0.5, description="Share of the nodes that robust=trimmed_mean cuts off at each end (beta)."
+    )
+    malicious: int = Field(
+        1,
+        ge=1,
+        description="Number of nodes in a round that may be malicious under robust=krum (f), which needs 2f + 3 nodes.",
+    )
 
     @property
     def needs_rounds(self) -> bool:
@@ -43,14 +77,21 @@ class ServerConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     of all but ``fedavgm``. Values are those of Flower's strategies, but for ``momentum``, which is 0 there: FedAvg.
     """
 
-    #: none: the average is sent; else a server optimiser, by the rules of Flower's strategies of these names, for any
-    #: method that keeps the default merge.
-    optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = "none"
-    lr: float | None = Field(None, gt=0)  # null: Flower's: fedavgm 1, fedadam and fedadagrad 0.1, fedyogi 0.01
-    momentum: float = Field(0.9, ge=0, lt=1)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.99, ge=0, lt=1)
-    tau: float = Field(1e-3, gt=0)  # below it a second moment makes no difference
+    optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = Field(
+        "none",
+        description="Server optimizer by the rules of Flower's strategies, for methods that keep the default merge; "
+        "none: the average is sent.",
+    )
+    lr: float | None = Field(
+        None,
+        gt=0,
+        description="Learning rate of the server; null: 1 for fedavgm, 0.1 for fedadam and "
+        "fedadagrad, 0.01 for fedyogi.",
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of fedavgm; 0: none.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the first moment of fedadam and fedyogi.")
+    beta2: float = Field(0.99, ge=0, lt=1, description="Decay of the second moment of fedadam and fedyogi.")
+    tau: float = Field(1e-3, gt=0, description="Constant added to the root of the second moment in all but fedavgm.")
 
     @property
     def rate(self) -> float:

@@ -40,20 +40,38 @@ PROJECTION = "projection"  # a model's part that makes z of features, if there i
 class ContrastParams(Params):
     """Parameters of the adaptation; the paper gives none of them."""
 
-    tau: float = Field(0.07, gt=0)  # of Eq. 5; 0.07 is SupCon's
-    mode: Literal["transductive", "online"] = "transductive"  # online: predict each batch after its step
-    epochs: Rounds = 1  # over the test set
-    batch_size: BatchSize = 32
-    lr: float = Field(0.001, gt=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
-    #: Augmentation of the two views, apart from that of training images; null: as the section images says.
-    crop_padding: Padding | None = None
-    flip: bool | None = None
-    resized_crop: Crop | None = None  # [1, 1] leaves the whole image
-    jitter: Jitter | None = None
-    jitter_p: Probability | None = None
-    grayscale: Probability | None = None
+    tau: float = Field(0.07, gt=0, description="Temperature of Eq. 5; the paper gives none, 0.07 is SupCon's.")
+    mode: Literal["transductive", "online"] = Field(
+        "transductive",
+        description="When images are predicted: after all epochs (transductive), or each batch after "
+        "its step (online).",
+    )
+    epochs: Rounds = Field(1, description="Epochs over the test set.")
+    batch_size: BatchSize = Field(32, description="Test images in a batch.")
+    lr: float = Field(0.001, gt=0, description="Learning rate of SGD.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of SGD; 0: none.")
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay of SGD; 0: none.")
+    crop_padding: Padding | None = Field(
+        None,
+        description="Pixels of padding before the random crop of the two views; 0: no crop; null: as `images` says.",
+    )
+    flip: bool | None = Field(None, description="Whether the two views are flipped at random; null: as `images` says.")
+    resized_crop: Crop | None = Field(
+        None,
+        description="Area of the random resized crop of the two views, as shares of the image; [1, 1]: the whole "
+        "image; null: as `images` says.",
+    )
+    jitter: Jitter | None = Field(
+        None,
+        description="Strength of brightness, contrast, saturation and hue in the two views; 0: off; "
+        "null: as `images` says.",
+    )
+    jitter_p: Probability | None = Field(
+        None, description="Probability that a view is jittered; null: as `images` says."
+    )
+    grayscale: Probability | None = Field(
+        None, description="Probability that a view loses its colour; 0: off; null: as `images` says."
+    )
 
     def views(self, images: ImageConfig) -> ImageConfig:
         """Return how the two views are made, from how training images are augmented."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from clients.adapt.base import Adaptation, Places
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class FinetuneParams(Params):
     """Parameters of fine-tuning."""
 
-    epochs: Rounds | None = None  # null: train.epochs; FedICON: 5, which is its train.epochs
+    epochs: Rounds | None = Field(None, description="Local epochs before a test; null: `train.epochs`.")
 
 
 class Finetune(Adaptation):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from clients.adapt.base import Adaptation, Places
@@ -32,12 +33,16 @@ LEAST = 2  # images of a batch, if there are so many: BatchNorm has no variance 
 class StreamParams(Params):
     """What all of them have."""
 
-    batch_size: BatchSize = 64
-    #: test: as the test set has them; shuffled: drawn for node and round.
-    order: Literal["test", "shuffled"] = "test"
-    #: Local epochs that the node trains the received model for before it adapts, as ``adapt.name=finetune`` does; null:
-    #: none. Not done to a model that local training has just left.
-    ft_epochs: Rounds | None = None
+    batch_size: BatchSize = Field(64, description="Test images in a batch.")
+    order: Literal["test", "shuffled"] = Field(
+        "test",
+        description="Order of the test images: test as the test set has them, shuffled drawn for node and round.",
+    )
+    ft_epochs: Rounds | None = Field(
+        None,
+        description="Local epochs that train the received model before it adapts, unless local training has just left"
+        " it; null: none.",
+    )
 
 
 class Stream(Adaptation):

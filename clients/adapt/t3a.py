@@ -36,9 +36,14 @@ BATCH = 32  # as in the code
 class T3AParams(StreamParams):
     """Parameters of T3A."""
 
-    batch_size: BatchSize = BATCH
-    #: M, supports of a class at most; null: all. The paper chooses of 1, 5, 20, 50, 100 and all; FedICON takes 50.
-    supports: int | None = Field(50, ge=1, le=1_000_000)
+    batch_size: BatchSize = Field(BATCH, description="Test images in a batch.")
+    supports: int | None = Field(
+        50,
+        ge=1,
+        le=1_000_000,
+        description="Largest number of supports of a class (M): the paper's choices are 1, 5, 20, 50,"
+        " 100 and all; null: all.",
+    )
 
 
 class T3A:

@@ -35,9 +35,9 @@ BATCH = 128
 class TentParams(StreamParams):
     """Parameters of Tent."""
 
-    batch_size: BatchSize = BATCH
-    lr: float = Field(LR, gt=0)  # of Adam
-    steps: Rounds = 1  # a batch; predicted by the pass of the last
+    batch_size: BatchSize = Field(BATCH, description="Test images in a batch.")
+    lr: float = Field(LR, gt=0, description="Learning rate of Adam.")
+    steps: Rounds = Field(1, description="Steps on each batch, which the pass of the last one predicts.")
 
 
 class Tent:

@@ -39,22 +39,40 @@ TestFeature = Literal["fused", "f_plus", "f_minus", "f_star"]
 class F2DCParams(Params):
     """The modules' parameters; values are the paper's. Both ``use_`` switches off: no modules at all."""
 
-    use_dfd_loss: bool = True  # L_DFD (Table 6)
-    use_dfc_loss: bool = True  # A_C and L_DFC (Table 6); without them f* = f-, so f~ = f
-    lambda1: float = Field(0.8, ge=0)  # weight of L_DFD; 0 turns the term off
-    lambda2: float = Field(1.0, ge=0)  # weight of L_DFC; 0 turns the term off and keeps A_C
-    tau: float = Field(0.06, gt=0)  # temperature of the separability
-    sigma: float = Field(0.1, gt=0)  # smoothness of the mask (Table 5)
-    conv_layers: Literal[2, 3] = 2  # of A_D and A_C; 3 in the code since June 2026
-    hidden: int = Field(64, ge=1, le=4096)  # their inner width; 50 in the code since June 2026
-    insert_after: Literal["last"] | tuple[Annotated[int, Field(ge=1)], ...] = "last"  # stages, from 1 (Eq. 9)
-    noise: terms.Noise = "logistic_pair"  # of the mask: the paper's, or the code's (A3)
-    eval_noise: bool = False  # noise at test too (A2)
-    y_hat_from: Literal["classifier", "aux"] = "classifier"  # whose most confident wrong class: h(l~), or m(l-) (A6)
-    test_feature: TestFeature = "fused"  # which map is classified at test: f~, f+, f-, f* (Table 7)
-    local_modules: Literal["local", "aggregate"] = "aggregate"  # A_D, A_C, m: kept on the node, or averaged (A1)
-    #: What scores a model: no modules (f~ = f), each node's own with scores averaged, or the averaged ones (A1).
-    eval_modules: Literal["none", "client_mean", "aggregated"] = "aggregated"
+    use_dfd_loss: bool = Field(True, description="Whether the loss L_DFD is used (Table 6).")
+    use_dfc_loss: bool = Field(
+        True, description="Whether A_C and the loss L_DFC are used (Table 6); false: f* = f-, so f~ = f."
+    )
+    lambda1: float = Field(0.8, ge=0, description="Weight of L_DFD; 0: off.")
+    lambda2: float = Field(1.0, ge=0, description="Weight of L_DFC; 0: the loss is off, A_C stays.")
+    tau: float = Field(0.06, gt=0, description="Temperature of the separability.")
+    sigma: float = Field(0.1, gt=0, description="Smoothness of the mask (Table 5).")
+    conv_layers: Literal[2, 3] = Field(
+        2, description="Convolutional layers of A_D and A_C; 3 in the code since June 2026."
+    )
+    hidden: int = Field(64, ge=1, le=4096, description="Inner width of A_D and A_C; 50 in the code since June 2026.")
+    insert_after: Literal["last"] | tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        "last", description="Stages after which the modules stand, counted from 1, or the last (Eq. 9)."
+    )
+    noise: terms.Noise = Field(
+        "logistic_pair", description="Noise of the mask: the paper's (logistic_pair), or the code's (gumbel_pair) (A3)."
+    )
+    eval_noise: bool = Field(False, description="Whether there is noise at test too (A2).")
+    y_hat_from: Literal["classifier", "aux"] = Field(
+        "classifier",
+        description="Source of the most confident wrong class: the classifier h(l~), or the auxiliary one m(l-) (A6).",
+    )
+    test_feature: TestFeature = Field(
+        "fused", description="Map that is classified at test: f~ (fused), f+, f-, or f* (Table 7)."
+    )
+    local_modules: Literal["local", "aggregate"] = Field(
+        "aggregate", description="Whether A_D, A_C and m stay on the node (local), or are averaged (aggregate) (A1)."
+    )
+    eval_modules: Literal["none", "client_mean", "aggregated"] = Field(
+        "aggregated",
+        description="Modules that score a model (A1): none (f~ = f), each node's own with scores averaged "
+        "(client_mean), or the averaged ones.",
+    )
 
     @property
     def active(self) -> bool:

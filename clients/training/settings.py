@@ -36,64 +36,110 @@ Jitter = tuple[Strength, Strength, Strength, Turn]
 class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which network, what it begins with, what of it trains, and what happens to its BatchNorm."""
 
-    name: str  # see `fedshift models`
-    #: linear: one layer from features to logits; mlp: a hidden layer of the features' width with ReLU before it.
-    head: Literal["linear", "mlp"] = "linear"
-    #: A .safetensors, .pth or .pt file on the server's machine that the network begins with; empty: random values by
-    #: the seed. Nodes never read it: the server sends what they need.
-    weights: str = ""
-    #: SHA-256 of what ``weights`` or ``download`` gave; filled in as the run is resolved or started, and held against
-    #: it when the run is repeated or resumed.
-    weights_sha256: Digest = ""
-    #: Let the server's machine fetch the library's own pretrained weights (torchvision:, timm:).
-    download: bool = False
-    #: none; encoder; norm: its normalisation layers; stages:N: its first N stages. What is frozen, statistics of
-    #: BatchNorm included, is sent to each node once.
-    freeze: Freeze = "none"
-    #: Networks dealt to the nodes in turn, by their place; not empty: nodes differ, and no weights travel.
-    #: In a deployment a node may name its own (``--node-config 'model="cnn2"'``).
-    per_node: tuple[str, ...] = ()
-    #: average: parameters and running statistics travel and are averaged; local: they never leave the
-    #: node (FedBN); freeze: statistics, scale and shift stay as they were initialised; group: GroupNorm in its place,
-    #: which has no statistics (Hsieh et al., ICML 2020). Not here: FedWon (Zhuang, Lyu, ICLR 2024, arXiv 2306.05879),
-    #: which takes all normalisation out and standardises the convolutions' weights; FixBN (Zhong et al., arXiv
-    #: 2303.06530), which from some round on trains with averaged statistics that stand still.
-    bn: BatchNormMode = "average"
-    #: Groups of channels of each GroupNorm; 2 as in Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
-    groups: int = Field(2, ge=1, le=4096)
-    #: The statistics of BatchNorm of the model that the run keeps: averaged as they are, or taken anew of the nodes'
-    #: training images after each round that is scored (``evaluate.bn``). Training goes on with the averaged ones.
-    bn_keep: Literal["averaged", "retaken"] = "averaged"
+    name: str = Field(description="Name of the network, as `fedshift models` lists it.")
+    head: Literal["linear", "mlp"] = Field(
+        "linear",
+        description="Classifier: linear is one layer from features to logits, mlp has a hidden layer of the features'"
+        " width with ReLU before it.",
+    )
+    #: Nodes never read it: the server sends what they need.
+    weights: str = Field(
+        "",
+        description="File (.safetensors, .pth or .pt) on the server's machine with the initial weights; empty: random"
+        " values by the seed.",
+    )
+    weights_sha256: Digest = Field(
+        "",
+        description="SHA-256 of the initial weights, filled in by FedShift and checked when the run is repeated or "
+        "resumed; empty: not known yet.",
+    )
+    download: bool = Field(
+        False,
+        description="Whether the server's machine may download the library's pretrained weights (torchvision:, timm:).",
+    )
+    #: What is frozen, statistics of BatchNorm included, is sent to each node once.
+    freeze: Freeze = Field(
+        "none",
+        description="Part that does not train: none, encoder, norm (normalisation layers), or "
+        "stages:N (the first N stages).",
+    )
+    #: Not empty: no weights travel. In a deployment a node may name its own (``--node-config 'model="cnn2"'``).
+    per_node: tuple[str, ...] = Field(
+        (), description="Networks given to the nodes in turn, by their place; empty: all nodes have `model.name`."
+    )
+    #: group: Hsieh et al., ICML 2020. Not here: FedWon (Zhuang, Lyu, ICLR 2024, arXiv 2306.05879), which takes all
+    #: normalisation out and standardises the convolutions' weights; FixBN (Zhong et al., arXiv 2303.06530), which from
+    #: some round on trains with averaged statistics that stand still.
+    bn: BatchNormMode = Field(
+        "average",
+        description="BatchNorm: average its parameters and statistics, keep them local (FedBN), freeze them as "
+        "initialised, or put GroupNorm in its place (group).",
+    )
+    #: 2 as in Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+    groups: int = Field(2, ge=1, le=4096, description="Number of channel groups of each GroupNorm.")
+    #: Re-estimated after each round that is scored (``evaluate.bn``); training goes on with the averaged ones.
+    bn_keep: Literal["averaged", "retaken"] = Field(
+        "averaged",
+        description="BatchNorm statistics of the kept model: averaged over the nodes, or re-estimated on their "
+        "training images (retaken).",
+    )
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Local training on cross-entropy and the method's terms."""
 
-    epochs: Rounds  # local epochs a round
-    batch_size: BatchSize
-    lr: float = Field(gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(1e-5, ge=0)
-    #: momentum is that of SGD; the other two have their usual betas, and adamw's decay is apart from the gradient.
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    clip: float | None = Field(None, gt=0)  # largest L2 norm of a step's gradient; null: not clipped
-    lr_decay: float = Field(1.0, gt=0, le=1)  # the rate of round t is lr * lr_decay^(t - 1)
-    #: linear, cosine: over the rounds of the run, from lr in the first (the last of the warm-up) to ``schedule_end``
-    #: times lr in the last; step: lr times ``schedule_factor`` for each of ``schedule_steps`` that is over; none: the
-    #: same in all. All are multiplied with ``lr_decay`` and the warm-up (:meth:`lr_factor`).
-    schedule: Literal["none", "linear", "cosine", "step"] = "none"
-    schedule_end: float = Field(0.1, ge=0, le=1)
-    schedule_steps: tuple[Rounds, ...] = Field((), max_length=MOST_STEPS)  # rounds after which the rate changes
-    schedule_factor: float = Field(0.1, gt=0, le=1)
-    warmup_rounds: int = Field(0, ge=0, le=MOST_ROUNDS)  # the first rounds have 1/n, 2/n, ... n/n of the rate; 0: none
-    precision: Precision = "auto"
-    #: What ``auto`` stands for. Empty: what trains fastest on the nodes, measured before round 1 and kept in
-    #: config.yaml (``arithmetic``), from which a resumed or repeated run has it. hardware: bf16 where a node's device
-    #: computes in it, else float32, channels_last; what every run took before there was a choice.
-    arithmetic: Literal[Arithmetic, "", "hardware"] = ""
+    epochs: Rounds = Field(description="Local epochs in a round.")
+    batch_size: BatchSize = Field(description="Images in a training step.")
+    lr: float = Field(gt=0, description="Learning rate of local training in the first round.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD; 0: none.")
+    weight_decay: float = Field(
+        1e-5, ge=0, description="Weight decay of local training, decoupled from the gradient in adamw; 0: none."
+    )
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd", description="Optimizer of local training; adam and adamw have their usual betas."
+    )
+    clip: float | None = Field(None, gt=0, description="Largest L2 norm of a step's gradient; null: no clipping.")
+    lr_decay: float = Field(
+        1.0, gt=0, le=1, description="Factor of the learning rate from round to round; 1: no decay."
+    )
+    #: The formula, with ``lr_decay`` and the warm-up, is that of :meth:`lr_factor`.
+    schedule: Literal["none", "linear", "cosine", "step"] = Field(
+        "none",
+        description="Learning rate over the rounds: none, linear or cosine down to `schedule_end` times lr, or a "
+        "factor at each of `schedule_steps` (step).",
+    )
+    schedule_end: float = Field(
+        0.1, ge=0, le=1, description="Learning rate of the last round, in multiples of lr, for linear and cosine."
+    )
+    schedule_steps: tuple[Rounds, ...] = Field(
+        (),
+        max_length=MOST_STEPS,
+        description="Rounds, in rising order, after which the learning rate is multiplied by "
+        "`schedule_factor`, for step.",
+    )
+    schedule_factor: float = Field(
+        0.1, gt=0, le=1, description="Factor of the learning rate at each of `schedule_steps`."
+    )
+    warmup_rounds: int = Field(
+        0,
+        ge=0,
+        le=MOST_ROUNDS,
+        description="First rounds, in which the learning rate rises linearly to lr; 0: no warm-up.",
+    )
+    precision: Precision = Field("auto", description="Number format of training: auto, bf16 or float32.")
+    #: What was measured is kept in config.yaml, from which a resumed or repeated run has it. hardware is what every run
+    #: took before there was a choice, with channels_last.
+    arithmetic: Literal[Arithmetic, "", "hardware"] = Field(
+        "",
+        description="Number format and memory layout that precision=auto stands for; empty: the fastest on the nodes,"
+        " measured before round 1; hardware: bf16 where the device computes in it.",
+    )
     threads: int = Field(
-        0, ge=0, le=MOST_CORES
-    )  # CPU threads of a node; 0: in simulation one, or as many as cpus-per-client says
+        0,
+        ge=0,
+        le=MOST_CORES,
+        description="CPU threads of a node; 0: one in simulation, or as many as cpus-per-client says.",
+    )
 
     @field_validator("schedule_steps")
     @classmethod
@@ -153,19 +199,33 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """From uint8 images to what the network sees."""
 
-    crop_padding: Padding = 0  # random crop after padding by so many pixels; 0: off
-    flip: bool = False  # random horizontal flip
-    resized_crop: Crop | None = None  # random resized crop; null: off
-    #: Random brightness, contrast, saturation and hue as in torchvision's ColorJitter; 0: off.
-    jitter: Jitter = (0.0, 0.0, 0.0, 0.0)
-    jitter_p: Probability = 0.8  # probability that an image is jittered, as in SimCLR
-    grayscale: Probability = 0.0  # probability that an image loses its colour
-    views: Literal[1, 2] = 1  # augmented views of each training image; 2 for contrastive methods
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # ImageNet's, as the FPL code family uses
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    eval_batch: int = Field(
-        64, ge=1, le=MOST_BATCH
-    )  # images per batch in evaluation; larger ones fall out of a CPU's cache
+    crop_padding: Padding = Field(0, description="Pixels of padding before a random crop; 0: no crop.")
+    flip: bool = Field(False, description="Whether images are flipped horizontally at random.")
+    resized_crop: Crop | None = Field(
+        None, description="Area of a random resized crop, from and to, as shares of the image; null: off."
+    )
+    jitter: Jitter = Field(
+        (0.0, 0.0, 0.0, 0.0),
+        description="Strength of random brightness, contrast, saturation and hue, as in torchvision's"
+        " ColorJitter; 0: off.",
+    )
+    #: As in SimCLR.
+    jitter_p: Probability = Field(0.8, description="Probability that an image is jittered.")
+    grayscale: Probability = Field(0.0, description="Probability that an image loses its colour; 0: off.")
+    views: Literal[1, 2] = Field(1, description="Augmented views of each training image; 2 for contrastive methods.")
+    #: ImageNet's, as the FPL code family uses.
+    mean: tuple[float, float, float] = Field(
+        (0.485, 0.456, 0.406),
+        description="Mean of each channel that normalisation subtracts, for values from 0 to 1; the "
+        "default is ImageNet's.",
+    )
+    std: tuple[float, float, float] = Field(
+        (0.229, 0.224, 0.225),
+        description="Standard deviation of each channel, above 0, that normalisation divides by; the "
+        "default is ImageNet's.",
+    )
+    #: Larger batches fall out of a CPU's cache.
+    eval_batch: int = Field(64, ge=1, le=MOST_BATCH, description="Images in a batch of evaluation.")
 
     @property
     def draws_real_values(self) -> bool:

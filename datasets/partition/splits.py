@@ -22,36 +22,67 @@ RANDOM = "random"
 class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How nodes and images are dealt in simulation. A real node brings its own images instead."""
 
-    #: Nodes per domain, in the order of the domains; or "any": the domains are dealt in turn to as many
-    #: nodes as there are; or {random: N}: N nodes, at least one per domain, the rest by the run's seed.
-    counts: Literal["any"] | Annotated[dict[str, int], AfterValidator(FrozenDict)] = "any"
-    #: Each node's share of its domain's training images (see ``pool``), drawn without replacement: one
-    #: number, one per domain, or "equal" to divide all of them among the domain's nodes.
-    share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = "equal"
-    #: How a share of images becomes a whole number: nearest, or down as ``int`` does (the code of FPL and F2DC).
-    rounding: Literal["nearest", "down"] = "nearest"
-    #: Whose share that is: each node's; or that of all nodes of the domain together, who divide it equally.
-    share_per: Literal["node", "domain"] = "node"
-    #: Each node draws its share from the whole domain: no image twice on a node, but on several nodes.
-    with_replacement: bool = False
-    #: The nodes of a domain draw one after the other, and the last takes what is left where that is less than its
-    #: share (the code of FPL and F2DC): of four nodes at 30 % it gets 10 %.
-    last_takes_rest: bool = False
-    #: Images are swapped until every node holds each class at least once (FPL's and F2DC's code).
-    class_coverage: bool = False
-    #: Label skew: each class of a domain is spread over its nodes by Dirichlet(label_skew); None: off.
-    label_skew: float | None = Field(None, gt=0, le=1e6)
-    #: Part of a node's images that is its own test set, the classes in proportion. Above 0, nodes divide all
-    #: images of a domain, those of its test split too (FedCode); 0: the domain's test split is the test.
-    test_fraction: float = Field(0.0, ge=0, lt=1)
-    #: Part of a node's training images that is set aside to choose a round by, the classes in proportion. A site with
-    #: images of a split validation takes those instead, all of them, where this is above 0; else they stay unused.
-    validation_fraction: float = Field(0.0, ge=0, lt=1)
-    #: Which images of a domain are its test: its test split, or in simulation all of them, those that nodes train on
-    #: too (the lists that the code of I2PFL's first author tests PACS on).
-    test_on: Literal["split", "domain"] = "split"
-    #: Domains that no node holds; they are evaluated all the same (leave-one-domain-out).
-    held_out: tuple[str, ...] = Field(())
+    counts: Literal["any"] | Annotated[dict[str, int], AfterValidator(FrozenDict)] = Field(
+        "any",
+        description="Nodes per domain; any: domains are dealt in turn to as many nodes as there are; {random: N}: N "
+        "nodes, at least one a domain, the rest by the seed.",
+    )
+    share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = Field(
+        "equal",
+        description="Share of a domain's training images, above 0 and at most 1, that each node draws: one number, "
+        "one per domain, or equal to divide all images.",
+    )
+    #: down: as ``int`` does in the code of FPL and F2DC.
+    rounding: Literal["nearest", "down"] = Field(
+        "nearest", description="How a share becomes a whole number of images: to the nearest, or down."
+    )
+    share_per: Literal["node", "domain"] = Field(
+        "node",
+        description="Whose share it is: each node's, or that of all nodes of the domain together, who"
+        " divide it equally.",
+    )
+    with_replacement: bool = Field(
+        False,
+        description="Whether each node draws its share from the whole domain, so that several nodes may hold an image.",
+    )
+    #: The code of FPL and F2DC: of four nodes at 30 % the last gets 10 %.
+    last_takes_rest: bool = Field(
+        False, description="Whether the last node of a domain takes what is left where that is less than its share."
+    )
+    #: FPL's and F2DC's code.
+    class_coverage: bool = Field(
+        False, description="Whether images are swapped until every node holds each class at least once."
+    )
+    label_skew: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="Concentration of the Dirichlet distribution that spreads each class of a domain "
+        "over its nodes; null: no skew.",
+    )
+    #: Above 0, nodes divide all images of a domain, those of its test split too (FedCode); classes in proportion.
+    test_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of a node's images that is its own test set; 0: the domain's test split is the test.",
+    )
+    #: Classes in proportion. A site with images of a split validation takes those instead, all of them, where this is
+    #: above 0; else they stay unused.
+    validation_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of a node's training images that is set aside to choose a round by; 0: none.",
+    )
+    #: domain: the lists that the code of I2PFL's first author tests PACS on.
+    test_on: Literal["split", "domain"] = Field(
+        "split", description="Test images of a domain: its test split, or in simulation all its images (domain)."
+    )
+    held_out: tuple[str, ...] = Field(
+        (),
+        description="Domains that no node holds and that are scored all the same (leave-one-domain-out); empty: none.",
+    )
 
     @field_validator("counts", mode="before")
     @classmethod

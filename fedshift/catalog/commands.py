@@ -44,6 +44,21 @@ def methods(
     tell_problems(registry.METHODS)
 
 
+@app.command("keys")
+def keys(
+    begun: Annotated[
+        str, typer.Argument(metavar="[KEY]", help="A section or the beginning of a key: train, train.lr.")
+    ] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/reference-keys.md.")] = False,
+) -> None:
+    """List the keys of the configuration, each with its type, default, range and description."""
+    from fedshift.catalog import keys as reference
+
+    if begun and markdown:
+        raise ConfigError(f"keys: {begun!r} is a part, --markdown is the page of all")
+    typer.echo(reference.markdown() if markdown else reference.text(begun), nl=not markdown)
+
+
 @app.command("datasets")
 def data_sets(
     name: Annotated[

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import yaml
-
 from fedshift.catalog import ranges
-from fedshift.catalog.tables import columns, facts
+from fedshift.catalog.keys import as_yaml
+from fedshift.catalog.tables import columns, facts, wrapped
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import modules_by_name, section_of
 from fedshift_app.config.recipes import said_by, targets_of
+from fedshift_app.config.sections import RunConfig
 from fedshift_core.extensions import OURS
 from fedshift_core.ranges import read
 from fedshift_core.registry import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
@@ -34,12 +34,14 @@ class Parameter:
         default: As YAML writes it.
         allowed: In words.
         papers: Values of experiments that stand for a paper's table, with their names, where they set it.
+        description: What it means; empty where its model says nothing.
     """
 
     key: str
     default: str
     allowed: str
     papers: str
+    description: str = ""
 
 
 def listed() -> list[str]:
@@ -73,8 +75,10 @@ def described(name: str) -> str:
     origin = registry.METHODS.origin(name)
     lines = [f"{name}: {method.title}", *facts(_facts(method, origin))]
     if own := parameters(method):
-        rows = [HEAD, *((one.key, one.default, one.allowed, one.papers) for one in own)]
-        lines += ["", "parameters, as method.KEY=VALUE", *columns(rows)]
+        head, *rows = columns([HEAD, *((one.key, one.default, one.allowed, one.papers) for one in own)])
+        lines += ["", "parameters, as method.KEY=VALUE", head]
+        for one, row in zip(own, rows, strict=True):
+            lines += [row, *wrapped(one.description)]
     else:
         lines += ["", "no parameters of its own"]
     if origin == OURS and (said := source(name)):
@@ -86,8 +90,8 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
     of = registry.METHODS[method.name].of
     _, sections = _divided(method)
     told = said_by(method)  # a recipe's parameters say these
-    asks = ", ".join(f"{key}={_yaml(value)}" for key, value in _dotted(sections).items() if key not in told)
-    needs = ", ".join(f"{key}={_yaml(value)}" for key, value in method.needs.items())
+    asks = ", ".join(f"{key}={as_yaml(value)}" for key, value in _dotted(sections).items() if key not in told)
+    needs = ", ".join(f"{key}={as_yaml(value)}" for key, value in method.needs.items())
     return [
         ("venue", method.venue),
         ("group", registry.GROUP_TITLES[method.group]),
@@ -100,7 +104,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("travels", f"besides the weights: {registry.travels(method)}"),
         ("stays", f"on the node: {method.private}"),
         ("asks for", asks),
-        ("tuned in", ", ".join(f"{key} {_yaml(read(told, key).told())}" for key, told in method.search.items())),
+        ("tuned in", ", ".join(f"{key} {as_yaml(read(told, key).told())}" for key, told in method.search.items())),
         ("needs", needs),
         ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
     ]
@@ -137,14 +141,15 @@ def parameters(method: Method) -> list[Parameter]:
     for key in method.known_keys():
         if key in sides:
             default, allowed = said.get(key, ranges.default(sides[key], key)), ranges.allowed(sides[key], key)
+            description = ranges.description(method.params_models(), key)
         else:
-            default, allowed = _stood_for(method, key, sections)
-        found.append(Parameter(key, _yaml(default), allowed, _papers(method.name, key)))
+            default, allowed, description = _stood_for(method, key, sections)
+        found.append(Parameter(key, as_yaml(default), allowed, _papers(method.name, key), description))
     return found
 
 
-def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return default and range of a recipe's parameter, which are those of the key that it stands for."""
+def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[Any, str, str]:
+    """Return default, range and description of a recipe's parameter: those of the key that it stands for."""
     target = targets_of(method, key)[0]
     dotted = target if isinstance(target, str) else target["key"]
     value: Any = sections
@@ -155,13 +160,15 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[A
     else:
         found = ranges.model_of(dotted)
         if found is None:
-            return value, NONE
+            return value, NONE, ""
         model, last = found
     value = ranges.default(model, last) if value is None else value
+    section = RunConfig.model_fields[dotted.partition(".")[0]]
+    description = ranges.description([model], last) or section.description or ""
     if isinstance(target, str):
-        return value, ranges.allowed(model, last)
+        return value, ranges.allowed(model, last), description
     given = {meant: word for word, meant in target["values"].items()}
-    return given.get(value, value), ", ".join(map(_yaml, target["values"]))
+    return given.get(value, value), ", ".join(map(as_yaml, target["values"])), description
 
 
 def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -177,7 +184,7 @@ def _papers(name: str, key: str) -> str:
     by_value: dict[str, list[str]] = {}
     for experiment, said in _of_papers(name):
         if key in said:
-            by_value.setdefault(_yaml(said[key]), []).append(experiment)
+            by_value.setdefault(as_yaml(said[key]), []).append(experiment)
     return "; ".join(f"{value} ({_few(names)})" for value, names in by_value.items())
 
 
@@ -201,13 +208,6 @@ def _experiments() -> tuple[tuple[str, dict[str, Any]], ...]:
 
 def _class(one: Any) -> str:
     return one if isinstance(one, str) else f"{one.__module__}:{one.__name__}"
-
-
-def _yaml(value: Any) -> str:
-    """Return a value as a person would type it."""
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_yaml, value))}]"
-    return str(yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip())
 
 
 def _dotted(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:

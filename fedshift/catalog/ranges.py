@@ -1,9 +1,11 @@
 """What a key may be, in words, out of the models that check it."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
 from clients.adapt.catalog import ADAPTATIONS
@@ -11,8 +13,13 @@ from clients.modules.catalog import MODULES
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.registry import imported
 
+MOST_WRITTEN_OUT = 10_000_000  # larger bounds are shown as powers of ten
 #: Bounds of a number in JSON Schema, in the order of telling.
 _BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
+_TYPES = {
+    "boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null",
+    "array": "list", "object": "mapping",
+}  # fmt: skip
 _KINDS = {"boolean": "true, false", "integer": "a whole number", "number": "a number", "string": "a word"}
 
 
@@ -20,7 +27,7 @@ def model_of(dotted: str) -> tuple[type[BaseModel], str] | None:
     """Return the model that checks a dotted key of other sections than ``method``, and the key's name in it."""
     *sections, last = dotted.split(".")
     if sections[:1] == ["modules"] and len(sections) == 2:
-        return imported(MODULES[sections[1]].modules).params_model, last
+        return modules_model(sections[1]), last
     model: type[BaseModel] = RunConfig
     for section in sections:
         inner = model.model_fields[section].annotation if section in model.model_fields else None
@@ -36,9 +43,33 @@ def adaptation_model(name: str) -> type[BaseModel]:
     return model
 
 
+def modules_model(name: str) -> type[BaseModel]:
+    """Return the model of the parameters of modules."""
+    model: type[BaseModel] = imported(MODULES[name].modules).params_model
+    return model
+
+
+def description(models: Sequence[type[BaseModel]], name: str) -> str:
+    """Return what a field means, as the last of the models that has it says; empty where none does."""
+    fields = [model.model_fields[name] for model in models if name in model.model_fields]
+    return next((field.description for field in reversed(fields) if field.description), "")
+
+
+def kind(model: type[BaseModel], name: str) -> str:
+    """Return the type of a field in words, such as ``whole number or null``."""
+    schema = _schema(model)
+    return _kind(schema["properties"][name], schema.get("$defs", {}))
+
+
+def bounds(model: type[BaseModel], name: str) -> str:
+    """Return which values of its type a field may have, such as ``above 0, at most 1``; ``-`` where all."""
+    schema = _schema(model)
+    return _bounds(schema["properties"][name], schema.get("$defs", {})) or "-"
+
+
 def allowed(model: type[BaseModel], name: str) -> str:
     """Return in words what a field may be, such as ``above 0, at most 1`` or ``dot, cosine``."""
-    schema = model.model_json_schema()
+    schema = _schema(model)
     return _said(schema["properties"][name], schema.get("$defs", {}))
 
 
@@ -46,6 +77,46 @@ def default(model: type[BaseModel], name: str) -> Any:
     """Return the default of a field; None where it has none."""
     value = model.model_fields[name].default
     return None if value is PydanticUndefined else value
+
+
+@functools.cache
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(schema_generator=_Quiet)
+
+
+class _Quiet(GenerateJsonSchema):
+    """JSON Schema without a warning of defaults that are frozen mappings: they are read from the model."""
+
+    ignored_warning_kinds = GenerateJsonSchema.ignored_warning_kinds | {"non-serializable-default"}
+
+
+def _kind(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return _kind(named[str(schema["$ref"]).rpartition("/")[2]], named)
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_kind(part, named) for part in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        numbers = all(isinstance(word, int) for word in schema.get("enum", [schema.get("const")]))
+        return "whole number" if numbers else "word"
+    return _TYPES.get(str(schema.get("type")), "anything")
+
+
+def _bounds(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return _bounds(named[str(schema["$ref"]).rpartition("/")[2]], named)
+    if "anyOf" in schema:
+        return " or ".join(filter(None, (_bounds(part, named) for part in schema["anyOf"])))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(str(word) or "empty" for word in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        parts: Sequence[Mapping[str, Any]] = schema.get("prefixItems") or [schema.get("items") or {}]
+        within = "; ".join(dict.fromkeys(filter(None, (_bounds(part, named) for part in parts))))
+        return f"each: {within}" if within else ""
+    return ", ".join(f"{word} {_number(schema[key])}" for key, word in _BOUNDS.items() if key in schema)
+
+
+def _number(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) and bound < MOST_WRITTEN_OUT else f"{bound:g}"
 
 
 def _said(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:

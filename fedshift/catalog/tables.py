@@ -24,3 +24,10 @@ def facts(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
         lines.append(f"{indent}{name:<{width}}  {first}")
         lines += [f"{indent}{'':<{width}}  {line}" for line in more]
     return lines
+
+
+def wrapped(text: str, indent: str = "      ") -> list[str]:
+    """Return a text in lines, each indented; none where it is empty."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -32,12 +32,25 @@ SMALLEST_DELTA = 1e-30
 class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Noise on what leaves a node."""
 
-    name: Literal["none", "local-dp"] = "none"
-    clipping_norm: float = Field(1.0, ge=SMALLEST, le=LARGEST)  # C, L2 norm of a node's update; a longer one is cut
-    #: Of one round, in the formula of the noise, sigma = 2C sqrt(2 ln(1.25 / delta)) / epsilon; that formula is proven
-    #: up to 1, above it :meth:`spent` says what one round spends.
-    epsilon: float = Field(1.0, ge=SMALLEST, le=LARGEST)
-    delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1)
+    name: Literal["none", "local-dp"] = Field(
+        "none",
+        description="Privacy mechanism: none, or local-dp, which clips each node's update and adds Gaussian noise "
+        "before it leaves the node.",
+    )
+    clipping_norm: float = Field(
+        1.0, ge=SMALLEST, le=LARGEST, description="Largest L2 norm of a node's update (C); a longer one is scaled down."
+    )
+    #: Above 1 :meth:`spent` says what one round spends.
+    epsilon: float = Field(
+        1.0,
+        ge=SMALLEST,
+        le=LARGEST,
+        description="Epsilon of one round in the formula of the noise, sigma = 2C sqrt(2 ln(1.25 / delta)) / epsilon,"
+        " which is proven up to 1.",
+    )
+    delta: float = Field(
+        1e-5, ge=SMALLEST_DELTA, lt=1, description="Delta of one round, and of what the whole run spends."
+    )
 
     @property
     def sensitivity(self) -> float:

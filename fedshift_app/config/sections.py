@@ -59,32 +59,67 @@ ClassNames = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
 class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which images."""
 
-    name: str
-    of: str = ""  # the data set that reads the images, where ``name`` is a user's own word for them: folders
-    domains: tuple[str, ...]  # the domains of this run, in the order of tables
-    classes: ClassNames = ()  # of folders, in the order of labels; other data sets have their own
-    data_dir: str = ""  # where the images are; empty: the data set makes its own
-    classes_stated: bool = True  # false: nobody did, ``classes`` are folders' names by alphabet; set by FedShift itself
-    labels: str = ""  # of folders: the table in data_dir that names images; empty: labels.csv, where there is one
-    download: bool = False  # let torchvision fetch what it can
-    seed: Seed = 0  # of generated images, and of the split of folders
-    size: int | None = Field(None, ge=16, le=1024)  # height and width in pixels; null: the data set's own
-    #: How an image that is no square becomes one. squash: both sides to the size; crop: the shorter side, and the
-    #: middle of the longer one; pad: the longer side, on black.
-    resize: Resize = "squash"
-    #: Of files with more than 8 bits a channel, the values that become black and white, in DICOM those of the modality
-    #: (Hounsfield); null: the full range, of DICOM the file's own window.
-    window: tuple[WindowEnd, WindowEnd] | None = None
-    #: What a file says of its orientation, as cameras do: ignore: pixels stay as they are stored; apply: turn or mirror
-    #: the image so.
-    exif: Exif = "ignore"
-    #: Of folders: the part of each class that is test, where images do not say themselves; null: 0.2.
-    test_share: float | None = Field(None, gt=0, lt=1)
-    skip_broken: bool = False  # go on without images that cannot be read, and name them
-    #: Labelled images that all nodes have and nobody trains, validates or is tested on as its own: a domain of the data
-    #: set that is not among ``domains``, or a share of the images that nodes divide of each domain they hold. A real
-    #: node brings its copy.
-    public: str | float | None = None
+    name: str = Field(
+        description="Name of the data set, as `fedshift datasets` lists it, or a user's own word with `dataset.of`."
+    )
+    of: str = Field(
+        "",
+        description="Data set that reads the images where `dataset.name` is a user's own word, such as folders; "
+        "empty: `dataset.name`.",
+    )
+    domains: tuple[str, ...] = Field(description="Domains of this run, in the order of the tables.")
+    classes: ClassNames = Field(
+        (),
+        description="Class names of a folders data set, in the order of the labels; empty for data "
+        "sets that have their own.",
+    )
+    data_dir: str = Field("", description="Folder of the images; empty: the data set generates or fetches its own.")
+    classes_stated: bool = Field(
+        True,
+        description="Whether somebody stated the classes; FedShift sets it to false where they are "
+        "folder names by alphabet.",
+    )
+    labels: str = Field(
+        "",
+        description="Table (.csv) in data_dir that names the images of a folders data set; empty: "
+        "labels.csv where there is one.",
+    )
+    download: bool = Field(False, description="Whether torchvision may download what it can.")
+    seed: Seed = Field(0, description="Seed of generated images, and of the split of folders.")
+    size: int | None = Field(
+        None, ge=16, le=1024, description="Height and width of the images in pixels; null: the data set's own."
+    )
+    resize: Resize = Field(
+        "squash",
+        description="How an image becomes square: squash both sides, crop the middle of the longer side, or pad the "
+        "shorter side with black.",
+    )
+    window: tuple[WindowEnd, WindowEnd] | None = Field(
+        None,
+        description="Pixel values [low, high] that become black and white in files of more than 8 bits a channel, in "
+        "DICOM modality values (Hounsfield); null: the full range, or the DICOM file's own window.",
+    )
+    exif: Exif = Field(
+        "ignore",
+        description="Orientation stated in a file: ignore keeps the pixels as stored, apply turns or "
+        "mirrors the image.",
+    )
+    test_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of each class of a folders data set that is the test split where the "
+        "images do not say; null: 0.2.",
+    )
+    skip_broken: bool = Field(
+        False, description="Whether a run continues without images that cannot be read, and names them."
+    )
+    #: A real node brings its copy of the public images.
+    public: str | float | None = Field(
+        None,
+        description="Public images that all nodes have and none trains on as its own: a domain outside "
+        "`dataset.domains`, or a share (above 0, below 1) of each domain; null: none.",
+    )
 
     @field_validator("public", mode="before")
     @classmethod
@@ -152,14 +187,21 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
 class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How test images differ from training images (FedICON, section 5). Training images are never touched."""
 
-    #: none; corruption: the test images of every domain are corrupted; domain: a held-out domain is the
-    #: test; attribute: a later test set of the same classes (cifar10.1) is the test.
-    name: Literal["none", "corruption", "domain", "attribute"] = "none"
-    corruption: str = "random"  # one of the 15 of Hendrycks & Dietterich, or one drawn for each image
-    severity: int = Field(5, ge=0, le=5)  # 0 leaves the images as they are
-    #: own: each simulated node is scored on a test set of its own, drawn from the domain's with the proportions of
-    #: its training labels; none: on the domain's test set as it is.
-    label_mix: Literal["none", "own"] = "none"
+    name: Literal["none", "corruption", "domain", "attribute"] = Field(
+        "none",
+        description="Shift of the test images: none, corruption of every domain, a held-out domain, or a later test "
+        "set of the same classes (attribute).",
+    )
+    corruption: str = Field(
+        "random",
+        description="One of the 15 corruptions of Hendrycks and Dietterich, or random: one drawn for each image.",
+    )
+    severity: int = Field(5, ge=0, le=5, description="Severity of the corruption; 0 leaves the images as they are.")
+    label_mix: Literal["none", "own"] = Field(
+        "none",
+        description="Test set of a simulated node: none is its domain's as it is, own is drawn with the class "
+        "proportions of its training images.",
+    )
 
     @field_validator("corruption")
     @classmethod
@@ -175,52 +217,85 @@ class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Who takes part in a round, and how long the server waits."""
 
-    participation: float = Field(1.0, gt=0, le=1)  # share of the nodes that train in a round
-    min_nodes: int = Field(2, ge=1, le=MOST_NODES)  # nodes that must be there before each round (deployment)
-    node_timeout: Seconds = 120.0  # seconds to wait for nodes (simulated ones: 600 at least), and for evaluation again
-    round_timeout: Seconds = 3600.0  # seconds a round's training may take
-    #: Largest absolute value of a weight, a prototype, ... that a node may send; a node that sends more is left out.
+    participation: float = Field(1.0, gt=0, le=1, description="Share of the nodes that train in a round.")
+    min_nodes: int = Field(
+        2, ge=1, le=MOST_NODES, description="Number of nodes that must be connected before each round of a deployment."
+    )
+    node_timeout: Seconds = Field(
+        120.0,
+        description="Seconds to wait for nodes to connect (at least 600 in simulation), and again for evaluation.",
+    )
+    round_timeout: Seconds = Field(3600.0, description="Seconds that the training of a round may take.")
     #: Weights and features of these models stay below 1e3; 1e30 is finite, but drowns all others in an average.
-    max_value: float = Field(1e6, gt=0)
-    #: The most that a node may change the weights: the norm of (received - sent) over that of what was sent, and, from
-    #: a tenth of that on, over the median of the round's nodes, where a node with more images than most may go farther
-    #: by as much. And the largest norm of its prototypes, ...: over the median of the nodes. A node with more is left
-    #: out. Honest training was below 1, 2 and 8 where it went well, and at 19 shortly before it diverged.
-    max_update: float = Field(10.0, gt=0)
-    #: How many times the median of the nodes' training images a node weighs by at most. One that announces more weighs
-    #: as if it had so many, and a line says so: nobody can verify what it announces.
-    max_images: float = Field(100.0, ge=1)
+    max_value: float = Field(
+        1e6,
+        gt=0,
+        description="Largest absolute value in what a node sends; a node that exceeds it is left out of the round.",
+    )
+    #: The norm of (received - sent) over that of what was sent, and, from a tenth of that on, over the median of the
+    #: round's nodes, where a node with more images than most may go farther by as much. The norm of prototypes, ... is
+    #: over the median of the nodes. Honest training was below 1, 2 and 8 where it went well, and at 19 shortly before
+    #: it diverged.
+    max_update: float = Field(
+        10.0,
+        gt=0,
+        description="Largest relative change of the weights by a node, and largest ratio of its other arrays' norm to"
+        " the nodes' median; a node that exceeds it is left out.",
+    )
+    #: Nobody can verify what a node announces; a line says where one is held.
+    max_images: float = Field(
+        100.0, ge=1, description="Upper limit of a node's weight, in multiples of the median number of training images."
+    )
 
 
 class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Everything that decides the numbers of a run, and whether its time is measured."""
 
-    experiment: str  # part of the run folder's name
-    dataset: DatasetConfig
-    images: ImageConfig = ImageConfig()
-    allocation: Allocation = Allocation()
-    model: ModelConfig
-    train: TrainConfig
-    method: Section  # ``name`` and the method's parameters
-    modules: tuple[Section, ...] = ()  # of each entry ``name`` and the parameters
-    adapt: Section = FrozenDict({"name": registry.NONE})  # ``name`` and the parameters
-    aggregation: AggregationConfig = AggregationConfig()
-    server: ServerConfig = ServerConfig()
-    plugins: tuple[str, ...] = ()  # a user's own Python files, in simulation only
-    federation: FederationConfig = FederationConfig()
-    privacy: PrivacyConfig = PrivacyConfig()
-    shift: ShiftConfig = ShiftConfig()
-    evaluate: EvaluateConfig = EvaluateConfig()
-    #: Which round's model the run is for, and keeps beside those it can go on from: the last, or that with the best
-    #: validation accuracy (``fedshift_app.run.model_selection``).
-    keep: Literal["last", "best-validation"] = "last"
-    keep_rounds: KeptRounds = ()  # rounds whose checkpoint stays besides, for figures over the rounds
-    rounds: Rounds  # with ``evaluate.patience`` the most
-    seed: Seed = 0
-    profile: bool = False  # tell where the time of each round went
-    tracking: Trackers = ()  # show the rounds elsewhere as well, beside metrics.jsonl
-    #: Of a run whose values a search chose (``fedshift tune``): their dotted keys, each with the value that it had.
-    tuned: Section = FrozenDict({})
+    experiment: str = Field(description="Name of the experiment, which is part of the run folder's name.")
+    dataset: DatasetConfig = Field(description="Which images.")
+    images: ImageConfig = Field(ImageConfig(), description="From images to what the network sees.")
+    allocation: Allocation = Field(Allocation(), description="How nodes and images are divided in simulation.")
+    model: ModelConfig = Field(description="Which network.")
+    train: TrainConfig = Field(description="Local training.")
+    method: Section = Field(description="Name of the method (`fedshift methods`) and its parameters.")
+    modules: tuple[Section, ...] = Field(
+        (),
+        description="Modules added to the network (`fedshift modules`), each with its name and "
+        "parameters; empty: none.",
+    )
+    adapt: Section = Field(
+        FrozenDict({"name": registry.NONE}),
+        description="Adaptation before a test (`fedshift adaptations`), with its name and parameters;"
+        " name none: no adaptation.",
+    )
+    aggregation: AggregationConfig = Field(
+        AggregationConfig(), description="How updates become the next global weights."
+    )
+    server: ServerConfig = Field(ServerConfig(), description="Server optimizer.")
+    plugins: tuple[str, ...] = Field((), description="Paths of a user's own Python files, in simulation only.")
+    federation: FederationConfig = Field(
+        FederationConfig(), description="Who takes part in a round, and how long the server waits."
+    )
+    privacy: PrivacyConfig = Field(PrivacyConfig(), description="Noise on what leaves a node.")
+    shift: ShiftConfig = Field(ShiftConfig(), description="How test images differ from training images.")
+    evaluate: EvaluateConfig = Field(EvaluateConfig(), description="Which models are scored in which rounds.")
+    keep: Literal["last", "best-validation"] = Field(
+        "last",
+        description="Model that a run keeps: of the last round, or of the round with the best validation accuracy.",
+    )
+    keep_rounds: KeptRounds = Field(
+        (), description="Rounds whose checkpoints stay in addition, for figures over the rounds; empty: none."
+    )
+    rounds: Rounds = Field(description="Number of rounds; with `evaluate.patience` the largest number.")
+    seed: Seed = Field(0, description="Seed of the run: of initial weights, allocation, sampling and augmentation.")
+    profile: bool = Field(False, description="Whether the time of each round is measured by phase.")
+    tracking: Trackers = Field(
+        (), description="Trackers that show the rounds in addition to metrics.jsonl; empty: none."
+    )
+    tuned: Section = Field(
+        FrozenDict({}),
+        description="Keys that a search chose (`fedshift tune`), each with its value; set by FedShift itself.",
+    )
 
     @field_validator("experiment")
     @classmethod

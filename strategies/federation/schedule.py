@@ -32,43 +32,72 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     ``federation.round_timeout``; a real node has test images of its own domain only, and does one.
     """
 
-    every: Rounds = 1  # the global model: each so many rounds, and in each of the last ones
-    #: How many of the last rounds are scored whatever ``every`` says, and on all test images whatever ``fraction``
-    #: says. With fewer than five, and a large ``every``, a run's mean is over fewer rounds, which tables tell.
-    last: int = Field(LAST_ROUNDS, ge=1, le=LAST_ROUNDS)
-    #: Share of each test set that the global model is scored on before the last rounds, which are scored
-    #: on all of it: a sample that is the same in all rounds, drawn from (seed, domain), whole batches of it.
-    fraction: float = Field(1.0, gt=0, le=1)
-    #: False: no test image is looked at, only the nodes' validation parts are scored (``fedshift tune``).
-    test: bool = True
-    #: Models right after local training (FedCode, section 7: LTA, ATA, GATA, GASA, CPRR): off; last: in the
-    #: last rounds; every: in every round.
-    client_models: Literal["off", "last", "every"] = "off"
+    every: Rounds = Field(
+        1, description="Interval in rounds at which the global model is scored; the last rounds are scored anyway."
+    )
+    #: With fewer than five, and a large ``every``, a run's mean is over fewer rounds, which tables tell.
+    last: int = Field(
+        LAST_ROUNDS,
+        ge=1,
+        le=LAST_ROUNDS,
+        description="Number of last rounds that are scored in any case, on all test images; the "
+        "reported mean is over them.",
+    )
+    #: The sample is drawn from (seed, domain), whole batches of it.
+    fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of each test set that is scored before the last rounds: the same sample in all rounds.",
+    )
+    test: bool = Field(
+        True, description="Whether test images are scored; false: only the nodes' validation parts (`fedshift tune`)."
+    )
+    #: FedCode, section 7: LTA, ATA, GATA, GASA, CPRR.
+    client_models: Literal["off", "last", "every"] = Field(
+        "off", description="Rounds in which nodes score their models right after local training: off, last, or every."
+    )
 
-    #: What nodes tell beside how many test images are right, in rounds that are scored on all of them: counts behind
-    #: recall, precision, balanced accuracy, macro-F1, AUC and calibration error (docs/figures.md). No number of the
-    #: training or of the accuracy depends on it.
-    figures: bool = True
-    #: Where each node has a model of its own, which nodes score a domain: own_domain: those that hold it; all_domains:
-    #: all of them, in simulation, where each sees every test set. Accuracy is then the mean over nodes, and how far
-    #: they are apart is told. n nodes make n passes over each test set.
-    personal_on: Literal["own_domain", "all_domains"] = "own_domain"
-    #: Nodes whose own parts of the model have not been in any local training yet (``federation.participation`` below 1,
-    #: nodes that come late): leave_out: they score nothing, and a domain without a trained node has no accuracy; count:
-    #: they score what their parts were before round 1, as other codes do.
-    untrained: Literal["leave_out", "count"] = "leave_out"
-    #: averaged: as the weights are, with the averages of the nodes' running statistics; retaken: with statistics of
-    #: training images of all nodes, which take them with the averaged weights; own: each node with those of its own;
-    #: batch: with those of each batch of ``images.eval_batch`` test images. The first is the run's accuracy, the
-    #: others stand beside it. Each further one costs as much as scoring once more, retaken and own a pass over
-    #: ``bn_images`` training images on each node besides. They change the score alone; FixBN (Zhong et al., arXiv
-    #: 2303.06530) has statistics that stand still in training, which is not here.
-    bn: tuple[BnWay, ...] = Field(("averaged",), min_length=1)
-    bn_images: int = Field(1000, ge=2, le=1_000_000)  # the most training images of a node behind statistics
+    #: docs/figures.md; no number of the training or of the accuracy depends on it.
+    figures: bool = Field(
+        True,
+        description="Whether nodes send counts for recall, precision, F1, AUC and calibration error in rounds that "
+        "are scored in full.",
+    )
+    #: all_domains: accuracy is the mean over nodes, with their spread; n nodes make n passes over each test set.
+    personal_on: Literal["own_domain", "all_domains"] = Field(
+        "own_domain",
+        description="Nodes that score a domain where each has its own model: those that hold it (own_domain), or all "
+        "of them, in simulation (all_domains).",
+    )
+    #: leave_out: a domain without a trained node has no accuracy; count: as other codes do.
+    untrained: Literal["leave_out", "count"] = Field(
+        "leave_out",
+        description="Nodes whose own parts have not been trained yet: leave_out does not score them, count scores the"
+        " initial parts.",
+    )
+    #: Each further one costs as much as scoring once more, retaken and own a pass over ``bn_images`` training images on
+    #: each node in addition. They change the score alone; FixBN (Zhong et al., arXiv 2303.06530) has statistics that
+    #: stand still in training, which is not here.
+    bn: tuple[BnWay, ...] = Field(
+        ("averaged",),
+        min_length=1,
+        description="BatchNorm statistics of the scored models: averaged, re-estimated on all nodes (retaken), each "
+        "node's own, or of each test batch; the first is the run's accuracy.",
+    )
+    bn_images: int = Field(
+        1000,
+        ge=2,
+        le=1_000_000,
+        description="Largest number of training images of a node behind re-estimated statistics.",
+    )
 
-    #: Early stopping: the run ends after a scored round that comes so many rounds or more after the one with the best
-    #: validation accuracy (``keep``); ``rounds`` is then the most. 0: off.
-    patience: int = Field(0, ge=0, le=MOST_ROUNDS)
+    patience: int = Field(
+        0,
+        ge=0,
+        le=MOST_ROUNDS,
+        description="Rounds without a better validation accuracy after which the run stops early; 0 or null: off.",
+    )
 
     @field_validator("patience", mode="before")
     @classmethod

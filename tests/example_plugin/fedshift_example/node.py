@@ -10,7 +10,7 @@ from fedshift_core.params import Params
 
 
 class ShortFeaturesParams(Params):
-    mu: float = Field(0.01, ge=0)  # its weight; 0 leaves FedAvg's client
+    mu: float = Field(0.01, ge=0, description="Weight of the length; 0 leaves FedAvg's client.")
 
 
 class ShortFeatures(DomainClient):

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from datasets import catalog
 from fedshift import cli
-from fedshift.catalog import methods, words
+from fedshift.catalog import keys, methods, words
 from fedshift_app import __version__
-from fedshift_app.config import files, registry
+from fedshift_app.config import dotted_keys, files, registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -99,6 +99,49 @@ def test_values_of_papers_are_those_of_their_experiments() -> None:
     page = shown("methods", "fedcode")
     assert "alpha is 100 for PACS" in page  # what conf/methods says of where its values are from
     assert "strategies.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_each_parameter_of_our_methods_is_described(name: str) -> None:
+    page = shown("methods", name)
+    for one in methods.parameters(registry.get(name)):
+        assert re.fullmatch(r"[A-Z].*\.", one.description), one.key
+        assert one.description[:60] in page
+
+
+def test_each_key_is_described_in_a_sentence() -> None:
+    found = [key for group in keys.groups() for key in group.keys]
+    assert all(re.fullmatch(r"[A-Z].*\.", key.description) for key in found)
+    assert all(key.kind != "anything" for key in found)
+    assert set(dotted_keys.known()) <= {key.name for key in found}
+
+
+def test_the_page_of_keys_is_the_one_that_the_command_prints() -> None:
+    page = (ROOT / "docs" / "reference-keys.md").read_text(encoding="utf-8")
+    assert page == shown("keys", "--markdown"), "run: fedshift keys --markdown > docs/reference-keys.md"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `train.lr` | number | `-` | above 0 | Learning rate of local training in the first round. |",
+        "| `train.momentum` | number | `0.9` | at least 0, below 1 | Momentum of SGD; 0: none. |",
+        "| `aggregation.gap` | word | `loss` | loss, accuracy | Quantity whose gap ga uses: loss or accuracy. |",
+        "| `federation.min_nodes` | whole number | `2` | at least 1, at most 100000 "
+        "| Number of nodes that must be connected before each round of a deployment. |",
+    ],
+)
+def test_rows_of_keys_by_hand(row: str) -> None:
+    assert row in keys.markdown().splitlines()
+
+
+def test_keys_of_one_section() -> None:
+    lines = shown("keys", "privacy").splitlines()
+    assert [line.split()[0] for line in lines[1:] if line.startswith("privacy.")] == [
+        "privacy.name", "privacy.clipping_norm", "privacy.epsilon", "privacy.delta",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="no key begins with 'trian'"):
+        keys.text("trian")
 
 
 def test_one_data_set() -> None:

@@ -1,0 +1,174 @@
+"""``fedshift keys``: every key of the configuration with type, default, range and description."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from clients.adapt.catalog import ADAPTATIONS
+from clients.modules.catalog import MODULES
+from fedshift.catalog import ranges
+from fedshift.catalog.tables import columns, wrapped
+from fedshift_app.config import dotted_keys, registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
+from fedshift_core.limits import as_found
+
+HEAD = ("key", "type", "default", "range", "description")
+TOP = "run"  # heading of the keys that stand in no section
+INTRODUCTION = """\
+# Configuration keys
+
+This page is generated: `fedshift keys --markdown` prints it. `fedshift keys train` prints one section, and
+`fedshift methods NAME` one method.
+
+Type a key as `fedshift run EXPERIMENT train.lr=0.005`, or write it in an experiment's file as `train: {lr: 0.005}`.
+A default is that of the key itself. The files of data sets, methods and experiments may set another value; `--dry-run`
+prints what a run has. A key without a default (`-`) is set by one of these files. `null` stands for no value.
+
+The parameters of recipes, such as `method=ga`, are names for keys of other sections: `fedshift methods ga`."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the configuration.
+
+    Attributes:
+        name: Its dotted name.
+        kind: Its type in words.
+        default: As YAML writes it.
+        range: Which values are allowed, in words.
+        description: What it means.
+    """
+
+    name: str
+    kind: str
+    default: str
+    range: str
+    description: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The columns of a table."""
+        return self.name, self.kind, self.default, self.range, self.description
+
+
+@dataclass(frozen=True)
+class Group:
+    """Keys that stand together: of a section, an adaptation, modules or a method.
+
+    Attributes:
+        title: Its heading.
+        keys: In the order of the models.
+    """
+
+    title: str
+    keys: tuple[Key, ...]
+
+
+def text(begun: str) -> str:
+    """Return the keys whose dotted name begins with ``begun`` as lines for a terminal; all where it is empty.
+
+    Raises:
+        ConfigError: If there is no such key.
+    """
+    found = [key for group in groups() for key in group.keys if f"{key.name}.".startswith(begun)]
+    if not found:
+        raise ConfigError(f"keys: no key begins with {as_found(begun)}{dotted_keys.meant(begun)}")
+    head, *rows = columns([HEAD[:-1], *(key.cells[:-1] for key in found)], indent="")
+    lines = [head]
+    for key, row in zip(found, rows, strict=True):
+        lines += [row, *wrapped(key.description)]
+    return "\n".join(lines)
+
+
+def markdown() -> str:
+    """Return the page docs/reference-keys.md."""
+    parts = [INTRODUCTION]
+    for group in groups():
+        parts.append("\n".join([f"## {group.title}", "", *_table(group.keys)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def groups() -> list[Group]:
+    """Return all keys: of the sections, of our adaptations and modules, and of our methods that have any."""
+    found = list(_sections())
+    found += [
+        Group(f"adapt.name={name}", _of_model(ranges.adaptation_model(name), "adapt."))
+        for name in ADAPTATIONS
+        if ADAPTATIONS.origin(name) == OURS
+    ]
+    found += [
+        Group(f"modules={name}", _of_model(ranges.modules_model(name), f"modules.{name}."))
+        for name in MODULES
+        if MODULES.origin(name) == OURS
+    ]
+    found += [Group(f"method={name}", _of_method(name)) for name in registry.METHODS if _has_parameters(name)]
+    return [group for group in found if group.keys]
+
+
+def _has_parameters(name: str) -> bool:
+    """Tell whether a method of ours, which is no recipe, may have parameters of its own."""
+    return registry.METHODS.origin(name) == OURS and not registry.METHODS[name].of
+
+
+def _sections() -> Iterator[Group]:
+    """Yield the keys that are always there, by section; first those in none."""
+    fields = RunConfig.model_fields
+    sections = {
+        name: model
+        for name, field in fields.items()
+        if isinstance(model := field.annotation, type) and issubclass(model, BaseModel)
+    }
+    own = tuple(_key(RunConfig, name, "") for name in fields if name not in (*sections, "method", "adapt"))
+    named = tuple(
+        Key(f"{name}.name", "text", default, "-", fields[name].description or "")
+        for name, default in (("method", "fedavg"), ("adapt", registry.NONE))
+    )
+    yield Group(TOP, (*own, *named))
+    for name, model in sections.items():
+        yield Group(name, _of_model(model, f"{name}."))
+
+
+def _of_method(name: str) -> tuple[Key, ...]:
+    """Return the parameters of a method, with the defaults that its file says."""
+    method = registry.get(name)
+    keys = []
+    for key in method.params():
+        models = [model for model in method.params_models() if key in model.model_fields]
+        shown = _key(models[-1], key, "method.", ranges.description(models, key))
+        keys.append(replace(shown, default=as_yaml(method.defaults[key])) if key in method.defaults else shown)
+    return tuple(keys)
+
+
+def _of_model(model: type[BaseModel], above: str) -> tuple[Key, ...]:
+    return tuple(_key(model, name, above) for name in model.model_fields)
+
+
+def _key(model: type[BaseModel], name: str, above: str, description: str = "") -> Key:
+    required = model.model_fields[name].is_required()
+    return Key(
+        above + name,
+        ranges.kind(model, name),
+        "-" if required else as_yaml(ranges.default(model, name)),
+        ranges.bounds(model, name),
+        description or ranges.description([model], name),
+    )
+
+
+def as_yaml(value: Any) -> str:
+    """Return a value as a person would type it."""
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(as_yaml, value))}]"
+    if isinstance(value, dict):
+        value = dict(value)
+    return str(yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip())
+
+
+def _table(keys: Sequence[Key]) -> list[str]:
+    rows = [HEAD, ("---",) * len(HEAD)]
+    rows += [(f"`{key.name}`", key.kind, f"`{key.default}`", key.range, key.description) for key in keys]
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
