@@ -79,10 +79,10 @@ def compare(
     """
     from fedshift.compare import table
 
-    found = table.numbers(
+    numbers = table.numbers(
         runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=held_out
     )
-    return Comparison(found)
+    return Comparison(numbers)
 
 
 def keep(runs: Sequence[Path], folder: Path) -> list[Path]:

@@ -9,22 +9,22 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN
 
 
-def why_not(run: Run, way: str) -> str:
+def why_not(run: Run, kind: str) -> str:
     """Return why a run cannot be scored with BatchNorm's statistics of a way; empty where it can."""
     config = run.resolved
-    if way == AVERAGED:
+    if kind == AVERAGED:
         return ""
     if config.model.bn in ("freeze", "group"):
         return f"model.bn={config.model.bn} has no statistics to take"
     for name in (config.model.name, *config.model.per_node):
         if _without_batchnorm(name):
             return f"the network {name} has no BatchNorm"
-    if way == OWN and run.results.domains.keys() <= {*config.allocation.held_out}:
+    if kind == OWN and run.results.domains.keys() <= {*config.allocation.held_out}:
         return "nobody has training images of a held-out domain"
-    if way == RETAKEN and config.privacy.name != "none":
+    if kind == RETAKEN and config.privacy.name != "none":
         return f"privacy.name={config.privacy.name} lets no statistics leave a node"
     alike = config.model_copy(update={"seed": 0, "evaluate": type(config.evaluate)()})  # the same for all seeds
-    if way == RETAKEN and not _statistics_travel(alike.model_dump_json()):
+    if kind == RETAKEN and not _statistics_travel(alike.model_dump_json()):
         return f"with {run.results.method} and model.bn={config.model.bn} BatchNorm stays on the nodes"
     return ""
 

@@ -71,10 +71,10 @@ class Claim:
     table: str
     row: str
     own: bool
-    there: float
-    here: Paired
+    printed_gain: float
+    our_gain: Paired
     domains: tuple[str, ...]
-    whole: bool
+    all_domains: bool
     runs: str
     differ: int
     left_open: int
@@ -97,7 +97,7 @@ class Claims:
         comparable: Whether only rows that compare are shown.
     """
 
-    found: tuple[Claim, ...]
+    claims: tuple[Claim, ...]
     score: str
     without: int
     lacking: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class Claims:
     def shown(self) -> tuple[Claim, ...]:
         """The claims that are asked for; all of them are counted."""
         return tuple(
-            claim for claim in self.found
+            claim for claim in self.claims
             if (claim.own or not self.own) and not (self.comparable and claim.verdict == NOT_COMPARABLE)
         )  # fmt: skip
 
@@ -136,9 +136,9 @@ class Claims:
 
     def json(self) -> str:
         """Return the claims that are shown, with numbers in full, and the rule."""
-        told = [_record(claim) for claim in self.shown]
+        records = [_record(claim) for claim in self.shown]
         return json.dumps({
-            "score": self.score, "claims": told, "without_runs": self.without, "not_scored_so": self.lacking,
+            "score": self.score, "claims": records, "without_runs": self.without, "not_scored_so": self.lacking,
             "unreadable": self.unreadable, "warnings": self.warnings, "rule": RULE,
         }, indent=2)  # fmt: skip
 
@@ -147,14 +147,14 @@ class Claims:
 
     def _notes(self) -> list[str]:
         notes = []
-        if len(self.shown) < len(self.found):
-            notes.append(f"{len(self.found)} rows, of which {len(self.shown)} are shown")
+        if len(self.shown) < len(self.claims):
+            notes.append(f"{len(self.claims)} rows, of which {len(self.shown)} are shown")
         for who, own in (("the papers' own methods", True), ("baselines", False)):
-            counted = Counter(claim.verdict for claim in self.found if claim.own is own)
+            counted = Counter(claim.verdict for claim in self.claims if claim.own is own)
             if counted:
-                told = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
-                notes.append(f"{who}{' (bold)' if own else ''}: {told}")
-        notes += self._of_one_gain()
+                counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
+                notes.append(f"{who}{' (bold)' if own else ''}: {counts}")
+        notes += self._gain_notes()
         notes.append(f"printed gains without a run here: {self.without}")
         if self.lacking:
             notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
@@ -166,17 +166,17 @@ class Claims:
         )
         return notes
 
-    def _of_one_gain(self) -> list[str]:
+    def _gain_notes(self) -> list[str]:
         """Tell how many printed gains the comparable rows are of, where a gain has rows of several folders."""
         verdicts: dict[tuple[str, str], list[str]] = {}
-        for claim in self.found:
+        for claim in self.claims:
             if claim.verdict != NOT_COMPARABLE:
                 verdicts.setdefault((claim.table, claim.row), []).append(claim.verdict)
-        if all(len(of_one) == 1 for of_one in verdicts.values()):
+        if all(len(same_gain) == 1 for same_gain in verdicts.values()):
             return []
         rows = sum(map(len, verdicts.values()))
         notes = [f"{rows} comparable rows, of {len(verdicts)} printed gains: one for each folder of runs"]
-        if split := [f"{table} {row}" for (table, row), of_one in verdicts.items() if len(set(of_one)) > 1]:
+        if split := [f"{table} {row}" for (table, row), same_gain in verdicts.items() if len(set(same_gain)) > 1]:
             notes.append(f"not the same verdict in all folders: {', '.join(split)}")
         return notes
 
@@ -196,7 +196,7 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
             f"--score {score}: the papers' gains are in accuracy; take last5, final, bn=WAY or validation"
         )
     run_metrics.score(score)
-    found: list[Claim] = []
+    results: list[Claim] = []
     lacking: list[str] = []
     unreadable: list[str] = []
     warnings: list[str] = []
@@ -207,7 +207,7 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
             given_runs = reading.read([folder])
             unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
             warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
-            found += list(_in_folder(folder, given_runs, tables, score))
+            results += list(_in_folder(folder, given_runs, tables, score))
         except run_metrics.NotScoredError as error:
             if len(lacking) == len(given) - 1:
                 raise error.under(str(folder)) from None
@@ -216,10 +216,10 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
             raise error.under(str(folder)) from None
     order = {table.id: i for i, table in enumerate(tables)}
     labels = {(table.id, row.method): i for table in tables for i, row in enumerate(table.printed.rows)}
-    found.sort(key=lambda claim: (order[claim.table], claim.runs, labels[claim.table, claim.row]))
-    here = {(claim.table, claim.row) for claim in found}
+    results.sort(key=lambda claim: (order[claim.table], claim.runs, labels[claim.table, claim.row]))
+    covered = {(claim.table, claim.row) for claim in results}
     printed = {(table.id, label) for table in tables for label in _gains(table)}
-    return Claims(tuple(found), score, len(printed - here), tuple(lacking), tuple(unreadable), tuple(warnings))
+    return Claims(tuple(results), score, len(printed - covered), tuple(lacking), tuple(unreadable), tuple(warnings))
 
 
 def _folders(given: Sequence[Path]) -> list[Path]:
@@ -231,7 +231,7 @@ def _folders(given: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             raise ConfigError(f"there is no folder {path}")
         inner = (
-            [] if reading.held(path) else [one for one in sorted(path.iterdir()) if one.is_dir() and reading.held(one)]
+            [] if reading.held(path) else [sub for sub in sorted(path.iterdir()) if sub.is_dir() and reading.held(sub)]
         )
         folders += inner or [path]
     return folders
@@ -241,15 +241,15 @@ def _gains(table: printed_module.Table) -> list[str]:
     """Return the labels of printed rows with a gain over a printed row of FedAvg, in accuracies by domain."""
     readings = [(row, table.readings(row)) for row in table.printed.rows]
     plain = [{"method.name": BASELINE}]
-    if not any(list(one) == plain for _, one in readings) or not any(map(_domains, table.printed.beside)):
+    if not any(list(settings) == plain for _, settings in readings) or not any(map(_domains, table.printed.beside)):
         return []
-    return [row.method for row, one in readings if list(one) != plain]
+    return [row.method for row, settings in readings if list(settings) != plain]
 
 
-def _domains(beside: printed_module.Beside) -> list[str]:
+def _domains(column_map: printed_module.ColumnMap) -> list[str]:
     """Return those of our columns that are domains."""
-    known = {domain for name in beside.dataset for domain in catalog.get(name).domains}
-    return [column for column in beside.columns.values() if column in known]
+    known = {domain for name in column_map.dataset for domain in catalog.get(name).domains}
+    return [column for column in column_map.columns.values() if column in known]
 
 
 def _doubtful(runs: Sequence[Run]) -> list[str]:
@@ -265,8 +265,8 @@ def _in_folder(
     has = {domain for run in runs for domain in run.results.domains}
     parts = bool(config[HELD_OUT]) and all(key.startswith(FREE) for key in grouping.differing(runs))
     for table in tables:
-        beside = table.stands_for(config)
-        if beside is None or beside.unseen != bool(config[HELD_OUT]) or not has & {*_domains(beside)}:
+        column_map = table.stands_for(config)
+        if column_map is None or column_map.unseen != bool(config[HELD_OUT]) or not has & {*_domains(column_map)}:
             continue
         rows = numbers_of(runs, unfinished, paper=table.id, score=score, allow_different=True).rows
         printed = [row for row in rows if row.paper is not None]
@@ -276,17 +276,17 @@ def _in_folder(
             if not row.is_baseline and (base := baseline(row, printed)) is not None:
                 members.setdefault(row.label if parts else named(row), []).append((row, base))
         for label, pairs in members.items():
-            claim = _claim(table, beside, pairs, f"{folder.name}: {label}")
+            claim = _claim(table, column_map, pairs, f"{folder.name}: {label}")
             if claim is not None and (claim.row not in best or _distance(claim) < _distance(best[claim.row])):
                 best[claim.row] = claim
         yield from best.values()
 
 
 def _claim(
-    table: printed_module.Table, beside: printed_module.Beside, pairs: Sequence[tuple[Row, Row]], ours_told: str
+    table: printed_module.Table, column_map: printed_module.ColumnMap, pairs: Sequence[tuple[Row, Row]], our_runs: str
 ) -> Claim | None:
     """Return what a row of ours and FedAvg's come to beside the printed ones; several where each held out a domain."""
-    there: dict[str, float] = {}
+    printed_gains: dict[str, float] = {}
     ours: dict[int, list[float | None]] = {}
     base: dict[int, list[float | None]] = {}
     printed: PaperRow | None = None
@@ -299,22 +299,22 @@ def _claim(
             value, of_plain = printed.values[column], plain.paper.values[column]
             if value is None or of_plain is None:
                 continue
-            there[column] = value - of_plain
+            printed_gains[column] = value - of_plain
             for seed in row.by_seed.keys() & plain.by_seed.keys():
                 ours.setdefault(seed, []).append(row.by_seed[seed].get(column))
                 base.setdefault(seed, []).append(plain.by_seed[seed].get(column))
-    if printed is None or not there:
+    if printed is None or not printed_gains:
         return None
-    here = paired(_means(ours, len(there)), _means(base, len(there)))
-    gain = statistics.fmean(there.values())
+    our_gain = paired(_means(ours, len(printed_gains)), _means(base, len(printed_gains)))
+    gain = statistics.fmean(printed_gains.values())
     row = pairs[0][0]
-    verdict, why = _verdict(gain, here, row, printed, len(there))
-    if contents.unlike(of_seeds((one for pair in pairs for one in pair), here.seeds)):
-        here, verdict, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
-    domains = tuple(domain for domain in _domains(beside) if domain in there)
+    verdict, why = _verdict(gain, our_gain, row, printed, len(printed_gains))
+    if contents.unlike(of_seeds((member for pair in pairs for member in pair), our_gain.seeds)):
+        our_gain, verdict, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
+    domains = tuple(domain for domain in _domains(column_map) if domain in printed_gains)
     return Claim(
-        table.id, printed.label, row.method == table.paper.key, gain, here, domains,
-        set(domains) == {*_domains(beside)}, ours_told, len(printed.altered), len(printed.readings),
+        table.id, printed.label, row.method == table.paper.key, gain, our_gain, domains,
+        set(domains) == {*_domains(column_map)}, our_runs, len(printed.altered), len(printed.readings),
         verdict, why,
     )  # fmt: skip
 
@@ -332,10 +332,10 @@ def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[i
     }
 
 
-def _verdict(gain: float, here: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
+def _verdict(gain: float, our_gain: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
     """Apply ``RULE``."""
-    other = [one.told for one in (*printed.altered, *printed.readings) if one.key in ANOTHER_TASK]
-    seeds = len(here.seeds)
+    other = [deviation.text for deviation in (*printed.altered, *printed.readings) if deviation.key in ANOTHER_TASK]
+    seeds = len(our_gain.seeds)
     reasons = (
         (seeds < LEAST_FOR_TEST, f"{seeds} {'seed' if seeds == 1 else 'seeds'}"),
         (domains < LEAST_DOMAINS, f"{domains} common domain"),
@@ -344,31 +344,31 @@ def _verdict(gain: float, here: Paired, row: Row, printed: PaperRow, domains: in
         (not printed.certain, "the label is a reading"),
         (gain == 0, "no gain printed"),
     )
-    if why := next((told for holds, told in reasons if holds), ""):
+    if why := next((reason for holds, reason in reasons if holds), ""):
         return NOT_COMPARABLE, why
-    mean = here.difference.mean or 0.0
-    if mean == 0 or (here.p is not None and here.p >= LEVEL):  # p is None where all seeds differ by the same
+    mean = our_gain.difference.mean or 0.0
+    if mean == 0 or (our_gain.p is not None and our_gain.p >= LEVEL):  # p is None where all seeds differ by the same
         return NOT_SEEN, ""
     return (SEEN if (mean > 0) == (gain > 0) else REVERSED), ""
 
 
 def _cells(claim: Claim) -> tuple[str, ...]:
-    here = claim.here
-    ours = "-" if here.difference.mean is None else formats.number(here.difference.mean, here.difference.std, "+")
+    gain = claim.our_gain
+    ours = "-" if gain.difference.mean is None else formats.number(gain.difference.mean, gain.difference.std, "+")
     verdict = f"{claim.verdict}: {claim.why}" if claim.why else claim.verdict
     return (
-        claim.table, claim.row, f"{claim.there:+.2f}", ours, str(len(here.seeds)),
-        "" if here.p is None else formats.p_value(here.p), verdict,
-        f"{', '.join(claim.domains)}{'' if claim.whole else ' *'}", str(claim.differ), claim.runs,
+        claim.table, claim.row, f"{claim.printed_gain:+.2f}", ours, str(len(gain.seeds)),
+        "" if gain.p is None else formats.p_value(gain.p), verdict,
+        f"{', '.join(claim.domains)}{'' if claim.all_domains else ' *'}", str(claim.differ), claim.runs,
     )  # fmt: skip
 
 
 def _record(claim: Claim) -> dict[str, Any]:
-    here = claim.here
+    gain = claim.our_gain
     return {
-        "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.there,
-        "here": here.difference.mean, "here_std": here.difference.std, "seeds": here.seeds, "p": here.p,
-        "interval": here.interval, "domains": claim.domains, "all_printed_domains": claim.whole, "runs": claim.runs,
-        "values_not_the_papers": claim.differ, "values_left_open": claim.left_open, "verdict": claim.verdict,
-        "why": claim.why,
+        "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.printed_gain,
+        "here": gain.difference.mean, "here_std": gain.difference.std, "seeds": gain.seeds, "p": gain.p,
+        "interval": gain.interval, "domains": claim.domains, "all_printed_domains": claim.all_domains,
+        "runs": claim.runs, "values_not_the_papers": claim.differ, "values_left_open": claim.left_open,
+        "verdict": claim.verdict, "why": claim.why,
     }  # fmt: skip

@@ -11,7 +11,7 @@ from fedshift.results.loading import NODES, Chosen, Run
 from fedshift_core.errors import ConfigError
 
 #: What is said of the columns.
-TOLD = "each domain as the run scored it in which no node held it; AVG, STD and WORST are over these runs"
+NOTE = "each domain as the run scored it in which no node held it; AVG, STD and WORST are over these runs"
 #: Settings that may name domains: a run lacks them for a domain that it holds out.
 COUNTS, SHARE = "allocation.counts.", "allocation.share."
 
@@ -59,19 +59,19 @@ def _by_domain(runs: Sequence[Run], domains: Sequence[str]) -> dict[str, Any]:
     Returns:
         By dotted key; with them all numbers of nodes, where these follow from the settings.
     """
-    found: dict[str, tuple[Any, Run]] = {}
+    first_values: dict[str, tuple[Any, Run]] = {}
     for run in runs:
         for key, value in run.config.items():
             domain = key.removeprefix(COUNTS).removeprefix(SHARE)
             if domain != key and domain in domains and not _holds_out(run, domain):
-                before, first = found.setdefault(key, (value, run))
+                before, first = first_values.setdefault(key, (value, run))
                 if before != value:
                     raise ConfigError(
                         f"--unseen: {key} is {before} in {first.name} and {value} in {run.name}; compare them apart"
                     )
     nodes = " or ".join(map(str, sorted({run.config[NODES] for run in runs})))
-    settings = {key: value for key, (value, _) in found.items()}
-    return settings | ({NODES: nodes} if any(key.startswith(COUNTS) for key in found) else {})
+    settings = {key: value for key, (value, _) in first_values.items()}
+    return settings | ({NODES: nodes} if any(key.startswith(COUNTS) for key in first_values) else {})
 
 
 def _holds_out(run: Run, domain: str) -> bool:
@@ -89,15 +89,15 @@ def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
             both = f"{grouping.row_labels([run], {})[0]}, seed {run.results.seed}: {domain} is held out twice"
             if sorted(first.config[HELD_OUT]) != sorted(run.config[HELD_OUT]):
                 raise ConfigError(f"{both}, beside other domains: {first.name} and {run.name}")
-            one, other = first.results, run.results
-            if (one.weights_sha256, one.domains) != (other.weights_sha256, other.domains):
+            earlier, later = first.results, run.results
+            if (earlier.weights_sha256, earlier.domains) != (later.weights_sha256, later.domains):
                 raise ConfigError(f"{both}, with different numbers: {first.name} and {run.name}")
             if contents.unlike([first, run]):
                 raise ConfigError(f"{both}, with other images: {first.name} and {run.name}")
-            told = f"{run.name} repeats {first.name} with the same numbers and counts once"
-            if told not in notes:
-                notes.append(told)
-    return [run for run in same if any(run is one for one in kept.values())]
+            note = f"{run.name} repeats {first.name} with the same numbers and counts once"
+            if note not in notes:
+                notes.append(note)
+    return [run for run in same if any(run is unique for unique in kept.values())]
 
 
 def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str, Any]) -> Run:
@@ -114,28 +114,28 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
     def of(take: Any) -> dict[str, float | None]:
         return {domain: take(by_domain[domain]).get(domain) if domain in by_domain else None for domain in domains}
 
-    ways = set.intersection(*(set(run.results.others) for run in parts))
-    others = {way: of(lambda told, way=way: told.others[way]) for way in sorted(ways)}
+    names = set.intersection(*(set(run.results.others) for run in parts))
+    others = {name: of(lambda scores, name=name: scores.others[name]) for name in sorted(names)}
     validated = all(run.results.best_validation is not None for run in parts)
     drawn = all(run.results.figures is not None for run in parts)
     results = first.results.model_copy(
         update={
-            "domains": of(lambda told: told.domains),
-            "final": of(lambda told: told.final),
-            "best_test": _chosen(first.results.best_test, of(lambda told: told.best_test.domains)),
+            "domains": of(lambda scores: scores.domains),
+            "final": of(lambda scores: scores.final),
+            "best_test": _chosen(first.results.best_test, of(lambda scores: scores.best_test.domains)),
             "best_validation": (
-                _chosen(first.results.best_validation, of(lambda told: told.best_validation.domains))
+                _chosen(first.results.best_validation, of(lambda scores: scores.best_validation.domains))
                 if validated else None
             ),
             "client_models": None,  # their measures are over all domains of a run
-            "others": {way: found for way, found in others.items() if any(v is not None for v in found.values())},
+            "others": {name: values for name, values in others.items() if any(v is not None for v in values.values())},
             "spread_over_nodes": {
-                domain: told.spread_over_nodes[domain] for domain, told in by_domain.items()
-                if domain in told.spread_over_nodes
+                domain: scores.spread_over_nodes[domain] for domain, scores in by_domain.items()
+                if domain in scores.spread_over_nodes
             },
             "figures": (
                 first.results.figures.model_copy(
-                    update={"domains": of(lambda told: told.figures.domains), "overall": None}
+                    update={"domains": of(lambda scores: scores.figures.domains), "overall": None}
                 ) if drawn and first.results.figures is not None else None
             ),
             "lost": _lost(parts),
@@ -162,8 +162,8 @@ def _chosen(first: Chosen | None, domains: Mapping[str, float | None]) -> Chosen
 
 
 def _lost(parts: Sequence[Run]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    lost: dict[str, list[int]] = {}
     for run in parts:
         for number, nodes in run.results.lost.items():
-            found[number] = sorted({*found.get(number, []), *nodes})
-    return found
+            lost[number] = sorted({*lost.get(number, []), *nodes})
+    return lost

@@ -141,8 +141,8 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
     # Difference and curves are large; those of columns have one size, to be looked at beside each other.
     large = drawn.overall if len(drawn.overall) > 1 else []
     small = drawn.columns if large else drawn.overall + drawn.columns
-    thirds = [[(one, "third") for one in some] for some in (small, drawn.prices)]
-    groups = [group for group in ([(one, "half") for one in large], *thirds) if group]
+    thirds = [[(figure, "third") for figure in some] for some in (small, drawn.prices)]
+    groups = [group for group in ([(figure, "half") for figure in large], *thirds) if group]
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
     linked = sum(bool(run["href"]) for run in runs)
     reports = (
@@ -179,8 +179,10 @@ def _kept(part: str) -> str:
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Return what all numbers stand on, or the values in which runs differ: rounds, epochs, network, nodes, images."""
     images = [
-        total_told([one for one in told.domains.values() if one is not None]) if told is not None else "not told"
-        for told in (run.results.figures for run in runs)
+        total_told([of_domain for of_domain in figures_of_run.domains.values() if of_domain is not None])
+        if figures_of_run is not None
+        else "not told"
+        for figures_of_run in (run.results.figures for run in runs)
     ]
     return [
         ("rounds", _values(run.config["rounds"] for run in runs)),
@@ -198,9 +200,9 @@ def _network(config: Mapping[str, Any]) -> str:
 
 
 def _values(values: Iterable[object]) -> str:
-    found = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
-    more = len(found) - MOST_VALUES
-    return " / ".join(found[:MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
+    distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
+    more = len(distinct) - MOST_VALUES
+    return " / ".join(distinct[:MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> dict[str, Any]:

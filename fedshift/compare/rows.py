@@ -140,11 +140,11 @@ def made(label: str, group: str, runs: list[Run], take: Score, accuracy: bool, l
         lowest: Whether the lowest number is the best.
     """
     taken = {run.results.seed: take(run) for run in runs}
-    by_seed = {seed: _with_average(one, lowest) if accuracy else one for seed, one in taken.items()}
+    by_seed = {seed: _with_average(scores, lowest) if accuracy else scores for seed, scores in taken.items()}
     columns = dict.fromkeys(column for values in by_seed.values() for column in values)
     values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
     models = "/".join(dict.fromkeys(scored(run) for run in runs))
-    worsts = {_worst(one, lowest) for one in taken.values()} if accuracy else set()
+    worsts = {_worst(scores, lowest) for scores in taken.values()} if accuracy else set()
     same = (worsts.pop() or "") if len(worsts) == 1 else ""
     mixed = "; ".join(contents.unlike(runs))
     return Row(label, group, models, tuple(runs), by_seed, values, worst=same, mixed=mixed)
@@ -178,19 +178,24 @@ def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
     Of several, one whose values a search chose for a row whose values a search chose, then the one that is averaged,
     stepped and scored as the row is where they differ in that, then the first.
     """
-    found = [other for other in rows if other.is_baseline and other.group == row.group]
-    beside = [_beside_method(other) for other in found]
-    varied = {key for one in beside for key in one if any(other.get(key) != one[key] for other in beside)}
-    ours = {} if row.is_baseline else _beside_method(row)
+    baselines = [other for other in rows if other.is_baseline and other.group == row.group]
+    settings = [_other_settings(other) for other in baselines]
+    varied = {
+        key
+        for candidate in settings
+        for key in candidate
+        if any(other.get(key) != candidate[key] for other in settings)
+    }
+    ours = {} if row.is_baseline else _other_settings(row)
 
     def distance(other: Row) -> tuple[bool, int]:
-        its = _beside_method(other)
+        its = _other_settings(other)
         return other.tuned != row.tuned, sum(key in ours and ours[key] != its.get(key) for key in varied)
 
-    return min(found, key=distance, default=None)
+    return min(baselines, key=distance, default=None)
 
 
-def _beside_method(row: Row) -> dict[str, Any]:
+def _other_settings(row: Row) -> dict[str, Any]:
     """Return what makes a row beside the method's own parameters: how is averaged, stepped, scored."""
     settings = row.runs[0].row_settings
     return {key: value for key, value in settings.items() if not key.startswith("method.")}
@@ -226,23 +231,23 @@ def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: boo
         return row
     best = set()
     for column in columns:
-        means = [m for other in group if (found := other.values.get(column)) and (m := found.mean) is not None]
+        means = [m for other in group if (value := other.values.get(column)) and (m := value.mean) is not None]
         own = row.values.get(column)
         if len(means) > 1 and own is not None and own.mean == (min(means) if lowest or column == STD else max(means)):
             best.add(column)
     return replace(row, best=frozenset(best))
 
 
-def beside(row: Row, table: printed_module.Table, columns: Sequence[str]) -> Row:
+def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[str]) -> Row:
     """Put the printed row beside ours."""
-    beside = table.beside(row.runs[0].config)
+    column_map = table.column_map(row.runs[0].config)
     standing = table.standing(row.runs[0].config)
-    stands = _comparable(row, beside)
-    if not stands and beside.unseen and row.values.keys() & {*beside.columns.values()} - {*OVERALL}:
+    stands = _comparable(row, column_map)
+    if not stands and column_map.unseen and row.values.keys() & {*column_map.columns.values()} - {*OVERALL}:
         return row  # it held out a domain that the paper lacks
     if not stands:
         raise ConfigError(
-            f"--paper {table.id}: its columns stand for {', '.join(beside.columns.values())}; the runs have "
+            f"--paper {table.id}: its columns stand for {', '.join(column_map.columns.values())}; the runs have "
             f"{', '.join(row.values)}; --score clients has the measures of client models"
         )
     if standing is None:
@@ -251,9 +256,12 @@ def beside(row: Row, table: printed_module.Table, columns: Sequence[str]) -> Row
     values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
     spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
     difference = {column: _less(row.values.get(column), values[column]) for column in columns}
-    configs = [one.config for run in row.runs for one in (run.parts or (run,))]
-    others = altered(configs, table, beside, standing)
-    stated, left_open = tuple(one for one in others if not one.why), tuple(one for one in others if one.why)
+    configs = [part.config for run in row.runs for part in (run.parts or (run,))]
+    others = altered(configs, table, column_map, standing)
+    stated, left_open = (
+        tuple(deviation for deviation in others if not deviation.why),
+        tuple(deviation for deviation in others if deviation.why),
+    )
     return replace(
         row, paper=PaperRow(printed.method, values, spreads, difference, stated, left_open, printed.label_certain)
     )  # fmt: skip
@@ -263,16 +271,16 @@ def _less(ours: Spread | None, printed: float | None) -> float | None:
     return None if ours is None or ours.mean is None or printed is None else ours.mean - printed
 
 
-def _comparable(row: Row, beside: printed_module.Beside) -> dict[str, str]:
+def _comparable(row: Row, column_map: printed_module.ColumnMap) -> dict[str, str]:
     """Return the printed column of each of our columns that means the same.
 
     Averages over other domains than ours are left out, and so are seen domains where the paper's are unseen.
     """
-    ours = {column: printed for printed, column in beside.columns.items() if column in row.values}
-    if beside.unseen:
+    ours = {column: printed for printed, column in column_map.columns.items() if column in row.values}
+    if column_map.unseen:
         held_out = row.runs[0].config["allocation.held_out"]
         return {column: printed for column, printed in ours.items() if column in held_out}
-    domains = set(beside.columns.values()) - {*OVERALL}
+    domains = set(column_map.columns.values()) - {*OVERALL}
     if domains and AVG in row.values and domains != row.values.keys() - {*OVERALL}:
         return {column: printed for column, printed in ours.items() if column not in OVERALL}
     return ours

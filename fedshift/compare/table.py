@@ -68,12 +68,12 @@ def numbers(
     if scored and scored not in SCORED:
         raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
     given = reading.read(paths)
-    found = numbers_of(
+    result = numbers_of(
         given.runs, given.unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs,
         scored=scored, held_out=held_out,
     )  # fmt: skip
     unreadable = tuple(given.left_out())
-    return replace(found, warnings=(*found.warnings, *unreadable), unreadable=unreadable)
+    return replace(result, warnings=(*result.warnings, *unreadable), unreadable=unreadable)
 
 
 def numbers_of(
@@ -88,13 +88,13 @@ def numbers_of(
         runs, repeated = leave_one_out.folded(runs)
         called = f"of domains that no node held, {called}"
     if score.startswith(BN_SCORE):  # what the numbers are scored with, whichever was the first way of a run
-        way = score.removeprefix(BN_SCORE)
-        runs = [replace(run, config={**run.config, reading.WAYS: way}) for run in runs]
+        kind = score.removeprefix(BN_SCORE)
+        runs = [replace(run, config={**run.config, reading.BN_STATISTICS: kind}) for run in runs]
     differences = grouping.differing(runs)
     if differences and not allow_different:
         raise ConfigError(
             "these runs differ in more than method and seed (--allow-different makes rows of them): "
-            + grouping.told(runs, differences)
+            + grouping.differences_line(runs, differences)
         )
     unnamed = grouping.usual_parameters(runs)
     runs = sorted(runs, key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
@@ -128,12 +128,12 @@ def numbers_of(
         columns += (AVG, STD) if len(columns) < 2 else OVERALL
     rows = [rowing.with_best(rowing.with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
     if table is not None:
-        rows = [rowing.beside(row, table, columns) for row in rows]
+        rows = [rowing.with_printed_row(row, table, columns) for row in rows]
     called = run_metrics.called_of(called, {run.averaged(score) for run in runs})
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *notes, *repeated]
     if held_out:
-        notes.insert(0, leave_one_out.TOLD)
+        notes.insert(0, leave_one_out.NOTE)
     notes += [
         f"{method}, where a row does not name it: {_settings(values)}"
         for method, values in unnamed.items()
@@ -148,12 +148,12 @@ def numbers_of(
         for method, values in grouping.by_hand(runs).items()
     ]
     approximations = map(registry.approximation_told, dict.fromkeys(row.method for row in rows))
-    notes += [told for told in approximations if told]
+    notes += [text for text in approximations if text]
     notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
               grouping.own(runs).items()]  # fmt: skip
     if differences:
-        told = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
-        notes.append(f"{told}; --unseen makes one row of them" if leave_one_out.foldable(differences) else told)
+        note = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
+        notes.append(f"{note}; --unseen makes one row of them" if leave_one_out.foldable(differences) else note)
     notes += grouping.harmless(runs)
     if unfinished:
         notes.append(f"left out, not finished: {', '.join(unfinished)}")
@@ -187,10 +187,10 @@ def _able(taken: Sequence[tuple[str, str, Run]], score: str) -> tuple[list[tuple
     """
     if not score.startswith(BN_SCORE):
         return list(taken), {}
-    way = score.removeprefix(BN_SCORE)
+    kind = score.removeprefix(BN_SCORE)
     kept, unable = [], {}
     for group, label, run in taken:
-        why = bn_statistics.why_not(run, way) if run_metrics.with_statistics(run, way) is None else ""
+        why = bn_statistics.why_not(run, kind) if run_metrics.with_statistics(run, kind) is None else ""
         if why:
             unable[f"{label} [{group}]" if group else label] = why
         else:

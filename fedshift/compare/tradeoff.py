@@ -51,7 +51,7 @@ class Costs:
     """
 
     of: Mapping[str, Mapping[str, float]]
-    told: str
+    measured: str
 
     def row(self, row: Row) -> Mapping[str, float] | None:
         """Return the costs of a row; None if none were measured with its method, parameters and network."""
@@ -69,7 +69,7 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
         ConfigError: If it is no such file, or of an experiment that no run is of.
     """
     try:
-        told = _File.model_validate_json(file.read_bytes())
+        content = _File.model_validate_json(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"--costs {shown(file)}: {error.strerror}") from None
     except ValidationError as error:
@@ -78,20 +78,20 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
         raise ConfigError(
             f"--costs {shown(file)}: {where}: {first['msg']}; it takes what `fedshift costs ... --json` prints"
         ) from None
-    if told.experiment not in experiments:
+    if content.experiment not in experiments:
         raise ConfigError(
-            f"--costs {shown(file)}: measured in {as_found(told.experiment)}; the runs are of "
-            f"{', '.join(experiments)}{meant(told.experiment, experiments)}"
+            f"--costs {shown(file)}: measured in {as_found(content.experiment)}; the runs are of "
+            f"{', '.join(experiments)}{meant(content.experiment, experiments)}"
         )
-    found: dict[str, dict[str, float]] = {}
-    for one in told.costs:
+    by_settings: dict[str, dict[str, float]] = {}
+    for costs in content.costs:
         paid = {
-            BYTES: (one.bytes_up + one.bytes_down) / MEGA, SECONDS: one.seconds, FLOPS: one.step_flops / GIGA,
+            BYTES: (costs.bytes_up + costs.bytes_down) / MEGA, SECONDS: costs.seconds, FLOPS: costs.step_flops / GIGA,
         }  # fmt: skip
-        key = _deciding(one.settings)
-        before = found.setdefault(key, paid)
-        found[key] = {what: max(value, before[what]) for what, value in paid.items()}
-    return Costs(found, f"measured in {told.experiment}, {told.nodes} nodes, on {told.machine}")
+        key = _deciding(costs.settings)
+        before = by_settings.setdefault(key, paid)
+        by_settings[key] = {what: max(value, before[what]) for what, value in paid.items()}
+    return Costs(by_settings, f"measured in {content.experiment}, {content.nodes} nodes, on {content.machine}")
 
 
 def _deciding(settings: Mapping[str, Any]) -> str:
@@ -139,35 +139,35 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
 
 def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
     """Return by cost the rows whose cost and score are known: what is paid, and the mean of ``headline``."""
-    found: dict[str, list[tuple[float, float, Row]]] = {}
+    points: dict[str, list[tuple[float, float, Row]]] = {}
     for row in rows:
         of, value = costs.row(row), row.values.get(headline)
         if of is not None and value is not None and value.mean is not None:
             for what, price in of.items():
-                found.setdefault(what, []).append((price, value.mean, row))
-    return found
+                points.setdefault(what, []).append((price, value.mean, row))
+    return points
 
 
 def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> list[str]:
     """Return who is on the front of each cost, and what is not known."""
-    told = []
+    lines = []
     alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
     for what, points in paid(rows, costs, headline).items():
         better = "a lower" if lowest else "more"
         for on in on_fronts(points, lowest):
             names = [f"{named(points[i][2])} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in on]
-            told.append(
+            lines.append(
                 f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
             )
     lacking = [row.label for row in rows if costs.row(row) is None]
     if lacking:
-        told.append(f"no costs of {', '.join(lacking)}")
+        lines.append(f"no costs of {', '.join(lacking)}")
     for group in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == group and costs.row(row) is not None]
         if contents.unlike(run for row in members for run in row.runs):
             where = f" [{group}]" if group else ""
-            told.append(f"no row is named as the best for its costs{where}: rows are of {contents.OTHER_IMAGES}")
+            lines.append(f"no row is named as the best for its costs{where}: rows are of {contents.OTHER_IMAGES}")
     return [
-        *told,
-        f"costs: {costs.told}; MB a round: of all messages, both ways; of several kinds of rounds the dearest",
+        *lines,
+        f"costs: {costs.measured}; MB a round: of all messages, both ways; of several kinds of rounds the dearest",
     ]

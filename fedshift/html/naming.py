@@ -45,11 +45,11 @@ def name_points(
         corners = [_around(*place(x, y), 0.5) for x, y in line]
         crowd += [Bbox.union(both) for both in pairwise(corners)]
     taken: list[Bbox] = []
-    for x, y, name in sorted(named, key=lambda one: (-one[1], one[0])):
+    for x, y, name in sorted(named, key=lambda point: (-point[1], point[0])):
         at = place(x, y)
-        tried = [one for one in _boxes(*at, name) if _within(one[2], room)]
-        free = [one for one in tried if not any(map(one[2].fully_overlaps, [*taken, *points]))]
-        clear = [one for one in free if not any(map(one[2].fully_overlaps, crowd))]
+        tried = [candidate for candidate in _boxes(*at, name) if _within(candidate[2], room)]
+        free = [candidate for candidate in tried if not any(map(candidate[2].fully_overlaps, [*taken, *points]))]
+        clear = [candidate for candidate in free if not any(map(candidate[2].fully_overlaps, crowd))]
         up, side, box = next(iter([*clear, *free, *tried, *_boxes(*at, name)]))
         taken.append(box)
         axes.annotate(
@@ -63,8 +63,8 @@ def _around(right: float, up: float, reach: float = POINT) -> Bbox:
     return Bbox.from_extents(right - reach, up - reach, right + reach, up + reach)
 
 
-def _within(one: Bbox, other: Bbox) -> bool:
-    return other.contains(one.x0, one.y0) and other.contains(one.x1, one.y1)
+def _within(inner: Bbox, outer: Bbox) -> bool:
+    return outer.contains(inner.x0, inner.y0) and outer.contains(inner.x1, inner.y1)
 
 
 def _boxes(right: float, up: float, name: str) -> Iterator[tuple[float, int, Bbox]]:

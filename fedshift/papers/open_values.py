@@ -65,8 +65,8 @@ def why_open(readings: Mapping[str, str], key: str, method: str, asks: Container
 def printed_for(prints: Mapping[str, Printed], method: str) -> dict[str, Any]:
     """Return by dotted key what the paper prints of a row's method."""
     return {
-        f"method.{key.removeprefix(f'{method}.')}" if key.startswith(f"{method}.") else key: one.value
-        for key, one in prints.items()
+        f"method.{key.removeprefix(f'{method}.')}" if key.startswith(f"{method}.") else key: printed.value
+        for key, printed in prints.items()
     }
 
 

@@ -25,9 +25,9 @@ MAKE_ROWS = (*ROW_SECTIONS, "images.")
 #: What a printed label stands for: our method, or its name and settings by dotted key. Those of ``MAKE_ROWS`` make it
 #: that row; others, such as ``rounds``, are what the paper's run of it has besides, and ``experiment`` is that of the
 #: row where it is not that of the table.
-One = str | dict[str, Any]
+OurRow = str | dict[str, Any]
 #: The same, or several: readings of a label that was lost, or two ways to ask for the same.
-Ours = One | tuple[One, ...]
+Ours = OurRow | tuple[OurRow, ...]
 #: By dotted key or METHOD.KEY, why the value that our experiments have is a reading.
 Readings = dict[str, Annotated[str, Field(min_length=open_values.LEAST_WHY)]]
 
@@ -68,7 +68,7 @@ class PrintedRow(_Section):
         return value.spread if isinstance(value, Printed) else None
 
 
-class Beside(_Section):
+class ColumnMap(_Section):
     """For which runs printed columns stand, and for which of their columns."""
 
     dataset: tuple[str, ...]  # our data sets
@@ -106,7 +106,7 @@ class PrintedTable(_Unsettled):
     unit: str
     columns: tuple[str, ...]
     methods: dict[str, Ours] = {}  # over those of the paper
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[ColumnMap, ...] = ()
     costs: dict[str, Cost] = {}  # printed columns of costs, which runs do not have
     costs_notes: tuple[str, ...] = ()  # what a reader must know of them
     budget: Budget = Budget()
@@ -137,7 +137,7 @@ class Standing:
     """
 
     row: PrintedRow
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Table:
     paper: PaperFile
     printed: PrintedTable
 
-    def beside(self, config: Mapping[str, Any]) -> Beside:
+    def column_map(self, config: Mapping[str, Any]) -> ColumnMap:
         """Return which printed columns stand for which of a run.
 
         Args:
@@ -164,15 +164,20 @@ class Table:
             ConfigError: If the table prints nothing that such a run has.
         """
         self.check_of_runs()
-        if (one := self.stands_for(config)) is not None:
-            return one
-        asked = " or ".join(
-            " ".join([f"dataset.name={'|'.join(one.dataset)}", *(f"{key}={value}" for key, value in one.when.items())])
-            for one in self.printed.beside
+        if (columns := self.stands_for(config)) is not None:
+            return columns
+        wanted = " or ".join(
+            " ".join(
+                [
+                    f"dataset.name={'|'.join(columns.dataset)}",
+                    *(f"{key}={value}" for key, value in columns.when.items()),
+                ]
+            )
+            for columns in self.printed.beside
         )
-        keys = dict.fromkeys(["dataset.name", *(key for one in self.printed.beside for key in one.when)])
-        found = " ".join(f"{key}={config.get(key)}" for key in keys)
-        raise ConfigError(f"--paper {self.id}: the table is of runs with {asked}, found {found}")
+        keys = dict.fromkeys(["dataset.name", *(key for columns in self.printed.beside for key in columns.when)])
+        actual = " ".join(f"{key}={config.get(key)}" for key in keys)
+        raise ConfigError(f"--paper {self.id}: the table is of runs with {wanted}, found {actual}")
 
     def check_of_runs(self) -> None:
         """Refuse a table that prints nothing that any run has.
@@ -184,20 +189,24 @@ class Table:
             where = f"; `fedshift costs METHOD... --paper {self.id}` has them" if self.printed.costs else ""
             raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have{where}")
 
-    def stands_for(self, config: Mapping[str, Any]) -> Beside | None:
+    def stands_for(self, config: Mapping[str, Any]) -> ColumnMap | None:
         """Return the same as ``beside``, None if the table prints nothing that such a run has."""
-        found = (one for one in self.printed.beside if config["dataset.name"] in one.dataset and _has(config, one.when))
-        return next(found, None)
+        matching = (
+            columns
+            for columns in self.printed.beside
+            if config["dataset.name"] in columns.dataset and _has(config, columns.when)
+        )
+        return next(matching, None)
 
-    def experiment(self, beside: Beside, standing: Standing | None = None) -> str:
+    def experiment(self, column_map: ColumnMap, standing: Standing | None = None) -> str:
         """Return the experiment that has what the paper ran for these columns, of a row that names its own for it.
 
         Raises:
             ConfigError: If there is none.
         """
-        if standing is not None and "experiment" in standing.asked:
-            return str(standing.asked["experiment"])
-        own = _experiments().get(_squeezed(self.id), beside.experiment)
+        if standing is not None and "experiment" in standing.settings:
+            return str(standing.settings["experiment"])
+        own = _experiments().get(_squeezed(self.id), column_map.experiment)
         if not own:
             raise ConfigError(f"conf/{FOLDER}: {self.id} lacks the key experiment, and no experiment names it")
         return own
@@ -208,14 +217,14 @@ class Table:
         A method that the paper does not print, and that stands beside a row of it all the same (``also``), is told
         apart by its values, all of which are compared with those of that row.
         """
-        found = [
-            (len(conditions), -i, Standing(row, asked))
+        matching = [
+            (len(conditions), -i, Standing(row, settings))
             for i, row in enumerate(self.printed.rows)
-            for asked in self.readings(row)
-            if _has(PLAIN | dict(config), PLAIN | (conditions := _of_rows(asked)))
+            for settings in self.readings(row)
+            if _has(PLAIN | dict(config), PLAIN | (conditions := _of_rows(settings)))
         ]
-        if found:
-            return max(found, key=lambda one: one[:2])[2]
+        if matching:
+            return max(matching, key=lambda match: match[:2])[2]
         label = self.paper.also.get(str(config["method.name"]))
         row = next((row for row in self.printed.rows if row.method == label), None)
         return None if row is None else Standing(row, self.readings(row)[0])
@@ -227,9 +236,9 @@ class Table:
         """
         ours = self.printed.methods.get(row.method, self.paper.methods.get(row.method, ()))
         return tuple(
-            {"method.name": one} if isinstance(one, str)
-            else {"method.name" if key == "name" else key: value for key, value in one.items()}
-            for one in (ours if isinstance(ours, tuple) else (ours,))
+            {"method.name": reading} if isinstance(reading, str)
+            else {"method.name" if key == "name" else key: value for key, value in reading.items()}
+            for reading in (ours if isinstance(ours, tuple) else (ours,))
         )  # fmt: skip
 
     def why_open(self, key: str, method: str, asks: Container[str]) -> str:
@@ -288,8 +297,8 @@ def lines() -> list[str]:
 def _experiments() -> Mapping[str, str]:
     """Return by printed table, squeezed, the experiment that says of itself that it is that table's."""
     files = {name: read_yaml(CONF / "experiments" / f"{name}.yaml") for name in names("experiments")}
-    told = {name: _squeezed(str(file["paper"])) for name, file in files.items() if "paper" in file}
-    return {table: name for name, table in reversed(told.items())}  # of several the first; rows name the others
+    tables = {name: _squeezed(str(file["paper"])) for name, file in files.items() if "paper" in file}
+    return {table: name for name, table in reversed(tables.items())}  # of several the first; rows name the others
 
 
 @cache
@@ -310,12 +319,12 @@ def _read(name: str) -> PaperFile:
     return paper
 
 
-def _of_rows(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in asked.items() if key.startswith(MAKE_ROWS)}
+def _of_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key.startswith(MAKE_ROWS)}
 
 
-def _has(config: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    return all(config.get(key) == value for key, value in asked.items())
+def _has(config: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
+    return all(config.get(key) == value for key, value in required.items())
 
 
 def _squeezed(text: str) -> str:

@@ -110,8 +110,8 @@ def nearest_of_class(features: Floats, y: Ints, prototypes: Floats, labels: Ints
     norms = np.linalg.norm(prototypes, axis=1)
     near = features @ (prototypes / np.maximum(norms, 1e-12)[:, None]).T  # N x P; the image's own norm orders nothing
     near[y[:, None] != labels[None, :]] = -np.inf
-    found = near.argmax(axis=1)
-    return np.where(np.isfinite(near[np.arange(len(y)), found]), found, -1)
+    nearest = near.argmax(axis=1)
+    return np.where(np.isfinite(near[np.arange(len(y)), nearest]), nearest, -1)
 
 
 def global_prototypes(knowledge: Arrays, width: int | None = None) -> tuple[Floats, Ints] | None:
@@ -129,7 +129,7 @@ def global_prototypes(knowledge: Arrays, width: int | None = None) -> tuple[Floa
     return prototypes.astype(np.float64), labels.astype(np.int64)
 
 
-def variance_over_domains(means: Floats, there: NDArray[np.bool_]) -> Floats:
+def variance_over_domains(means: Floats, present: NDArray[np.bool_]) -> Floats:
     r"""Return how far the prototypes of a class lie apart, (C,); NaN for a class of fewer than two domains.
 
     .. math:: \frac1Q\sum_q\Bigl\|\hat p_q^k-\frac1Q\sum_r\hat p_r^k\Bigr\|_2^2,\quad \hat p=p/\|p\|
@@ -138,11 +138,11 @@ def variance_over_domains(means: Floats, there: NDArray[np.bool_]) -> Floats:
 
     Args:
         means: Prototypes by domain and class, (Q, C, D).
-        there: Which there are, (Q, C).
+        present: Which prototypes exist, (Q, C).
     """
     norms = np.linalg.norm(means, axis=2, keepdims=True)
-    unit = np.divide(means, norms, out=np.zeros_like(means), where=norms > 0) * there[..., None]
-    count = there.sum(axis=0)  # C
+    unit = np.divide(means, norms, out=np.zeros_like(means), where=norms > 0) * present[..., None]
+    count = present.sum(axis=0)  # C
     centre = unit.sum(axis=0) / np.maximum(count, 1)[:, None]  # C x D
-    apart = np.square(unit - centre).sum(axis=2) * there  # Q x C
-    return np.where(count > 1, apart.sum(axis=0) / np.maximum(count, 1), np.nan)
+    distances = np.square(unit - centre).sum(axis=2) * present  # Q x C
+    return np.where(count > 1, distances.sum(axis=0) / np.maximum(count, 1), np.nan)

@@ -39,7 +39,7 @@ def run(folder: Path, arguments: list[str]) -> "Made":
     given = dict(_pair(argument) for argument in arguments)
     data_dir = user_path(given["data-dir"], "data-dir") if "data-dir" in given else None
     limit = _limit(given.get("images", str(MAX_IMAGES)))
-    node = _whole("node", given["node"]) if "node" in given else None
+    node = _count("node", given["node"]) if "node" in given else None
     console.set_up()
     try:
         with warnings.catch_warnings():
@@ -65,7 +65,7 @@ def _pair(argument: str) -> tuple[str, str]:
     return key, value
 
 
-def _whole(key: str, value: str) -> int:
+def _count(key: str, value: str) -> int:
     number = int(value) if value.isdecimal() and len(value) < 20 else -1
     if not 0 <= number <= LARGEST_COUNT:
         raise ConfigError(f"{key}: expected a whole number, found {as_found(value)}")

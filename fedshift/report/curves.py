@@ -68,8 +68,8 @@ def test_loss(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     shown_rounds(axes, lines[-1]["round"])
     legend_above(figure, axes)
     last = scored[-1]
-    told = ", ".join(f"{name} {value:.3g}" for name in domains if (value := last["test_loss"].get(name)) is not None)
-    title = f"Test loss by domain over the rounds; in round {last['round']}: {told or 'missing'}."
+    text = ", ".join(f"{name} {value:.3g}" for name in domains if (value := last["test_loss"].get(name)) is not None)
+    title = f"Test loss by domain over the rounds; in round {last['round']}: {text or 'missing'}."
     caption = (
         "Mean cross-entropy on the test images by domain. It rises while accuracy stays where a model is too sure."
     )
@@ -105,17 +105,17 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("accuracy (%)")
     axes.tick_params(axis="y", length=0)
-    told = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
+    text = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
     rounds = last_rounds(results["averaged_rounds"], "scored ")
-    title = f"Mean accuracy of the {rounds}: {told}; AVG {avg:.1f}, STD {std:.1f}."
+    title = f"Mean accuracy of the {rounds}: {text}; AVG {avg:.1f}, STD {std:.1f}."
     caption = f"Mean of the {rounds}. AVG ± STD: over the domains (ddof = 1)."
     return finish(figure, "bars", title, caption)
 
 
 def losses(lines: Lines) -> Drawing | None:
     """Draw each loss term over the rounds in axes of its own, ``MOST_SHOWN`` of them; None if none was told."""
-    told = dict.fromkeys(name for line in lines for name in line["losses"])
-    names = list(told)[:MOST_SHOWN]  # a run of an earlier version took any from its nodes
+    terms = dict.fromkeys(name for line in lines for name in line["losses"])
+    names = list(terms)[:MOST_SHOWN]  # a run of an earlier version took any from its nodes
     if not names:
         return None
     columns = 2 if len(names) > 1 else 1
@@ -140,7 +140,7 @@ def losses(lines: Lines) -> Drawing | None:
     ended = ", ".join(f"{_term(name)} {last[name]:.3g}" for name in last if name in names and last[name] is not None)
     title = f"Training loss and its terms over the rounds; in the last round: {ended}."
     caption = "Training loss and its weighted terms, means over the nodes of a round."
-    more = f" {len(told) - len(names)} more are in metrics.jsonl." if len(told) > len(names) else ""
+    more = f" {len(terms) - len(names)} more are in metrics.jsonl." if len(terms) > len(names) else ""
     return finish(figure, "losses", title, caption + more)
 
 

@@ -46,7 +46,7 @@ class Seen:
     domain_of: Ints
 
 
-def chosen_node(record: Record, asked: int | None) -> Node | None:
+def chosen_node(record: Record, requested: int | None) -> Node | None:
     """Return the node that was asked for, by default the first of the first domain that any holds.
 
     None before the first full round: it is not known which nodes there are.
@@ -57,12 +57,12 @@ def chosen_node(record: Record, asked: int | None) -> Node | None:
     nodes = record.nodes
     if not nodes:
         return None
-    if asked is None:
+    if requested is None:
         return min(nodes, key=lambda node: (record.config.dataset.domains.index(node.domain), node.index))
-    found = [node for node in nodes if node.index == asked]
-    if not found:
-        raise ConfigError(f"node: the run has the nodes {nodes[0].index} to {nodes[-1].index}, found {asked}")
-    return found[0]
+    matching = [node for node in nodes if node.index == requested]
+    if not matching:
+        raise ConfigError(f"node: the run has the nodes {nodes[0].index} to {nodes[-1].index}, found {requested}")
+    return matching[0]
 
 
 def with_last_weights(record: Record, config: RunConfig, node: Node) -> DomainClient:
@@ -105,7 +105,7 @@ def at_kept_rounds(record: Record, config: RunConfig, node: Node) -> dict[int, S
     if setup.is_personal(config, setup.initial_model(config)):
         raise NotOfThisRun("the nodes' own parts of earlier rounds are not kept, and without them there is no model")
     folder = record.folder / checkpoints.FOLDER
-    found: dict[int, Seen] = {}
+    by_round: dict[int, Seen] = {}
     for server_round in reversed(checkpoints.rounds(folder)):
         try:
             then = replace(record, checkpoint=checkpoints.load(folder, server_round))
@@ -113,10 +113,10 @@ def at_kept_rounds(record: Record, config: RunConfig, node: Node) -> dict[int, S
             continue  # the report says so of the last one; an earlier one is a round less to show
         client = predictions.client_of(then, config, node.domain, node)
         _load(client, then)
-        found[server_round] = look(client, config, ROUND_IMAGES)
-    if len(found) < 2:
+        by_round[server_round] = look(client, config, ROUND_IMAGES)
+    if len(by_round) < 2:
         raise NotOfThisRun("it needs the checkpoints of two rounds")
-    return found
+    return by_round
 
 
 def look(client: DomainClient, config: RunConfig, most: int) -> Seen:

@@ -35,13 +35,13 @@ def layer_of(model: SplitModel) -> nn.Module | None:
     encoder = model.encoder
     if isinstance(encoder, ResNetEncoder):
         return encoder.stages[-1]
-    found: nn.Module | None = None
+    last: nn.Module | None = None
     inside: set[nn.Module] = set()
     for layer in encoder.modules():
         if layer not in inside and isinstance(layer, nn.Conv2d | Erased):
             inside |= set(layer.modules())
-            found = found if isinstance(layer, Erased) and layer.is_flat else layer
-    return found
+            last = last if isinstance(layer, Erased) and layer.is_flat else layer
+    return last
 
 
 def layer_name(model: SplitModel) -> str:
@@ -61,24 +61,24 @@ def heat_maps(client: DomainClient, images: ImageSet, classes: NDArray[np.int64]
     client.model.eval()
     # The method's own way, by a pass through the model as it is: an adaptation may hand out what it predicted before.
     cam = LayerGradCam(functools.partial(type(client).predict, client), layer)
-    found: list[Tensor] = []
+    heats: list[Tensor] = []
     start = 0
     for batch, _ in client.plain_batches(images):
         x = batch.clone().requires_grad_()  # the gradient flows also where a method has frozen the weights
         target = torch.from_numpy(classes[start : start + len(x)]).to(x.device)
         with torch.enable_grad():
             maps = cam.attribute(x, target=target, relu_attributions=True)  # N x 1 x h x w
-        found.append(maps.detach().float())
+        heats.append(maps.detach().float())
         start += len(x)
-    return list(scaled(torch.cat(found), images.x.shape[1:3]))
+    return list(scaled(torch.cat(heats), images.x.shape[1:3]))
 
 
 def scaled(maps: Tensor, size: tuple[int, ...]) -> Floats:
     """Return maps (N, 1, h, w) in the size of the images, (N, H, W), each as shares of its highest value."""
     heat = F.interpolate(maps.float(), size=size, mode="bilinear", align_corners=False)[:, 0]
     peak = heat.amax(dim=(1, 2), keepdim=True)
-    found: Floats = (heat / peak.clamp(min=1e-12)).double().cpu().numpy()
-    return found
+    shares: Floats = (heat / peak.clamp(min=1e-12)).double().cpu().numpy()
+    return shares
 
 
 def pair(image: NDArray[np.uint8], heat: Floats) -> str:
@@ -98,8 +98,8 @@ def under(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
     light = LEAST_LIGHT + (1 - LEAST_LIGHT) * heat[..., None]
     strength = 0.55 * heat[..., None]
     mixed = (1 - strength) * light * image + strength * HEAT
-    whole: NDArray[np.uint8] = np.clip(mixed.round(), 0, 255).astype(np.uint8)
-    return whole
+    pixels: NDArray[np.uint8] = np.clip(mixed.round(), 0, 255).astype(np.uint8)
+    return pixels
 
 
 def shown(image: NDArray[np.uint8]) -> Image.Image:

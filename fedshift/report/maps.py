@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from fedshift.html.drawing import (
-    BELOW,
-    BESIDE,
     CLASSES,
+    COLUMN_NAME,
     GRID,
     LABELLED,
+    ROW_NAME,
     TEXT,
     Drawing,
     canvas,
@@ -150,21 +150,21 @@ def singular_values(values: Mapping[str, Floats], places: Sequence[int], ranks: 
         ranks: Effective rank by domain.
     """
     figure, (axes,) = canvas(3.2)
-    for place, (domain, found) in zip(places, values.items(), strict=True):
-        largest = found[0] if len(found) else 0.0
-        shown = np.log10(found[found > FLOOR * largest])
+    for place, (domain, spectrum) in zip(places, values.items(), strict=True):
+        largest = spectrum[0] if len(spectrum) else 0.0
+        shown = np.log10(spectrum[spectrum > FLOOR * largest])
         axes.plot(np.arange(1, len(shown) + 1), shown, color=domain_colour(place), label=domain)
     axes.set_xlabel("place by size")
     axes.set_ylabel("log10 of singular value")
     axes.grid(axis="y")
     legend_above(figure, axes)
-    told = ", ".join(f"{domain} {rank:.1f}" for domain, rank in ranks.items())
-    title = f"Singular values of the covariance of the features; effective rank: {told}."
+    ranks_text = ", ".join(f"{domain} {rank:.1f}" for domain, rank in ranks.items())
+    title = f"Singular values of the covariance of the features; effective rank: {ranks_text}."
     return finish(
         figure, "singular", title,
         f"Each domain's features, largest first (F2DC, figure 1): a steep fall is dimensional collapse. Not drawn: "
         f"below 1e{int(np.log10(FLOOR))} of the largest. Effective rank "
-        f"(Roy & Vetterli, 2007): {told}.",
+        f"(Roy & Vetterli, 2007): {ranks_text}.",
     )  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str,
     if len(columns) <= 2 * NAMED:
         texts = [[str(value) if value else "" for value in row] for row in table]
     heat_map(axes, analysis.row_shares(table).tolist(), texts)
-    axes.set_yticks(range(len(rows)), [short(name, BESIDE) for name in rows])
+    axes.set_yticks(range(len(rows)), [short(name, ROW_NAME) for name in rows])
     if len(columns) <= LABELLED:
         turned = 90 if len(columns) > 8 else 0
         axes.set_xticks(range(len(columns)), columns, rotation=turned)
@@ -220,9 +220,9 @@ def _label(axes: Axes, columns: Sequence[str], rows: Sequence[str] | None = None
             continue
         ends = [*starts[1:], len(names)]
         middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
-        told = [short(names[start], BELOW if across else BESIDE) for start in starts]
-        size = 10 if len(told) <= 20 else 6
+        labels = [short(names[start], COLUMN_NAME if across else ROW_NAME) for start in starts]
+        size = 10 if len(labels) <= 20 else 6
         if across:
-            axes.set_xticks(middles, told, rotation=90 if max(map(len, told)) > 2 else 0, fontsize=size)
+            axes.set_xticks(middles, labels, rotation=90 if max(map(len, labels)) > 2 else 0, fontsize=size)
         else:
-            axes.set_yticks(middles, told, fontsize=size)
+            axes.set_yticks(middles, labels, fontsize=size)

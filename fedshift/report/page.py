@@ -136,9 +136,9 @@ _TEMPLATE = """
 <h2 id="{{ section.id }}">{{ section.name }}</h2>
 {% if section.missing %}<p>{{ section.missing }}</p>{% endif %}
 {{ notes(section) }}
-{% set beside = section.tables | selectattr('beside') | list %}
-{{ drawn(section.figures, tabled(beside[0]) if beside else '') }}
-{% for table in section.tables if not table.beside %}
+{% set next_to_figure = section.tables | selectattr('next_to_figure') | list %}
+{{ drawn(section.figures, tabled(next_to_figure[0]) if next_to_figure else '') }}
+{% for table in section.tables if not table.next_to_figure %}
 <details{{ ' open' if table.open else '' }}><summary>{{ table.folded }}</summary>
 {{ tabled(table) }}
 </details>
@@ -211,7 +211,7 @@ class Table:
     rows: list[list[str]]
     folded: str = ""
     open: bool = True
-    beside: bool = False
+    next_to_figure: bool = False
 
 
 @dataclass
@@ -255,8 +255,8 @@ def folded(sections: Sequence[Section]) -> list[Section]:
             why.setdefault(section.missing, []).append(section.name)
     if not why:
         return list(sections)
-    lines = [f"{' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}: {told}"
-             for told, names in why.items()]  # fmt: skip
+    lines = [f"{' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}: {reason}"
+             for reason, names in why.items()]  # fmt: skip
     return [*(section for section in sections if not section.empty), Section("not-shown", "Not shown", notes=lines)]
 
 

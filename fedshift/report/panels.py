@@ -39,9 +39,9 @@ def one_node(
     """Draw the plane of t-SNE of one node's features, coloured by class; the marker is the domain's."""
     figure, (axes,) = canvas(4.4)
     for i, domain in enumerate(domains):
-        there = seen.domain_of == i
-        colours = [class_colour(int(k), len(classes)) for k in seen.y[there]]
-        x, up = placed[there].T
+        of_domain = seen.domain_of == i
+        colours = [class_colour(int(k), len(classes)) for k in seen.y[of_domain]]
+        x, up = placed[of_domain].T
         axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
         axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
     _class_legend(axes, seen, classes)
@@ -81,8 +81,8 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
         legend_above(figure, panels[0])
     else:
         class_key(figure, panels, classes)
-    told = ", ".join(map(str, placed))
-    title = f"Features over the rounds {told} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
+    numbers = ", ".join(map(str, placed))
+    title = f"Features over the rounds {numbers} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
     caption = (
         f"The global model's features of the same {len(seen.y)} test images of {domain} after the rounds whose "
         f"checkpoints are kept (FedSeProto, figure 2), coloured by class.{_wheel(classes)}"
@@ -121,42 +121,42 @@ def variance_by_round(means: Mapping[int, float], classes: Mapping[int, Floats])
     """Draw the mean variance of prototypes over domains after several rounds, and of the classes from least to most."""
     figure, (axes,) = canvas(2.4)
     at = list(means)
-    least, most = ([float(pick(found)) for found in classes.values()] for pick in (np.nanmin, np.nanmax))
+    least, most = ([float(pick(variance)) for variance in classes.values()] for pick in (np.nanmin, np.nanmax))
     axes.fill_between(at, least, most, color=GRID, alpha=0.3, linewidth=0)
     axes.plot(at, list(means.values()), color=TEXT, marker="o")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("variance")
     axes.grid(axis="y")
     shown_rounds(axes, at[-1])
-    told = ", ".join(f"round {n} {value:.3f}" for n, value in means.items())
-    title = f"Mean variance of the prototypes over domains: {told}."
+    text = ", ".join(f"round {n} {value:.3f}" for n, value in means.items())
+    title = f"Mean variance of the prototypes over domains: {text}."
     caption = (
-        f"The same variance by the global model after the rounds whose checkpoints are kept ({told}): the mean over "
+        f"The same variance by the global model after the rounds whose checkpoints are kept ({text}): the mean over "
         "the classes, the band from the least to the largest of them."
     )
     return finish(figure, "variance-round", title, caption)
 
 
-def same_images(found: Sequence[Attended], classes: Sequence[str], who: str) -> Drawing:
+def same_images(examples: Sequence[Attended], classes: Sequence[str], who: str) -> Drawing:
     """Draw, class by class, an image of each domain and its Grad-CAM: a row for each domain, as many classes as fit.
 
     Args:
-        found: An image of each class and domain, class by class.
+        examples: An image of each class and domain, class by class.
         classes: Names of all classes.
         who: Whose model looks at them.
     """
-    split = bool(found[0].peaks)
+    split = bool(examples[0].peaks)
     heads = HEADS if split else PLAIN_HEADS
-    shown = list(dict.fromkeys(example.true for example in found))
-    domains = list(dict.fromkeys(example.domain for example in found))
+    shown = list(dict.fromkeys(example.true for example in examples))
+    domains = list(dict.fromkeys(example.domain for example in examples))
     across = min(max(1, PICTURES // len(heads)), len(shown))  # classes side by side
     rows, columns = len(domains) * -(-len(shown) // across), across * len(heads)
     figure, panels = canvas((0.25 + 1.02 * rows) * len(HEADS) / columns, rows, columns)
     for axes in panels:
         _bare(axes)
-    for example in found:
-        above, beside = divmod(shown.index(example.true), across)
-        row, first = above * len(domains) + domains.index(example.domain), beside * len(heads)
+    for example in examples:
+        above, column = divmod(shown.index(example.true), across)
+        row, first = above * len(domains) + domains.index(example.domain), column * len(heads)
         cells = panels[row * columns + first :][: len(heads)]
         pictures = [example.image, *(grad_cam.under(example.image, heat) for heat in example.heats)]
         for axes, picture in zip(cells, pictures, strict=True):
@@ -171,10 +171,10 @@ def same_images(found: Sequence[Attended], classes: Sequence[str], who: str) -> 
             for axes, head in zip(cells, (short(classes[example.true]), *heads[1:]), strict=True):
                 axes.set_title(head, loc="center", fontsize=9)
     named = ", ".join(classes[k] for k in shown)
-    right_ones = sum(example.predicted == example.true for example in found)
+    right_ones = sum(example.predicted == example.true for example in examples)
     title = (
         f"Grad-CAM by {who} of the first test images of the classes {named} in the domains {', '.join(domains)}: "
-        f"{right_ones} of {len(found)} are recognised."
+        f"{right_ones} of {len(examples)} are recognised."
     )
     caption = (
         f"The first test image of each of the classes {named} in each domain, and what speaks for its class (red) by "

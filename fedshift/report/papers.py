@@ -108,18 +108,18 @@ class _Look:
         views = list(self.sight.views.values())
         if len({view.features.shape[1] for view in views}) > 1:
             raise NotOfThisRun("the features of the networks differ in width")
-        found = self._variance([(view.features, view.y) for view in views])
-        self.numbers["prototype_variance"] = {"by_class": found.tolist(), "mean": float(np.nanmean(found))}
-        return panels.variance_by_class(found, self.classes)
+        variance = self._variance([(view.features, view.y) for view in views])
+        self.numbers["prototype_variance"] = {"by_class": variance.tolist(), "mean": float(np.nanmean(variance))}
+        return panels.variance_by_class(variance, self.classes)
 
     def variance_by_round(self) -> Drawing:
         """I2PFL, figures 1 and 3: over the rounds that are kept."""
         places = range(len(self.config.dataset.domains))
         parts = {n: [_of_domain(seen, place) for place in places] for n, seen in self._kept.items()}
-        found = {n: self._variance([(part.features, part.y) for part in each]) for n, each in parts.items()}
-        means = {n: float(np.nanmean(each)) for n, each in found.items()}
+        by_round = {n: self._variance([(part.features, part.y) for part in each]) for n, each in parts.items()}
+        means = {n: float(np.nanmean(each)) for n, each in by_round.items()}
         self.numbers["prototype_variance_by_round"] = {str(n): mean for n, mean in means.items()}
-        return panels.variance_by_round(means, found)
+        return panels.variance_by_round(means, by_round)
 
     def same_images(self) -> Drawing:
         """F2DC, figure 2: of a node that was named after one more local round, else of the last weights."""
@@ -128,16 +128,16 @@ class _Look:
         else:
             client = report_features.with_last_weights(self.record, self.config, self.node)
             who = f"the last weights as {self.who} has them"
-        found = same_images.attended(client, self.config)
+        examples = same_images.attended(client, self.config)
         self.numbers["same_images"] = {
             "node": self.node.index, "after_local_round": self.named,
             "images": [
-                {"domain": one.domain, "place": one.place, "class": one.true, "predicted": one.predicted,
-                 "highest": dict(zip(same_images.MAPS, one.peaks, strict=False))}
-                for one in found
+                {"domain": item.domain, "place": item.place, "class": item.true, "predicted": item.predicted,
+                 "highest": dict(zip(same_images.MAPS, item.peaks, strict=False))}
+                for item in examples
             ],
         }  # fmt: skip
-        return panels.same_images(found, self.classes, who)
+        return panels.same_images(examples, self.classes, who)
 
     def _after_local_training(self) -> DomainClient:
         client, weights = self._trained
@@ -161,13 +161,13 @@ class _Look:
         """
         if not all(np.isfinite(features).all() for features, _ in parts):
             raise FedShiftError("features are not finite")
-        means, there = zip(
+        means, present = zip(
             *(analysis.class_means(features, y, len(self.classes)) for features, y in parts), strict=True
         )
-        found = analysis.variance_over_domains(np.stack(means), np.stack(there))
-        if np.isnan(found).all():
+        variance = analysis.variance_over_domains(np.stack(means), np.stack(present))
+        if np.isnan(variance).all():
             raise NotOfThisRun("no class has test images in two domains")
-        return found
+        return variance
 
 
 def _usable(seen: Seen) -> Seen:
@@ -184,5 +184,5 @@ def _usable(seen: Seen) -> Seen:
 
 
 def _of_domain(seen: Seen, place: int) -> Seen:
-    there = seen.domain_of == place
-    return Seen(seen.features[there], seen.y[there], seen.domain_of[there])
+    selected = seen.domain_of == place
+    return Seen(seen.features[selected], seen.y[selected], seen.domain_of[selected])

@@ -175,8 +175,8 @@ def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> 
         raise DataError(f"{domain} has no test images")
     drawn = total if limit is None else min(limit, total)
     with _watched(client, domain, drawn) as seen:
-        asked = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
-        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), asked)
+        request = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
+        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), request)
     # What was scored before an adaptation comes first.
     y, predicted = np.concatenate(seen.y)[-drawn:], np.concatenate(seen.predicted)[-drawn:]
     features = np.concatenate(seen.features)[-drawn:].astype(np.float64)

@@ -12,8 +12,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config import written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import agreement, checkpoints, figures, model_selection, resuming, summary
-from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run import agreement, checkpoints, config_file, figures, model_selection, resuming, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
@@ -98,22 +97,22 @@ def read(folder: Path, command: str = "report") -> Record:
     path = user_path(folder)
     if not (path / CONFIG_FILE).is_file():
         raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
-    told = read_yaml(path / CONFIG_FILE)
-    told_of_run.check(told, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
-    sections = configuration.as_it_ran(told)
+    recorded = read_yaml(path / CONFIG_FILE)
+    config_file.check(recorded, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
+    sections = configuration.as_it_ran(recorded)
     config, lacking = written.read_back(sections), written.lacking(sections)
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     try:
         counted = _figures(path, results, lines)
     except ValidationError as error:
-        problem, found = told_of_run.first_problem(error)
-        raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(found)}") from None
+        problem, given = config_file.first_problem(error)
+        raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(given)}") from None
     kept_round = _kept_round(lines, config)
     return Record(
         folder=path,
         config=config,
-        told=told,
+        told=recorded,
         lines=lines,
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,
@@ -128,23 +127,23 @@ def read(folder: Path, command: str = "report") -> Record:
 def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]]) -> Figures | None:
     """Return the figures of a run; of one that is not finished those of its last round that was scored on all."""
     if results is not None:
-        told = results.get("figures")
+        content = results.get("figures")
     else:
         scored = [line["round"] for line in lines if line["accuracy"] and "evaluated_share" not in line]
-        told = figures.kept(path, scored[-1] if scored else None)
-    return None if told is None else Figures.model_validate(told)
+        content = figures.kept(path, scored[-1] if scored else None)
+    return None if content is None else Figures.model_validate(content)
 
 
 def _results(path: Path, command: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or "domains" not in found:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or "domains" not in content:
             raise ValueError("expected an object with 'domains'")
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{command}: {path} cannot be read: {error}") from None
-    return found
+    return content
 
 
 def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
@@ -156,8 +155,8 @@ def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | 
 
 def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult]:
     """Return the rounds without the scores of client models."""
-    told = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
-    return [resuming.round_result(line, (), config) for line in told]
+    rounds = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
+    return [resuming.round_result(line, (), config) for line in rounds]
 
 
 def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:

@@ -116,9 +116,9 @@ def _of_maps(client: DomainClient, model: F2DCModel, image: ImageSet) -> tuple[t
         logits = model.classifier(stages.rest(h))
         (gradient,) = torch.autograd.grad(logits[0, int(image.y[0])], fused)
     weights = gradient.mean(dim=(2, 3), keepdim=True)  # 1 x C x 1 x 1
-    found: list[Tensor] = [
+    heats: list[Tensor] = [
         (weights * f.detach()).sum(dim=1, keepdim=True).relu() for f in (fused, maps.plus, maps.minus, maps.star)
     ]
-    peaks = [float(cam.max()) for cam in found]
+    peaks = [float(cam.max()) for cam in heats]
     shares = tuple(peak / peaks[0] if peaks[0] > 0 else math.nan for peak in peaks)
-    return tuple(grad_cam.scaled(torch.cat(found), image.x.shape[1:3])), shares
+    return tuple(grad_cam.scaled(torch.cat(heats), image.x.shape[1:3])), shares

@@ -42,11 +42,11 @@ def unlike_folders(folders: Iterable[Path]) -> list[str]:
     """
     named = []
     for folder in folders:
-        told = read_config(folder)
-        dataset = told["resolved"].get("dataset")
+        config = read_config(folder)
+        dataset = config["resolved"].get("dataset")
         settings = dataset if isinstance(dataset, Mapping) else {}
         reading = {key: value for key, value in settings.items() if f"dataset.{key}" not in _ASIDE}
-        named.append((folder.name, told.get("images") or {}, repr(reading)))
+        named.append((folder.name, config.get("images") or {}, repr(reading)))
     return _other_hashes(named)
 
 

@@ -27,34 +27,34 @@ def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
     runs = [run.before_search for run in runs]
     plain = [_plain(run) for run in runs]
     raw = [run.group_settings for run in runs]
-    found = {}
+    differences = {}
     for key in sorted({key for settings in raw for key in settings}):
         values = [settings.get(key) for settings in raw]
         if len(_distinct(values)) > 1 and len(_distinct(settings.get(key) for settings in plain)) > 1:
-            found[key] = values
-    return found
+            differences[key] = values
+    return differences
 
 
 def own(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """Return by method the settings in which it differs from the others because it asks for them."""
     runs = [run.before_search for run in runs]
     counted = differing(runs)
-    found: dict[str, dict[str, Any]] = {}
+    by_method: dict[str, dict[str, Any]] = {}
     for run in runs:
-        for key, value in _asked(run).items():
+        for key, value in _in_effect(run).items():
             others = (other.config.get(key) for other in runs)
             if key not in counted and len(_distinct([value, *others])) > 1:
-                found.setdefault(run.results.method, {})[key] = value
-    return {method: dict(sorted(settings.items())) for method, settings in found.items()}
+                by_method.setdefault(run.results.method, {})[key] = value
+    return {method: dict(sorted(settings.items())) for method, settings in by_method.items()}
 
 
-def told(runs: Sequence[Run], differences: dict[str, list[Any]]) -> str:
+def differences_line(runs: Sequence[Run], differences: dict[str, list[Any]]) -> str:
     """Return the differing settings in one line: each value with the runs that have it."""
     parts = []
     for key, values in differences.items():
         by_value = [
-            f"{shown(one)} ({_some([run.name for run, value in zip(runs, values, strict=True) if value == one])})"
-            for one in _distinct(values)
+            f"{shown(each)} ({_some([run.name for run, value in zip(runs, values, strict=True) if value == each])})"
+            for each in _distinct(values)
         ]
         parts.append(f"{key} is {' and '.join(by_value)}")
     return "; ".join(parts)
@@ -78,7 +78,7 @@ def row_labels(runs: Sequence[Run], unnamed: Mapping[str, Mapping[str, Any]]) ->
     ]  # fmt: skip
 
 
-def tuned_told(run: Run) -> str:
+def tuned_values(run: Run) -> str:
     """Return the values that a search chose for a run, each with the one that it replaced."""
     return ", ".join(f"{parameter(key)}={shown(run.config.get(key))} ({shown(was)})" for key, was in run.tuned.items())
 
@@ -89,15 +89,15 @@ def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     Of more than two differing parameters a row names only those that are not as the experiment has them. The
     experiment of the method's first run counts, so that rows of two experiments are never named alike.
     """
-    found = {}
+    by_method = {}
     for run in runs:
-        if run.results.method in found or run.tuned:
+        if run.results.method in by_method or run.tuned:
             continue
         keys = _varied(runs, _family(run))
         usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
         many = len(keys) > _IN_EVERY_ROW
-        found[run.results.method] = {key: usual[key] for key in keys if many and key in usual}
-    return {method: values for method, values in found.items() if values}
+        by_method[run.results.method] = {key: usual[key] for key in keys if many and key in usual}
+    return {method: values for method, values in by_method.items() if values}
 
 
 def by_hand(runs: Sequence[Run]) -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -107,42 +107,42 @@ def by_hand(runs: Sequence[Run]) -> dict[str, dict[str, tuple[Any, Any]]]:
         By dotted key the runs' value and the experiment's. Of an experiment that is not in conf/experiments nothing is
         known.
     """
-    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    by_method: dict[str, dict[str, tuple[Any, Any]]] = {}
     for run in runs:
-        if run.results.method in found or run.tuned:
+        if run.results.method in by_method or run.tuned:
             continue
         usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
         varied = _varied(runs, _family(run))
-        found[run.results.method] = {
+        by_method[run.results.method] = {
             key: (value, usual[key])
             for key, value in run.row_settings.items()
             if key in usual and key not in varied and value != usual[key]
         }
-    return {method: values for method, values in found.items() if values}
+    return {method: values for method, values in by_method.items() if values}
 
 
 def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """Return what should be the same in all runs, or different in two methods, and is not."""
-    found = [
-        f"not the same {key}: {told(runs, {key: values})}"
+    lines = [
+        f"not the same {key}: {differences_line(runs, {key: values})}"
         for key, values in _other_surroundings(runs).items()
         if not _witnesses(runs, values)
     ]  # fmt: skip
-    found += contents.unlike(runs)
-    found += [run.contradiction for one in runs for run in (one.parts or (one,)) if run.contradiction]
+    lines += contents.unlike(runs)
+    lines += [run.contradiction for joined in runs for run in (joined.parts or (joined,)) if run.contradiction]
     for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
         for other, its in zip(runs[:i], labels[:i], strict=True):
             if label != its and _suspicious(run, other):
                 seed = run.results.seed
-                found.append(f"{its} and {label} ended with the same weights (seed {seed}): does one do nothing?")
-    return found
+                lines.append(f"{its} and {label} ended with the same weights (seed {seed}): does one do nothing?")
+    return lines
 
 
 def harmless(runs: Sequence[Run]) -> list[str]:
     """Return the surroundings that are not the same, but were seen to change nothing: same runs, same weights."""
     return [
         f"not the same {key}, but {_some(seen)} ran with each and ended with the same weights: "
-        + told(runs, {key: values})
+        + differences_line(runs, {key: values})
         for key, values in _other_surroundings(runs).items()
         if (seen := _witnesses(runs, values))
     ]
@@ -151,8 +151,8 @@ def harmless(runs: Sequence[Run]) -> list[str]:
 def _other_surroundings(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return by key the value of each run, of surroundings that are not the same in all."""
     keys = sorted({key for run in runs for key in run.surroundings})
-    found = {key: [run.surroundings.get(key, "not told") for run in runs] for key in keys}
-    return {key: values for key, values in found.items() if len(_distinct(values)) > 1}
+    by_key = {key: [run.surroundings.get(key, "not told") for run in runs] for key in keys}
+    return {key: values for key, values in by_key.items() if len(_distinct(values)) > 1}
 
 
 def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
@@ -166,17 +166,17 @@ def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
         settings = run.row_settings | run.group_settings | {"seed": run.results.seed}
         made.setdefault(repr(sorted(settings.items())), []).append((run, value))
     joined = [{value} for value in _distinct(values)]
-    found = []
+    witnesses = []
     for same in made.values():
         under = {value for _, value in same}
         if len(under) < 2:
             continue
         if len({run.results.weights_sha256 for run, _ in same}) > 1:
             return []
-        found.append(f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}")
-        touched = [one for one in joined if one & under]
-        joined = [one for one in joined if not one & under] + [set[str]().union(*touched)]
-    return found if len(joined) == 1 else []
+        witnesses.append(f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}")
+        touched = [group for group in joined if group & under]
+        joined = [group for group in joined if not group & under] + [set[str]().union(*touched)]
+    return witnesses if len(joined) == 1 else []
 
 
 def parameter(key: str) -> str:
@@ -191,22 +191,22 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{shown(one)}' for key, one in sorted(value.items()))}}}"
+        return f"{{{','.join(f'{key}:{shown(item)}' for key, item in sorted(value.items()))}}}"
     return str(value)
 
 
 def _plain(run: Run) -> dict[str, Any]:
-    asked = _own(run)
-    return run.group_settings | {key: asked[key][1] for key in _asked(run)}
+    settings = _own(run)
+    return run.group_settings | {key: settings[key][1] for key in _in_effect(run)}
 
 
-def _asked(run: Run) -> dict[str, Any]:
+def _in_effect(run: Run) -> dict[str, Any]:
     """Return the settings that the run has because its method asks for them."""
     return {key: value for key, (value, _) in _own(run).items() if run.config.get(key) == value}
 
 
 def _own(run: Run) -> dict[str, tuple[Any, Any]]:
-    return {key: value for key, value in run.asked.items() if key in run.group_settings}
+    return {key: value for key, value in run.method_settings.items() if key in run.group_settings}
 
 
 def _family(run: Run) -> tuple[str, bool]:
@@ -217,8 +217,8 @@ def _family(run: Run) -> tuple[str, bool]:
 def _varied(runs: Sequence[Run], family: tuple[str, bool]) -> list[str]:
     """Return the parameters, of method or modules, in which the runs of a method differ."""
     settings = [run.row_settings for run in runs if _family(run) == family]
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len(_distinct(one[key] for one in settings if key in one)) > 1]
+    keys = dict.fromkeys(key for of_run in settings for key in of_run)
+    return [key for key in keys if len(_distinct(of_run[key] for of_run in settings if key in of_run)) > 1]
 
 
 def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
@@ -234,10 +234,10 @@ def _suspicious(run: Run, other: Run) -> bool:
 
     Personal models may differ all the same; methods that share no weights leave them as they were.
     """
-    one, two = run.results, other.results
-    if one.weights_sha256 != two.weights_sha256 or one.evaluated != two.evaluated or one.seed != two.seed:
+    ours, theirs = run.results, other.results
+    if ours.weights_sha256 != theirs.weights_sha256 or ours.evaluated != theirs.evaluated or ours.seed != theirs.seed:
         return False
-    return one.evaluated == "global model" or one.domains == two.domains
+    return ours.evaluated == "global model" or ours.domains == theirs.domains
 
 
 def _some(names: list[str]) -> str:
@@ -246,11 +246,11 @@ def _some(names: list[str]) -> str:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for value in values:
-        if value not in found:
-            found.append(value)
-    return found
+        if value not in distinct:
+            distinct.append(value)
+    return distinct
 
 
 def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:

@@ -17,8 +17,7 @@ from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import agreement
-from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run import agreement, config_file
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE, full_lines
@@ -43,7 +42,7 @@ TUNED = "tuned."
 #: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
 NODES = "nodes"
 #: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
-WAYS = "evaluate.bn"
+BN_STATISTICS = "evaluate.bn"
 #: The method whose difference to the others is told; it asks for nothing of its own.
 BASELINE = "fedavg"
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
@@ -139,16 +138,16 @@ class Run:
     surroundings: Mapping[str, str]
     tuned: Mapping[str, Any] = field(default_factory=dict)
     scored_again: str = ""
-    told_asked: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    recorded_method_settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     contradiction: str = ""
     parts: tuple["Run", ...] = ()
 
     @property
-    def asked(self) -> Mapping[str, tuple[Any, Any]]:
+    def method_settings(self) -> Mapping[str, tuple[Any, Any]]:
         """Return what its method asks of other sections, by dotted key, with what the experiment says without it."""
         known = own_settings(self.config["experiment"], self.config["dataset.name"], self.results.method)
-        return self.told_asked or known
+        return self.recorded_method_settings or known
 
     @property
     def name(self) -> str:
@@ -250,12 +249,12 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
     """
     if not _known(experiment, dataset, method):
         return {}
-    asked = usual_settings(experiment, dataset, method)
+    usual = usual_settings(experiment, dataset, method)
     plain = _settings({"experiment": experiment, "dataset": dataset})
     return {
-        key: (asked.get(key), plain.get(key))
-        for key in asked.keys() | plain.keys()
-        if not key.startswith("method.") and asked.get(key) != plain.get(key)
+        key: (usual.get(key), plain.get(key))
+        for key in usual.keys() | plain.keys()
+        if not key.startswith("method.") and usual.get(key) != plain.get(key)
     }
 
 
@@ -305,10 +304,10 @@ def _places(path: Path) -> list[Path]:
         return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
     if not path.is_dir():
         raise ConfigError(f"there is no file or folder {path}")
-    found = held(path)
-    if not found:
+    places = held(path)
+    if not places:
         raise ConfigError(f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config")
-    return found
+    return places
 
 
 def held(folder: Path) -> list[Path]:
@@ -330,45 +329,45 @@ def _is_kept(path: Path) -> bool:
 
 
 def _read(place: Path) -> Run:
-    told: Any
+    recorded: Any
     if place.is_dir():
         file, content = place / RESULTS_FILE, _json(place / RESULTS_FILE)
-        told = read_yaml(place / CONFIG_FILE)
+        recorded = read_yaml(place / CONFIG_FILE)
     else:
         file, content = place, _json(place)
-        told = content.get("config") if isinstance(content, dict) else None
-    if not isinstance(told, dict) or not isinstance(told.get("resolved"), dict):
+        recorded = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("resolved"), dict):
         raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
-    told_of_run.check(told, str(place), ("resolved",))
+    config_file.check(recorded, str(place), ("resolved",))
     try:
         results = Results.model_validate(content)
     except ValidationError as error:
-        problem, found = told_of_run.first_problem(error)
-        raise ConfigError(f"{file}: {problem}, found {as_found(found)}") from None
+        problem, given = config_file.first_problem(error)
+        raise ConfigError(f"{file}: {problem}, found {as_found(given)}") from None
     try:
-        resolved = written.read_back(told["resolved"])
+        resolved = written.read_back(recorded["resolved"])
     except ConfigError as error:
         raise error.under(f"{place}: its configuration is not one of this version") from None
     if results.figures is not None:
-        apart = told.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
+        own_images = recorded.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
         holders = [str(node.get("domain")) for node in results.nodes]
-        known = distinct.filled(results.figures, results.evaluated, holders, apart)
+        known = distinct.filled(results.figures, results.evaluated, holders, own_images)
         results = results.model_copy(update={"figures": known})
     config = as_asked(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
-    config[WAYS] = config[WAYS][0]  # the further ways change no number of the first
+    config[BN_STATISTICS] = config[BN_STATISTICS][0]  # the further ways change no number of the first
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
             f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
             f"{config['method.name']!r}, {config['seed']}"
         )
-    around = {key: told.get(key) for key in ("engine", "arithmetic", "git")} | dict(told.get("versions") or {})
+    around = {key: recorded.get(key) for key in ("engine", "arithmetic", "git")} | dict(recorded.get("versions") or {})
     surroundings = {key: str(value) for key, value in around.items() if value is not None}
-    again = told.get("scored_again")
+    again = recorded.get("scored_again")
     scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
-    asked = {key: (value, plain) for key, (value, plain) in (told.get("asked") or {}).items()}
-    images, said = told.get("images") or {}, _contradiction(place, content)
-    return Run(place, results, config, resolved, surroundings, tuned, scored_again, asked, images, said)
+    required = {key: (value, plain) for key, (value, plain) in (recorded.get("asked") or {}).items()}
+    images, said = recorded.get("images") or {}, _contradiction(place, content)
+    return Run(place, results, config, resolved, surroundings, tuned, scored_again, required, images, said)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -377,9 +376,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         ConfigError: If it is missing or not of a run.
     """
-    told: dict[str, Any] = read_yaml(folder / CONFIG_FILE)
-    told_of_run.check(told, str(folder / CONFIG_FILE), ("resolved",))
-    return told
+    recorded: dict[str, Any] = read_yaml(folder / CONFIG_FILE)
+    config_file.check(recorded, str(folder / CONFIG_FILE), ("resolved",))
+    return recorded
 
 
 def _contradiction(place: Path, content: Mapping[str, Any]) -> str:
@@ -407,10 +406,10 @@ def curve(run: Run) -> dict[int, float]:
         return {}
     if run.place.is_file():
         return run.results.curve
-    found = {}
+    by_round = {}
     for line in full_lines(run.place / METRICS_FILE):
-        told = line.get("accuracy")
-        values = list(told.values()) if isinstance(told, dict) and "evaluated_share" not in line else []
+        accuracy = line.get("accuracy")
+        values = list(accuracy.values()) if isinstance(accuracy, dict) and "evaluated_share" not in line else []
         if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
-            found[line["round"]] = sum(values) / len(values)
-    return found
+            by_round[line["round"]] = sum(values) / len(values)
+    return by_round

@@ -54,15 +54,15 @@ def paired(ours: Mapping[int, float | None], base: Mapping[int, float | None]) -
         base: That of the method that is subtracted.
     """
     both = [
-        (seed, one, other)
+        (seed, own, other)
         for seed in sorted(ours.keys() & base.keys())
-        if (one := ours[seed]) is not None and (other := base[seed]) is not None
+        if (own := ours[seed]) is not None and (other := base[seed]) is not None
     ]
-    difference = spread([one - other for _, one, other in both])
+    difference = spread([own - other for _, own, other in both])
     p = interval = None
     # Equal differences have no spread to test against; sums of floats leave 1e-14 of one.
     if len(both) >= LEAST_FOR_TEST and difference.std is not None and difference.std > 1e-9:
-        p = float(stats.ttest_rel([one for _, one, _ in both], [other for _, _, other in both]).pvalue)
+        p = float(stats.ttest_rel([own for _, own, _ in both], [other for _, _, other in both]).pvalue)
         assert difference.mean is not None
         reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(both) - 1)) * difference.std / math.sqrt(len(both))
         interval = (difference.mean - reach, difference.mean + reach)

@@ -43,7 +43,7 @@ def make(tmp_path: Path) -> Make:
 
 
 def one(found: Claims, row: str, table: str = TABLE) -> Claim:
-    (claim,) = [claim for claim in found.found if (claim.row, claim.table) == (row, table)]
+    (claim,) = [claim for claim in found.claims if (claim.row, claim.table) == (row, table)]
     return claim
 
 
@@ -66,14 +66,14 @@ def test_signs_and_p_decide(make: Make, tmp_path: Path) -> None:
     found = claims([tmp_path / "pacs"])
     f2dc = one(found, "F2DC")
     gains = [printed("F2DC")[d] - printed("FedAvg")[d] for d in printed("F2DC")]
-    assert f2dc.there == pytest.approx(sum(gains) / 4) and f2dc.own and f2dc.whole
-    assert f2dc.here.difference.mean == pytest.approx(3.5) and f2dc.here.p == pytest.approx(0.0067, abs=1e-4)
+    assert f2dc.printed_gain == pytest.approx(sum(gains) / 4) and f2dc.own and f2dc.all_domains
+    assert f2dc.our_gain.difference.mean == pytest.approx(3.5) and f2dc.our_gain.p == pytest.approx(0.0067, abs=1e-4)
     assert (f2dc.verdict, f2dc.why) == (SEEN, "")
     assert one(found, "FedProx").verdict == REVERSED and not one(found, "FedProx").own
-    assert one(found, "FPL").verdict == NOT_SEEN and one(found, "FPL").here.p == pytest.approx(0.46, abs=0.01)
-    assert one(found, "FedSA").verdict == SEEN and one(found, "FedSA").here.p is None
-    assert not [claim for claim in found.found if "feddyn" in claim.runs and claim.table == TABLE]
-    assert not [claim for claim in found.found if claim.row == "FedAvg"]
+    assert one(found, "FPL").verdict == NOT_SEEN and one(found, "FPL").our_gain.p == pytest.approx(0.46, abs=0.01)
+    assert one(found, "FedSA").verdict == SEEN and one(found, "FedSA").our_gain.p is None
+    assert not [claim for claim in found.claims if "feddyn" in claim.runs and claim.table == TABLE]
+    assert not [claim for claim in found.claims if claim.row == "FedAvg"]
 
 
 def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
         make("fedavg", seed, 50 + seed, "model.name=resnet18", folder="large")
         make("f2dc", seed, 55 + seed, "model.name=resnet18", folder="large")
     found = claims([tmp_path])  # each folder in it is a comparison of its own
-    told = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in found.found
+    told = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in found.claims
             if claim.table == TABLE}  # fmt: skip
     assert told["F2DC", "pacs"] == (SEEN, "")
     assert told["FedProx", "pacs"] == (NOT_COMPARABLE, "2 seeds")
@@ -130,7 +130,7 @@ def test_the_folders_of_runs_that_lie_in_one_are_one_comparison(make: Make, tmp_
         (run / "config.yaml").write_text(yaml.safe_dump(told.pop("config")))
         (run / "results.json").write_text(json.dumps(told))
     kept, finished = one(claims([tmp_path / "pacs"]), "F2DC"), one(claims([tmp_path / "runs"]), "F2DC")
-    assert finished.verdict == SEEN and finished.here == kept.here
+    assert finished.verdict == SEEN and finished.our_gain == kept.our_gain
 
 
 def test_domains_that_only_one_side_has_do_not_count(make: Make, tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_leave_one_out_takes_each_domain_from_the_run_that_left_it_out(make: Mak
             make("fedavg", seed, 90, settings, more={out: 30 + seed})
             make("i2pfl", seed, 10, settings, more={out: 32 + seed + i})  # gains 2, 3, 4, 5 where nobody trained
     found = claims([tmp_path / "pacs"])
-    unseen = [claim for claim in found.found if claim.row == "I2PFL"]
+    unseen = [claim for claim in found.claims if claim.row == "I2PFL"]
     assert len(unseen) == 1 and printed_module.get(unseen[0].table).printed.beside[0].unseen
     assert (
-        unseen[0].here.difference.mean == pytest.approx(3.5)
+        unseen[0].our_gain.difference.mean == pytest.approx(3.5)
         and set(unseen[0].domains) == {*PACS}
         and unseen[0].verdict == NOT_COMPARABLE
     )
@@ -236,7 +236,7 @@ def test_tuned_rows_are_held_against_tuned_fedavg(make: Make, tmp_path: Path) ->
         make("f2dc", seed, 55 + 1.1 * seed)
         make("fedavg", seed, 72 + seed, *searched)
     claim = one(claims([tmp_path / "pacs"]), "F2DC")
-    assert claim.here.difference.mean == pytest.approx(3.1)
+    assert claim.our_gain.difference.mean == pytest.approx(3.1)
     assert claim.verdict == SEEN
 
 
@@ -264,4 +264,4 @@ def test_two_allocations_in_a_folder_are_two_rows(make: Make, tmp_path: Path) ->
             make("fedavg", seed, 52 + seed, *more)
             make("f2dc", seed, 55 + 1.1 * seed, *more)
     claim = one(claims([tmp_path / "pacs"]), "F2DC")
-    assert (claim.verdict, len(claim.here.seeds)) == (SEEN, 3)
+    assert (claim.verdict, len(claim.our_gain.seeds)) == (SEEN, 3)
