@@ -1,4 +1,4 @@
-"""Which finished runs have no statistics of BatchNorm of a way of ``evaluate.bn``, whatever they had asked for."""
+"""The reason why a finished run cannot be scored with one kind of BatchNorm statistics (``evaluate.bn``)."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN
 
 
 def why_not(run: Run, kind: str) -> str:
-    """Return why a run cannot be scored with BatchNorm's statistics of a way; empty where it can."""
+    """Return why a run cannot be scored with a kind of BatchNorm statistics; empty if it can."""
     config = run.resolved
     if kind == AVERAGED:
         return ""
@@ -30,7 +30,7 @@ def why_not(run: Run, kind: str) -> str:
 
 
 def _without_batchnorm(name: str) -> bool:
-    """Tell whether a network has no BatchNorm; false where it is not here, and nobody can tell."""
+    """Return whether a network has no BatchNorm; false if its code is not installed."""
     try:
         return not NETWORKS.named(name, "model.name").batchnorm
     except ConfigError:
@@ -39,12 +39,12 @@ def _without_batchnorm(name: str) -> bool:
 
 @cache
 def _statistics_travel(settings: str) -> bool:
-    """Tell whether nodes send statistics of BatchNorm; true as well where this version cannot tell.
+    """Return whether nodes send BatchNorm statistics; true if this version cannot determine it.
 
     Args:
         settings: The configuration of a run, as JSON.
     """
-    from fedshift_app.node.setup import SIMULATION  # Flower: only where a run lacks a way
+    from fedshift_app.node.setup import SIMULATION  # imports Flower: only when a run lacks a kind of statistics
     from fedshift_app.run import build as run_build
     from fedshift_app.run import initial_model
 

@@ -1,4 +1,4 @@
-"""``fedshift claims``: each gain over FedAvg that the papers print, beside ours, with a verdict by a rule.
+"""``fedshift claims``: printed gains over FedAvg, our gains and a verdict by a fixed rule.
 
 The rule (``RULE``) was written down on 2026-11-23; docs/compare.md (Claims) says which kept runs are older.
 """
@@ -31,9 +31,9 @@ SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE = "seen", "not seen", "reversed", "not 
 VERDICTS = (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE)
 LEVEL = 0.05  # of p
 LEAST_DOMAINS = 2
-#: What makes another task of it: the network, and how the test images are corrupted.
+#: Settings that define another task: the network and the corruption of the test images.
 ANOTHER_TASK = ("model.name", "shift.name", "shift.corruption", "shift.severity")
-#: Runs that each leave out a domain are parts of one row: they may differ in that, and in the nodes that are then left.
+#: Settings in which leave-one-out runs of one row may differ: the held-out domain and the remaining nodes.
 FREE = (HELD_OUT, "allocation.counts", reading.NODES)
 HEAD = ("table", "row", "gain there", "gain here", "n", "p", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
@@ -55,17 +55,17 @@ class Claim:
 
     Attributes:
         table: Id of the printed table.
-        row: Its label there.
-        own: Whether the paper proposes the method, which is no baseline then.
-        there: The printed gain in points.
-        here: Ours, seed by seed.
+        row: Its label in that table.
+        own: Whether the paper proposes the method; otherwise it is a baseline of the paper.
+        printed_gain: The printed gain in points.
+        our_gain: Our gain, seed by seed.
         domains: Over which both are means.
-        whole: Whether these are all domains that the table prints.
+        all_domains: Whether these are all domains that the table prints.
         runs: The folder of our runs, and our row.
         differ: How many values of our runs are not the paper's.
         left_open: How many others, which the paper leaves open, are not our reading of it.
         verdict: One of ``VERDICTS``.
-        why: Of what is not comparable, the reason.
+        why: Reason why the row is not comparable; empty otherwise.
     """
 
     table: str
@@ -84,15 +84,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    """All that were found, in the order of papers, tables and rows.
+    """All claims, in the order of papers, tables and rows.
 
     Attributes:
-        found: The claims.
-        score: Which numbers of our runs they are.
-        without: How many printed gains have no run here.
-        lacking: The folders whose runs were not scored so.
-        unreadable: Which runs were left out as they cannot be read, and why.
-        warnings: Which runs are of other images, or contradict themselves.
+        claims: The claims.
+        score: The score of our runs that is compared.
+        without: Number of printed gains without a run of ours.
+        lacking: Folders whose runs lack this score.
+        unreadable: Runs that were left out because they cannot be read, each with the reason.
+        warnings: Runs with other images and runs whose results contradict their rounds.
         own: Whether only the rows of the papers' own methods are shown.
         comparable: Whether only rows that compare are shown.
     """
@@ -108,7 +108,7 @@ class Claims:
 
     @property
     def shown(self) -> tuple[Claim, ...]:
-        """The claims that are asked for; all of them are counted."""
+        """The claims to show; the counts in the notes include all claims."""
         return tuple(
             claim for claim in self.claims
             if (claim.own or not self.own) and not (self.comparable and claim.verdict == NOT_COMPARABLE)
@@ -167,7 +167,7 @@ class Claims:
         return notes
 
     def _gain_notes(self) -> list[str]:
-        """Tell how many printed gains the comparable rows are of, where a gain has rows of several folders."""
+        """Return notes on printed gains that have comparable rows from several folders."""
         verdicts: dict[tuple[str, str], list[str]] = {}
         for claim in self.claims:
             if claim.verdict != NOT_COMPARABLE:
@@ -182,14 +182,14 @@ class Claims:
 
 
 def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
-    """Hold the kept runs against each printed gain over FedAvg.
+    """Compare runs with each printed gain over FedAvg.
 
     Args:
-        folders: Each holds runs to compare (``comparing.runs.read``), or folders that do.
-        score: Which numbers, see ``comparing.scores.SCORES``; accuracies by domain.
+        folders: Folders of runs to compare (``results.loading.read``), or folders of such folders.
+        score: A score of ``results.metrics.SCORES`` that is an accuracy by domain.
 
     Raises:
-        ConfigError: If a folder holds no finished run, no folder was scored so, or the score is no accuracy.
+        ConfigError: If a folder holds no finished run, no folder has this score, or the score is no accuracy.
     """
     if score in run_metrics.MEASURES or score in run_metrics.LOWEST_IS_BEST or score in run_metrics.FIGURES:
         raise ConfigError(
@@ -223,7 +223,7 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
 
 
 def _folders(given: Sequence[Path]) -> list[Path]:
-    """Return the folders that hold runs: those that were given, or, of those that hold none, the folders in them."""
+    """Return the folders that hold runs: the given folders, or their subfolders where they hold none."""
     folders = []
     for path in map(user_path, given):
         if path.is_file():
@@ -238,7 +238,7 @@ def _folders(given: Sequence[Path]) -> list[Path]:
 
 
 def _gains(table: printed_module.Table) -> list[str]:
-    """Return the labels of printed rows with a gain over a printed row of FedAvg, in accuracies by domain."""
+    """Return the labels of printed rows that have a gain in accuracy over a printed row of FedAvg."""
     readings = [(row, table.readings(row)) for row in table.printed.rows]
     plain = [{"method.name": BASELINE}]
     if not any(list(settings) == plain for _, settings in readings) or not any(map(_domains, table.printed.beside)):
@@ -247,13 +247,13 @@ def _gains(table: printed_module.Table) -> list[str]:
 
 
 def _domains(column_map: printed_module.ColumnMap) -> list[str]:
-    """Return those of our columns that are domains."""
+    """Return our columns that are domains."""
     known = {domain for name in column_map.dataset for domain in catalog.get(name).domains}
     return [column for column in column_map.columns.values() if column in known]
 
 
 def _doubtful(runs: Sequence[Run]) -> list[str]:
-    """Return what is wrong with the runs of a folder: other images, results that contradict their rounds."""
+    """Return warnings about the runs of a folder: other images, results that contradict their rounds."""
     return [*contents.unlike(runs), *(run.contradiction for run in runs if run.contradiction)]
 
 
@@ -285,7 +285,10 @@ def _in_folder(
 def _claim(
     table: printed_module.Table, column_map: printed_module.ColumnMap, pairs: Sequence[tuple[Row, Row]], our_runs: str
 ) -> Claim | None:
-    """Return what a row of ours and FedAvg's come to beside the printed ones; several where each held out a domain."""
+    """Compare our row and our row of FedAvg with the printed ones.
+
+    ``pairs`` holds several rows where each held out another domain.
+    """
     printed_gains: dict[str, float] = {}
     ours: dict[int, list[float | None]] = {}
     base: dict[int, list[float | None]] = {}
@@ -320,12 +323,12 @@ def _claim(
 
 
 def _distance(claim: Claim) -> tuple[int, int]:
-    """Return how far a row's values are from the paper's: those that it has, then those that it leaves open."""
+    """Return how many values differ from the paper's values, then from our readings of open values."""
     return claim.differ, claim.left_open
 
 
 def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[int, float | None]:
-    """Return by seed the mean over the domains; None where one is unknown."""
+    """Return the mean over the domains by seed; None where a domain is missing."""
     return {
         seed: statistics.fmean(known) if len(known := [v for v in each if v is not None]) == domains else None
         for seed, each in values.items()
@@ -333,7 +336,7 @@ def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[i
 
 
 def _verdict(gain: float, our_gain: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
-    """Apply ``RULE``."""
+    """Return the verdict by ``RULE`` and, if the row is not comparable, the reason."""
     other = [deviation.text for deviation in (*printed.altered, *printed.readings) if deviation.key in ANOTHER_TASK]
     seeds = len(our_gain.seeds)
     reasons = (

@@ -31,12 +31,12 @@ from fedshift_core.limits import MOST_NAME, plain, shortened
 MOST_ROWS = 60  # rows of a figure
 MOST_PANELS = 12  # columns of the table that have a figure
 MOST_POINTS = 150  # of a curve: more would be nearer to each other than pixels
-LABEL = 28  # characters of a row's name beside a figure
-MOST_DESCRIBED = 12  # rows whose numbers a figure tells those who do not see it
-BELOW = 0.28  # of a row: as far below the mean its seeds are drawn
-LOG_FROM = 20  # so many times the cheapest, and an axis of costs is logarithmic
-PANEL_TITLE = 22  # letters of a line of the title of one of them
-PANELS = 3  # in a line, of curves that would hide each other in one
+LABEL = 28  # characters of a row's name next to a figure
+MOST_DESCRIBED = 12  # rows whose numbers the text alternative of a figure contains
+BELOW = 0.28  # distance of the seeds below their mean, as a share of a row
+LOG_FROM = 20  # ratio of the largest to the smallest cost from which the axis is logarithmic
+PANEL_TITLE = 22  # characters of a line of a panel's title
+PANELS = 3  # panels in a line, where the curves would hide each other in one panel
 OURS, PAPERS = domain_colour(0), domain_colour(1)
 #: Scores that are the accuracies of rounds, whose curves they belong to.
 BY_ROUND = ("last5", "final", "best", "validation")
@@ -44,7 +44,7 @@ BY_ROUND = ("last5", "final", "best", "validation")
 
 @dataclass(frozen=True)
 class _Curve:
-    """AVG over the rounds: mean over seeds, and its spread where there are several."""
+    """AVG over the rounds: mean over the seeds and, for several seeds, its spread."""
 
     label: str
     baseline: bool
@@ -61,7 +61,7 @@ class Drawn:
     Attributes:
         overall: The difference to the baseline, and the curves.
         columns: One of each column of the table.
-        lacking: Why some are not there.
+        lacking: Reasons why figures are missing.
         prices: The headline against each cost.
     """
 
@@ -72,7 +72,7 @@ class Drawn:
 
 
 def draw(numbers: Numbers) -> Drawn:
-    """Draw the figures, as far as there are any."""
+    """Draw the figures for which the runs have numbers."""
     if len(numbers.rows) > MOST_ROWS:
         return Drawn(lacking=[f"More than {MOST_ROWS} rows: no figures."])
     notes = []
@@ -135,7 +135,7 @@ def _lacking_costs(numbers: Numbers) -> list[str]:
 
 
 def _prices(numbers: Numbers) -> list[Drawing]:
-    """Draw the headline against each cost: who is on the Pareto front, by name, and who is not."""
+    """Draw the headline against each cost and name the methods on the Pareto front."""
     if numbers.costs is None:
         return []
     drawn = []
@@ -183,7 +183,7 @@ def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _dots(numbers: Numbers, column: str, place: int) -> Drawing:
-    """Draw mean, spread and seeds of a column, row by row, and beside them what the paper prints."""
+    """Draw mean, spread and seeds of a column row by row, with the paper's printed numbers."""
     figure, (axes,) = canvas(_height(len(numbers.rows)))
     descriptions = []
     accuracy = numbers.score not in MEASURES
@@ -214,7 +214,10 @@ def _dots(numbers: Numbers, column: str, place: int) -> Drawing:
 
 
 def _curves(numbers: Numbers) -> list[Drawing]:
-    """Draw AVG of each row over the rounds; none where the score is not of rounds, or no run tells its rounds."""
+    """Draw AVG of each row over the rounds.
+
+    There is no figure if the score is not taken from rounds, or no run has records of its rounds.
+    """
     if numbers.score not in BY_ROUND:
         return []
     drawn = [entry for row in numbers.rows if (entry := _curve(row)) is not None]
@@ -252,7 +255,7 @@ def _curves(numbers: Numbers) -> list[Drawing]:
 
 
 def _curve(row: Row) -> _Curve | None:
-    """Return the mean over the seeds, of the rounds that all of them scored."""
+    """Return the mean over the seeds for the rounds that all seeds scored."""
     each = [curve(run) for run in row.runs]
     common = sorted(set.intersection(*(set(by_round) for by_round in each)))
     if not common:

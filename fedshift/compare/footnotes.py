@@ -1,4 +1,4 @@
-"""What a reader must know of the numbers of a comparison, line by line."""
+"""The notes below a comparison: what a reader must know about its numbers."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +15,16 @@ from fedshift_app.run.summary import lost_told, untrained_line
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
-#: Begins the notes of values that the paper leaves open.
+#: First words of the notes about values that the paper leaves open.
 OPEN = "where the paper is silent or unclear (our reading in brackets)"
 
 
 def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> list[str]:
-    """Return what holds for our rows: how numbers were averaged, what does not compare, what a run lacks.
+    """Return the notes about our rows: averaging, rows that do not compare, missing scores.
 
     Args:
         rows: All rows.
-        headline: The column whose difference to the baseline is told.
+        headline: The column whose difference to the baseline is shown.
         accuracy: Whether the columns are accuracies of domains.
         lowest: Whether the lowest number is the best.
     """
@@ -106,7 +106,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
 
 
 def _other_images(rows: Sequence[Row]) -> list[str]:
-    """Return what is not given, or is a mean over unlike runs, because runs are of other images."""
+    """Return notes about rows whose runs have other images: no difference, no best mean."""
     lines = [
         f"{contents.MARK} {named(row)}: mean and spread are over runs of other images: {row.mixed}"
         for row in rows if row.mixed
@@ -133,7 +133,7 @@ def _untrained(run: Run) -> str:
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
-    """Return with which row of the baseline each is compared, where a group has several that no search chose."""
+    """Return which baseline row each row is compared with, where a group has several untuned ones."""
     compared: dict[str, list[str]] = {}
     for row in rows:
         base = baseline(row, rows)
@@ -144,7 +144,7 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
 
 
 def _test_batches(rows: Sequence[Row]) -> list[str]:
-    """Return how large the batches are that BatchNorm took its statistics of, where it took them of test images."""
+    """Return the sizes of the test batches from which BatchNorm statistics were computed."""
     sizes = {
         run.config[TEST_BATCH]
         for row in rows for run in row.runs
@@ -154,7 +154,10 @@ def _test_batches(rows: Sequence[Row]) -> list[str]:
 
 
 def _images(rows: Sequence[Row]) -> list[str]:
-    """Return how many test images are behind the numbers, of runs that tell it; rows with the same numbers together."""
+    """Return the numbers of test images; rows with the same numbers share a line.
+
+    Runs that do not record these numbers are left out.
+    """
     rows_by_images: dict[str, list[str]] = {}
     for row in rows:
         for run in row.runs:
@@ -171,7 +174,7 @@ def _images(rows: Sequence[Row]) -> list[str]:
 
 
 def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
-    """Return what holds for the printed rows: budget, columns, the values that are not the paper's, print errors."""
+    """Return the notes about the printed rows: budget, columns, differing values, print errors."""
     paper, printed = table.paper, table.printed
     column_map = table.column_map(rows[0].runs[0].config)
     notes = [f"{table.id}: {paper.paper} ({paper.venue}), {printed.id}, {printed.dataset}: {printed.metric}"]
@@ -202,20 +205,20 @@ def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
 
 
 def _shared(pairs: Sequence[tuple[Row, PaperRow]], of: Callable[[PaperRow], Sequence[Altered]]) -> list[Altered]:
-    """Return the values that all of several rows have."""
+    """Return the deviations that all rows share; none for a single row."""
     first = of(pairs[0][1]) if len(pairs) > 1 else ()
     return [value for value in first if all(value in of(paper) for _, paper in pairs)]
 
 
 def _prints(table: printed_module.Table, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the paper prints of a run's method where our experiments have another value."""
+    """Return the printed values of a run's method that differ from those of our experiments."""
     standing = table.standing(config)
     printed = {} if standing is None else table.prints_of(str(standing.settings["method.name"]))
     return {key: value for key, value in printed.items() if key in config}
 
 
 def _altered_notes(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
-    """Return what a reader must know of the rows that stand beside a printed one: which values are not the paper's."""
+    """Return the notes about rows with a printed row: which values are not the paper's."""
     pairs = [(row, row.paper) for row in rows if row.paper is not None]
     configs = [row.runs[0].config for row, _ in pairs]
     experiments = dict.fromkeys(
@@ -256,7 +259,7 @@ def _altered_notes(rows: Sequence[Row], table: printed_module.Table) -> list[str
 
 
 def _lacking(rows: Sequence[Row]) -> list[str]:
-    """Say which columns runs lack; those that lack the same in one line."""
+    """Return the columns that runs lack; rows that lack the same columns share a line."""
     rows_by_missing: dict[str, dict[str, list[int]]] = {}
     for row in rows:
         for seed, values in row.by_seed.items():
@@ -275,7 +278,10 @@ def _of_seeds(name: str, seeds: Sequence[int]) -> str:
 
 
 def _pairings(rows: Sequence[Row]) -> list[str]:
-    """Say on which seeds a row's difference to FedAvg stands where they have others; rows paired alike in one line."""
+    """Return the common seeds of rows whose seeds differ from those of FedAvg.
+
+    Rows with the same seeds share a line.
+    """
     paired: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         base = baseline(row, rows)

@@ -19,7 +19,10 @@ from fedshift_core.cells import harmless_row
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table; ``best`` are the places of its marked cells, ``aside`` says that it is not ours."""
+    """A line of the table.
+
+    ``best`` holds the indices of its marked cells. ``aside`` marks a line that is not a row of ours.
+    """
 
     cells: tuple[str, ...]
     best: frozenset[int] = frozenset()
@@ -27,7 +30,7 @@ class Line:
 
 
 def text(numbers: Numbers, width: int) -> str:
-    """Return aligned lines; columns that do not fit follow in blocks below, each with the methods again."""
+    """Return aligned lines; columns that do not fit follow in blocks that repeat the methods."""
     head, lines = grid(numbers)
     starred = {i for line in lines for i in line.best}
     marks = [["*" if i in line.best else " " if i in starred else "" for i in range(len(head))] for line in lines]
@@ -49,7 +52,7 @@ def text(numbers: Numbers, width: int) -> str:
 
 
 def markdown(numbers: Numbers) -> str:
-    """Return a table and its notes; the best of a column in bold."""
+    """Return a table and its notes, with the best of each column in bold."""
     head, lines = grid(numbers)
     rows = [[f"**{cell}**" if i in line.best else escaped(cell) for i, cell in enumerate(line.cells)] for line in lines]
     table = [piped(head), piped(["---", *("--:" for _ in head[1:])]), *map(piped, rows)]
@@ -59,7 +62,7 @@ def markdown(numbers: Numbers) -> str:
 
 
 def table_csv(numbers: Numbers) -> str:
-    """Return one line per row, numbers in full; what is unknown is empty."""
+    """Return one line per row with numbers in full; unknown values are empty."""
     flat = [record(row, numbers) for row in numbers.rows]
     keys = dict.fromkeys(key for fields in flat for key in fields)
     out = io.StringIO()
@@ -122,7 +125,10 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
 
 
 def _altered(row: Row) -> dict[str, Any]:
-    """Return by key the values that are not the paper's beside those that are, as YAML; and what it leaves open."""
+    """Return the values that differ from the paper, by key and as YAML, with the paper's values.
+
+    The second part holds values that the paper leaves open and that differ from our reading.
+    """
     if row.paper is None:
         return {}
     return {
@@ -134,7 +140,7 @@ def _altered(row: Row) -> dict[str, Any]:
 
 
 def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
-    """Return the head and the lines that all formats show."""
+    """Return the head and the lines of the table in all formats."""
     compared = any(row.difference is not None or row.refused for row in numbers.rows)
     extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
     head = ("method", "scored", "n", *numbers.columns, *extra)
@@ -199,7 +205,7 @@ def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) 
 
 
 def harmless(text: str) -> str:
-    """Return lines for a terminal: what others wrote into a results file moves no cursor."""
+    """Return text without control characters, which a results file could contain."""
     return cleaned(text, len(text))
 
 

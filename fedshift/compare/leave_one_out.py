@@ -1,4 +1,4 @@
-"""Leave-one-out runs as one: each domain is scored by the run whose nodes did not hold it."""
+"""Joins leave-one-out runs: each domain is scored by the run whose nodes did not hold it."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -10,21 +10,21 @@ from fedshift.results import contents, grouping
 from fedshift.results.loading import NODES, Chosen, Run
 from fedshift_core.errors import ConfigError
 
-#: What is said of the columns.
+#: Note about the columns.
 NOTE = "each domain as the run scored it in which no node held it; AVG, STD and WORST are over these runs"
-#: Settings that may name domains: a run lacks them for a domain that it holds out.
+#: Prefixes of settings by domain; a run has no such setting for its held-out domain.
 COUNTS, SHARE = "allocation.counts.", "allocation.share."
 
 
 def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Join the runs of a method, its parameters and a seed that hold out one domain after the other.
+    """Join the runs of a method and seed that hold out one domain after the other.
 
     Args:
         runs: Runs, each of which holds out a domain or several.
 
     Returns:
-        One run for each, with the scores of held-out domains alone (None of a domain that only others held out), and
-        notes: which runs repeat others with the same numbers.
+        One run for each method, its parameters and seed, with the scores of held-out domains alone (None for a domain
+        that it never held out), and notes about runs that repeat others with the same numbers.
 
     Raises:
         ConfigError: If a run holds no domain out, a domain was held out twice with different numbers or others, or the
@@ -47,17 +47,17 @@ def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def foldable(differences: Collection[str]) -> bool:
-    """Tell whether runs that differ in these settings, by dotted key, differ in what they hold out alone."""
+    """Return whether these settings, by dotted key, differ only because of the held-out domain."""
     return HELD_OUT in differences and all(
         key in (HELD_OUT, NODES) or key.startswith((COUNTS, SHARE)) for key in differences
     )
 
 
 def _by_domain(runs: Sequence[Run], domains: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that only runs have whose nodes hold a domain: how many these are, and their share.
+    """Return the settings by domain: the number of nodes and the share of images.
 
     Returns:
-        By dotted key; with them all numbers of nodes, where these follow from the settings.
+        Values by dotted key, with the total numbers of nodes if these follow from the settings.
     """
     first_values: dict[str, tuple[Any, Run]] = {}
     for run in runs:
@@ -79,7 +79,10 @@ def _holds_out(run: Run, domain: str) -> bool:
 
 
 def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
-    """Return one run for each held-out domain; a repetition with the same numbers is told, another is refused."""
+    """Return one run for each held-out domain.
+
+    A repetition with the same numbers adds a note; one with different numbers is refused.
+    """
     kept: dict[str, Run] = {}
     for run in same:
         for domain in run.config[HELD_OUT]:
@@ -101,12 +104,12 @@ def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
 
 
 def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str, Any]) -> Run:
-    """Return the run that stands for several.
+    """Return one run with the scores of several leave-one-out runs.
 
     Args:
-        parts: They.
-        domains: All that are held out.
-        settings: Those that it gets instead of theirs (``_by_domain``).
+        parts: The leave-one-out runs.
+        domains: All held-out domains.
+        settings: The settings of the joined run that replace theirs (``_by_domain``).
     """
     first = parts[0]
     by_domain = {domain: run.results for run in parts for domain in run.config[HELD_OUT]}
@@ -127,7 +130,7 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
                 _chosen(first.results.best_validation, of(lambda scores: scores.best_validation.domains))
                 if validated else None
             ),
-            "client_models": None,  # their measures are over all domains of a run
+            "client_models": None,  # these measures are over all domains of a run
             "others": {name: values for name, values in others.items() if any(v is not None for v in values.values())},
             "spread_over_nodes": {
                 domain: scores.spread_over_nodes[domain] for domain, scores in by_domain.items()

@@ -1,4 +1,4 @@
-"""The numbers of a comparison: a row per method, with mean and spread over seeds, beside a paper's printed row."""
+"""The numbers of a comparison: one row per method over seeds, with the paper's printed row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import BN_SCORE
 
-#: What may be asked for alone: which models a run scored.
+#: Values of ``--scored``: which models a run scored.
 SCORED = ("global", "personal")
 
 
@@ -31,14 +31,14 @@ class Numbers:
     Attributes:
         title: What is compared.
         columns: Domains or measures, in the order of the table.
-        headline: The column whose difference to the baseline is told.
+        headline: The column whose difference to the baseline is shown.
         rows: By group, the baseline first.
-        notes: What a reader must know of the numbers.
-        warnings: What should be looked into.
+        notes: What a reader must know about the numbers.
+        warnings: Problems that the user should look into.
         paper: The id of the paper's table, empty without one.
-        score: Which numbers they are, see ``comparing.scores.SCORES``.
-        costs: What the methods cost, where that was given.
-        unreadable: Which runs of the given folders were left out as they cannot be read, and why; also warnings.
+        score: The score that is compared, see ``results.metrics.SCORES``.
+        costs: The costs of the methods; None if no file was given.
+        unreadable: Runs of the given folders that cannot be read, each with the reason; they are also in ``warnings``.
     """
 
     title: str
@@ -60,7 +60,7 @@ def numbers(
     """Read and compare runs, see ``fedshift.compare.compare``."""
     if paper:
         printed.get(paper).check_of_runs()
-    run_metrics.score(score)  # a mistake in a name is told before anything is read
+    run_metrics.score(score)  # reports a wrong name before any file is read
     if held_out and score == "clients":
         raise ConfigError(
             "--unseen: the measures of --score clients are over all domains of a run; give one of the two"
@@ -80,14 +80,14 @@ def numbers_of(
     runs: Sequence[Run], unfinished: Sequence[str], *, paper: str, score: str, allow_different: bool,
     costs: Path | None = None, scored: str = "", held_out: bool = False,
 ) -> Numbers:  # fmt: skip
-    """Compare runs that were read (``runs.read``), see ``fedshift.compare.compare``."""
+    """Compare runs that were read (``results.loading.read``), see ``fedshift.compare.compare``."""
     table = printed.get(paper) if paper else None
     take, called = run_metrics.score(score)
     repeated: list[str] = []
     if held_out:
         runs, repeated = leave_one_out.folded(runs)
         called = f"of domains that no node held, {called}"
-    if score.startswith(BN_SCORE):  # what the numbers are scored with, whichever was the first way of a run
+    if score.startswith(BN_SCORE):  # the statistics behind these numbers, whichever kind the run lists first
         kind = score.removeprefix(BN_SCORE)
         runs = [replace(run, config={**run.config, reading.BN_STATISTICS: kind}) for run in runs]
     differences = grouping.differing(runs)
@@ -99,7 +99,9 @@ def numbers_of(
     unnamed = grouping.usual_parameters(runs)
     runs = sorted(runs, key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
     differences = grouping.differing(runs)
-    all_labels = grouping.row_labels(runs, unnamed)  # of all: a row is called the same, whichever are shown
+    all_labels = grouping.row_labels(
+        runs, unnamed
+    )  # of all runs: the name of a row does not depend on which rows are shown
     taken = [
         (group, label, run)
         for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
@@ -173,17 +175,17 @@ def numbers_of(
 
 
 def _able(taken: Sequence[tuple[str, str, Run]], score: str) -> tuple[list[tuple[str, str, Run]], dict[str, str]]:
-    """Leave out the runs that have no statistics of BatchNorm of the way of ``--score bn=WAY``.
+    """Leave out the runs without the BatchNorm statistics of ``--score bn=WAY``.
 
     Args:
         taken: Runs with their group and row.
         score: The score.
 
     Returns:
-        The others, and why by row.
+        The remaining runs, and the reasons by row.
 
     Raises:
-        NotScoredError: If there are no others.
+        NotScoredError: If no run remains.
     """
     if not score.startswith(BN_SCORE):
         return list(taken), {}
@@ -201,7 +203,7 @@ def _able(taken: Sequence[tuple[str, str, Run]], score: str) -> tuple[list[tuple
 
 
 def _reasons(unable: Mapping[str, str]) -> str:
-    """Return why rows were left out in one line, those with the same reason together."""
+    """Return why rows were left out; rows with the same reason stand together."""
     by_reason: dict[str, list[str]] = {}
     for label, why in unable.items():
         by_reason.setdefault(why, []).append(label)

@@ -1,4 +1,4 @@
-"""Accuracy against what it costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
+"""The trade-off of accuracy and costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from fedshift_core.spelling import meant
 
 MOST_COSTS = 10_000  # of a file
 MEGA, GIGA = 1e6, 1e9
-FREE_OF_COST = ("method.repeatable_noise",)  # where noise is drawn from costs nothing
-#: What is paid, and how it is called on an axis.
+FREE_OF_COST = ("method.repeatable_noise",)  # the source of noise does not change the costs
+#: Labels of the costs on an axis.
 BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
 
 
 class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A row of ``fedshift costs --json``: of a method with several kinds of rounds one for each."""
+    """A row of ``fedshift costs --json``; a method with several kinds of rounds has one row for each."""
 
     settings: dict[str, Any]
     bytes_up: int = Field(ge=0)
@@ -42,31 +42,31 @@ class _File(BaseModel, frozen=True, extra="ignore"):
 
 @dataclass(frozen=True)
 class Costs:
-    """What each method costs.
+    """The costs of each method.
 
     Attributes:
-        of: By the settings that decide them (``_deciding``): MB of all messages of a round, both ways; seconds of a
-            local round; GFLOPs of a step. Of a method with several kinds of rounds the dearest.
-        told: Where and on what they were measured.
+        of: Costs by the settings that determine them (``_deciding``): MB of all messages of a round in both directions,
+            seconds of a local round, GFLOPs of a step. Of several kinds of rounds the most expensive counts.
+        measured: Where and on which machine they were measured.
     """
 
     of: Mapping[str, Mapping[str, float]]
     measured: str
 
     def row(self, row: Row) -> Mapping[str, float] | None:
-        """Return the costs of a row; None if none were measured with its method, parameters and network."""
+        """Return the costs of a row; None if its method, parameters and network were not measured."""
         return self.of.get(_deciding(row.runs[0].config))
 
 
 def read(file: Path, experiments: Sequence[str]) -> Costs:
-    """Read what ``fedshift costs ... --json`` printed.
+    """Read the output of ``fedshift costs ... --json``.
 
     Args:
         file: The file.
-        experiments: Those of the runs.
+        experiments: The experiments of the runs.
 
     Raises:
-        ConfigError: If it is no such file, or of an experiment that no run is of.
+        ConfigError: If the file is not such an output, or no run has its experiment.
     """
     try:
         content = _File.model_validate_json(file.read_bytes())
@@ -95,7 +95,7 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
 
 
 def _deciding(settings: Mapping[str, Any]) -> str:
-    """Return the settings that may decide what a method costs; of weights and rates only whether they are 0."""
+    """Return the settings that may change the costs; of weights and rates only whether they are 0."""
     counted = {
         key: "any" if isinstance(value, float) and value else value
         for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
@@ -104,11 +104,11 @@ def _deciding(settings: Mapping[str, Any]) -> str:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return which points are on the Pareto front, the cheapest first.
+    """Return the indices of the points on the Pareto front, the cheapest first.
 
     Args:
-        points: Cost and score. One is on the front if none that costs as little or less scores more, or as much for
-            less; of equal points all.
+        points: Cost and score. A point is on the front if no other point has a higher score for at most its cost, or the
+            same score for less. Of equal points, all are on the front.
     """
     on: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i)):
@@ -125,7 +125,7 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
         lowest: Whether the lowest score is the best.
 
     Returns:
-        None of a group whose rows are of other images than one another.
+        The fronts; a group whose rows have different images has none.
     """
     fronts = []
     for task in dict.fromkeys((row.group, row.scored) for _, _, row in points):
@@ -138,7 +138,7 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
 
 
 def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
-    """Return by cost the rows whose cost and score are known: what is paid, and the mean of ``headline``."""
+    """Return, for each kind of cost, the cost and mean ``headline`` of each row with both."""
     points: dict[str, list[tuple[float, float, Row]]] = {}
     for row in rows:
         of, value = costs.row(row), row.values.get(headline)
@@ -149,7 +149,7 @@ def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tup
 
 
 def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> list[str]:
-    """Return who is on the front of each cost, and what is not known."""
+    """Return notes on the Pareto front of each cost and on missing costs."""
     lines = []
     alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
     for what, points in paid(rows, costs, headline).items():
