@@ -181,8 +181,8 @@ def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str
 def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
     """Return the baseline of a row; None if its group has none.
 
-    Of several baselines, a tuned row gets a tuned one. Then the baseline counts whose averaging, server steps and scores
-    are most like those of the row, then the first.
+    Of several baselines, a tuned row gets a tuned one. Next, the baseline with the most similar averaging, server steps
+    and scores is taken, then the first.
     """
     baselines = [other for other in rows if other.is_baseline and other.group == row.group]
     settings = [_other_settings(other) for other in baselines]
@@ -230,8 +230,8 @@ def of_seeds(rows: Iterable[Row], seeds: Collection[int]) -> list[Run]:
 def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: bool) -> Row:
     """Mark the columns in which the row has the best mean of its group and task.
 
-    The best STD is the lowest one. Of all other columns the best is the highest, or with ``lowest`` the lowest. Personal
-    models have another task than the global model. Rows with other images have no best.
+    The best STD is the lowest one. Of all other columns the best is the highest, or with ``lowest`` the lowest.
+    Personal models have another task than the global model. Rows with other images have no best.
     """
     group = [other for other in rows if (other.group, other.scored) == (row.group, row.scored)]
     if contents.unlike(run for other in group for run in other.runs):

@@ -107,8 +107,8 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the indices of the points on the Pareto front, the cheapest first.
 
     Args:
-        points: Cost and score. A point is on the front if no other point has a higher score for at most its cost, or the
-            same score for less. Of equal points, all are on the front.
+        points: Cost and score. A point is on the front if no other point has a higher score for at most its cost, or
+            the same score for less. Of equal points, all are on the front.
     """
     on: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i)):

@@ -1,4 +1,4 @@
-"""``fedshift compare --keep``: what a comparison needs of a run, as one small file without weights or local paths."""
+"""``fedshift compare --keep``: one small file per run, without weights or local paths."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
 
-#: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
+#: Keys of ``config.yaml`` that describe how a result was made. The typed command is left out: it has local paths.
 _CONFIG_KEYS = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "images", "started", "scored_again")
 
 
@@ -21,14 +21,14 @@ def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
     """Write each finished run as one JSON file that ``compare`` reads: ``results.json`` with ``config.yaml`` in it.
 
     Args:
-        paths: As ``runs.read``.
-        folder: Where to; it is made. A file of the same run is written anew.
+        paths: As for ``loading.read``.
+        folder: The target folder, which is created. A file of the same run is overwritten.
 
     Returns:
         The files, each named after its run's folder.
 
     Raises:
-        ConfigError: As ``runs.read``; if two runs have one name, or a file cannot be written.
+        ConfigError: As for ``loading.read``; if two runs have the same name, or a file cannot be written.
     """
     finished = loading.read(paths).runs  # all were read before the first one is written
     files = [folder / f"{run.name}.json" for run in finished]

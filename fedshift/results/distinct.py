@@ -1,4 +1,4 @@
-"""Distinct test images behind the scores of runs whose results do not say them: those of earlier versions."""
+"""Numbers of distinct test images for runs of earlier versions, whose results lack them."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ GLOBAL = "global model"
 
 
 def filled(figures: Figures, evaluated: str, holders: Sequence[str], own_images: bool) -> Figures:
-    """Return figures with the number of distinct images of each domain, where it can be worked out.
+    """Return figures with the number of distinct images of each domain, where it can be computed.
 
     A global model is scored once on each image. Of personal models each node of a domain scores all its test images;
     those of a domain that no node holds, and of all domains with ``evaluate.personal_on=all_domains``, every node.

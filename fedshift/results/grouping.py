@@ -1,4 +1,4 @@
-"""Which runs may stand in one table: differing settings are named, and a method's own are told apart."""
+"""Decides which runs form one table: names differing settings and separates those of a method."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,19 +7,20 @@ from fedshift.results import contents
 from fedshift.results.loading import BASELINE, Run, usual_settings
 from fedshift_app.config import registry
 
-#: What the row of a run is called whose values a search chose.
+#: Label of the row of a run whose values a search chose.
 TUNED = "tuned"
-#: So many runs are named for a value; of others the number is told.
+#: Number of runs named for a value; the rest is counted.
 _NAMED = 2
-#: So many differing parameters stand in every row of a method; of more, those that are not as the experiment has them.
+#: Up to this number, every row of a method names all differing parameters; beyond it, only those that the experiment
+#: has otherwise.
 _IN_EVERY_ROW = 2
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Return the settings in which runs differ more than by seed, method and what a method asks for itself.
+    """Return the settings in which runs differ, other than seed, method and the method's own settings.
 
-    A value that the run's method asks for (``own_settings``) counts as what the experiment says without it, one that a
-    search chose as what it replaced.
+    A value that the method sets (``own_settings``) counts as the experiment's value without the method. A value that a
+    search chose counts as the value that it replaced.
 
     Returns:
         By dotted key the value of each run.
@@ -36,7 +37,7 @@ def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 
 def own(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Return by method the settings in which it differs from the others because it asks for them."""
+    """Return, by method, the settings in which it differs from the others because it sets them."""
     runs = [run.before_search for run in runs]
     counted = differing(runs)
     by_method: dict[str, dict[str, Any]] = {}
@@ -69,8 +70,8 @@ def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list
 def row_labels(runs: Sequence[Run], unnamed: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the row of each run: its method, and the parameters in which runs of that method differ.
 
-    Where they are many, a row leaves out those that have the value in ``unnamed`` (``usual_parameters``). Runs whose
-    values a search chose are rows apart, named ``tuned``.
+    If they are many, a row leaves out those with the value in ``unnamed`` (``usual_parameters``). Runs whose values a
+    search chose form separate rows, named ``tuned``.
     """
     keys = {_family(run): _varied(runs, _family(run)) for run in runs}
     return [
@@ -84,7 +85,7 @@ def tuned_values(run: Run) -> str:
 
 
 def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Return by method the values of parameters that rows do not name.
+    """Return, by method, the values of parameters that rows do not name.
 
     Of more than two differing parameters a row names only those that are not as the experiment has them. The
     experiment of the method's first run counts, so that rows of two experiments are never named alike.
@@ -101,11 +102,11 @@ def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def by_hand(runs: Sequence[Run]) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Return by method the parameters that its experiment has otherwise, and no row names, as all its runs have them.
+    """Return, by method, common parameters of its runs that differ from the experiment and no row names.
 
     Returns:
-        By dotted key the runs' value and the experiment's. Of an experiment that is not in conf/experiments nothing is
-        known.
+        The value of the runs and that of the experiment, by dotted key. Experiments outside conf/experiments are
+        unknown and have none.
     """
     by_method: dict[str, dict[str, tuple[Any, Any]]] = {}
     for run in runs:
@@ -122,7 +123,7 @@ def by_hand(runs: Sequence[Run]) -> dict[str, dict[str, tuple[Any, Any]]]:
 
 
 def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """Return what should be the same in all runs, or different in two methods, and is not."""
+    """Return warnings: surroundings or images that differ, methods that ended with equal weights."""
     lines = [
         f"not the same {key}: {differences_line(runs, {key: values})}"
         for key, values in _other_surroundings(runs).items()
@@ -139,7 +140,7 @@ def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
 
 
 def harmless(runs: Sequence[Run]) -> list[str]:
-    """Return the surroundings that are not the same, but were seen to change nothing: same runs, same weights."""
+    """Return notes on differing surroundings for which equal runs ended with the same weights."""
     return [
         f"not the same {key}, but {_some(seen)} ran with each and ended with the same weights: "
         + differences_line(runs, {key: values})
@@ -149,17 +150,17 @@ def harmless(runs: Sequence[Run]) -> list[str]:
 
 
 def _other_surroundings(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return by key the value of each run, of surroundings that are not the same in all."""
+    """Return the value of each run by key, for surroundings that are not the same in all runs."""
     keys = sorted({key for run in runs for key in run.surroundings})
     by_key = {key: [run.surroundings.get(key, "not told") for run in runs] for key in keys}
     return {key: values for key, values in by_key.items() if len(_distinct(values)) > 1}
 
 
 def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
-    """Return the runs, by method and seed, that were made under several of the values and ended with the same weights.
+    """Return the method and seed of runs that ended with the same weights under several values.
 
     Returns:
-        None of them if they do not join all values with one another, or one ended with other weights.
+        An empty list if they do not connect all values, or one of them ended with other weights.
     """
     made: dict[str, list[tuple[Run, str]]] = {}
     for run, value in zip(runs, values, strict=True):
@@ -185,7 +186,7 @@ def parameter(key: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value of a setting as YAML would have it."""
+    """Return a value of a setting as YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
@@ -201,7 +202,7 @@ def _plain(run: Run) -> dict[str, Any]:
 
 
 def _in_effect(run: Run) -> dict[str, Any]:
-    """Return the settings that the run has because its method asks for them."""
+    """Return the settings of a run whose values come from its method."""
     return {key: value for key, (value, _) in _own(run).items() if run.config.get(key) == value}
 
 
@@ -210,7 +211,7 @@ def _own(run: Run) -> dict[str, tuple[Any, Any]]:
 
 
 def _family(run: Run) -> tuple[str, bool]:
-    """Return what the rows of a run are told apart within: its method, and whether a search chose its values."""
+    """Return the family of a run's row: its method, and whether a search chose its values."""
     return run.results.method, bool(run.tuned)
 
 
@@ -230,7 +231,7 @@ def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
 
 
 def _suspicious(run: Run, other: Run) -> bool:
-    """Return whether equal shared weights say that a method did nothing of its own.
+    """Return whether equal shared weights suggest that a method had no effect.
 
     Personal models may differ all the same; methods that share no weights leave them as they were.
     """
@@ -254,7 +255,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
-    """Return what rows are sorted by: the baseline first, then methods as registered, then their parameters.
+    """Return the sort key of a row: the baseline first, then registered methods, then parameters.
 
     Of a method with many parameters (``unnamed``) the row that names none is the first.
     """
@@ -262,7 +263,7 @@ def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, A
     varied = any(run.row_settings.get(key) != value for key, value in known.items())
     values = [(0, value, "") if _is_number(value) else (1, 0.0, shown(value)) for value in run.row_settings.values()]
     method = run.results.method
-    place = methods.index(method) if method in methods else len(methods)  # of a method that is not here: the last
+    place = methods.index(method) if method in methods else len(methods)  # methods that are not installed come last
     return (method != BASELINE, place, method, bool(run.tuned), varied, values)
 
 

@@ -1,4 +1,4 @@
-"""Which numbers of finished runs are compared: the scores of ``--score``."""
+"""The scores of ``--score``: which numbers of finished runs are compared."""
 
 import shlex
 from collections.abc import Callable, Collection
@@ -10,7 +10,7 @@ from fedshift_core.spelling import meant
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS, last_rounds
 
-#: Of a column of ``--score bn``: the worst domain with that way, beside the average over the domains.
+#: Suffix of a column of ``--score bn``: the worst domain with these statistics.
 WORST_OF = " WORST"
 
 
@@ -22,10 +22,10 @@ Score = Callable[[Run], dict[str, float | None]]
 
 
 def score(name: str) -> tuple[Score, str]:
-    """Return how to take a run's numbers, by domain or measure in percent, and what they are called.
+    """Return the function that takes a run's numbers, in percent, and the name of the score.
 
     Raises:
-        ConfigError: With the scores there are.
+        ConfigError: If the name is unknown; the message lists the scores.
     """
     if name not in SCORES:
         raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}{meant(name, SCORES)}")
@@ -54,7 +54,7 @@ def _clients(run: Run) -> dict[str, float | None]:
 
 
 def with_statistics(run: Run, kind: str) -> dict[str, float | None] | None:
-    """Return a run's accuracies with BatchNorm's statistics of a way of ``evaluate.bn``; None where there are none."""
+    """Return a run's accuracies with a kind of BatchNorm statistics; None if it lacks them."""
     return run.results.domains if kind == run.results.scored_with else run.results.others.get(BN_SCORE + kind)
 
 
@@ -88,9 +88,9 @@ def _by_figure(name: str) -> Score:
 
 
 def _all_statistics(run: Run) -> dict[str, float | None]:
-    """Return average and worst of the domains by way of ``evaluate.bn``.
+    """Return average and worst of the domains for each kind of BatchNorm statistics.
 
-    The average is None, and the worst is not there, where a way was not asked or lacks a domain.
+    If a kind was not requested or lacks a domain, the average is None and the worst is left out.
     """
     averages: dict[str, float | None] = {}
     worsts: dict[str, float | None] = {}
@@ -103,23 +103,23 @@ def _all_statistics(run: Run) -> dict[str, float | None]:
     return averages | worsts
 
 
-#: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is told.
+#: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is shown.
 MEASURES = {"clients": "GATA", "bn": AVERAGED}
-#: The scores of ``--score`` that are not accuracies, and what they are called; of ``ece`` the lowest is the best.
+#: The scores of ``--score`` that are not accuracies, with their names; the lowest ``ece`` is the best.
 FIGURES = {
     "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC", "ece": "expected calibration error",
 }  # fmt: skip
 LOWEST_IS_BEST = ("ece",)
-#: How the scores that are means over rounds are called where five rounds are averaged.
+#: Name of the scores that are means over five rounds.
 LAST_FIVE = "mean of the last five rounds"
 
 
 def called_of(called: str, rounds: Collection[int]) -> str:
-    """Return what a score is called, with the number of rounds that are averaged.
+    """Return the name of a score with the number of averaged rounds.
 
     Args:
         called: As :data:`SCORES` has it.
-        rounds: Over how many rounds the runs of a table average.
+        rounds: The numbers of rounds over which the runs of a table average.
     """
     if not rounds or set(rounds) == {LAST_ROUNDS}:
         return called
