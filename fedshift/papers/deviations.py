@@ -1,7 +1,7 @@
-"""Which values of a run that stands beside a printed row are not the paper's.
+"""The values of a run that differ from those of the printed row it is compared with.
 
-The paper's are those of its own experiment file, resolved for that row with nothing set by hand, but for what it prints
-otherwise; and where it leaves a value open, the experiment has a reading of ours (``comparing.unsettled``).
+The paper's values are those of its experiment file, resolved for that row without further settings, except for values
+that the paper prints otherwise. Where it leaves a value open, the experiment has our reading (``papers.open_values``).
 """
 
 import json
@@ -18,21 +18,21 @@ from fedshift_app.config.keys import as_of
 from fedshift_core.limits import shortened
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN
 
-#: So many values are named in a line; of more, the number is told.
+#: Number of values named in a line; the rest is counted.
 MOST_NAMED = 24
 MOST_VALUE = 100  # characters of a value
-#: What decides no number of the last five rounds besides ``ASIDE``: when else the same weights are scored; threads,
-#: which round the same sums in another order; nodes that a deployment waits for.
+#: Settings in addition to ``ASIDE`` that do not change the numbers of the last five rounds: further scores of the same
+#: weights, threads (which only reorder sums), nodes that a deployment waits for.
 IGNORED = (
     *ASIDE, "evaluate.every", "evaluate.fraction", "evaluate.client_models", "train.threads", "federation.min_nodes",
 )  # fmt: skip
-#: Decides a number only where BatchNorm takes the statistics of test batches, or the method asks for such batches.
+#: Changes numbers only if BatchNorm uses the statistics of test batches, or the method sets such batches.
 TEST_BATCH = "images.eval_batch"
-#: Decides a number only where statistics of BatchNorm are taken from so many training images.
+#: Changes numbers only if BatchNorm statistics are computed from this number of training images.
 STATISTICS_IMAGES = "evaluate.bn_images"
-#: Settings that are told as a whole: which domains they name is the value.
+#: Settings by domain that are compared and shown as one value.
 GROUPED = ("allocation.counts", "allocation.share")
-#: What is told first.
+#: Settings in the order in which they are shown.
 ORDER = (*ROW_SECTIONS, "rounds", NODES, "train.", "model.", "allocation.", "dataset.", "images.")
 HELD_OUT = "allocation.held_out"
 SIZE = "dataset.size"  # null: the data set's own
@@ -41,13 +41,13 @@ _NOTHING = object()  # where one side has no such setting
 
 @dataclass(frozen=True)
 class Altered:
-    """A value that is not the paper's, or not our reading of it.
+    """A value that differs from the paper's value, or from our reading of it.
 
     Attributes:
         key: The setting's dotted key.
-        ours: The values of the runs, one unless seeds differ in it; as YAML.
-        paper: The paper's, as YAML; where it leaves the value open, our reading.
-        why: Why it is a reading; empty where it is the paper's.
+        ours: The values of the runs as YAML; several only if seeds differ in it.
+        paper: The paper's value as YAML, or our reading if the paper leaves it open.
+        why: Reason why it is a reading; empty if the value is the paper's.
     """
 
     key: str
@@ -57,16 +57,16 @@ class Altered:
 
     @property
     def text(self) -> str:
-        """The value with the paper's, or our reading, beside it."""
+        """The value, followed by the paper's value or our reading."""
         return f"{parameter(self.key)}={' and '.join(self.ours)} ({'' if self.why else 'paper '}{self.paper})"
 
 
 def altered(
     configs: Sequence[Mapping[str, Any]], table: Table, column_map: ColumnMap, standing: Standing
 ) -> tuple[Altered, ...]:
-    """Return the values of a row's runs that are not the paper's: the method's own first, then what it trained on.
+    """Return the values of a row's runs that differ from the paper's, the method's own first.
 
-    Those that the paper leaves open, and that are not our reading of it, are among them and say why.
+    They include values that the paper leaves open and that differ from our reading; these have a reason.
 
     Args:
         configs: The settings of each run by dotted key, with its number of nodes.
@@ -105,21 +105,21 @@ def altered(
 
 
 def listed(values: Sequence[Altered]) -> str:
-    """Return values in one line of bounded length; those that do not fit are counted."""
+    """Return values in one line of bounded length; the rest is counted."""
     more = len(values) - MOST_NAMED
     line = ", ".join(value.text for value in values[:MOST_NAMED])
     return line + (f" and {more} more, which --json names" if more > 0 else "")
 
 
 def _compared(settings: Mapping[str, Any], without: Container[str]) -> dict[str, Any]:
-    """Return the settings that decide numbers, those of ``WHOLE`` as one value each, the size as it is."""
+    """Return the settings that change numbers; those of ``GROUPED`` are one value each."""
     compared: dict[str, Any] = {}
     for key, value in settings.items():
         group = next((section for section in GROUPED if key.startswith(f"{section}.")), None)
         if group is not None:
             compared.setdefault(group, {})[key.removeprefix(f"{group}.")] = value
         elif key == BN_STATISTICS:
-            compared[key] = _bn_statistics(settings)  # the further ways change no number of the first
+            compared[key] = _bn_statistics(settings)  # further kinds do not change the numbers of the first
         elif key not in without:
             compared[key] = value
     if compared[SIZE] is None:
@@ -128,13 +128,13 @@ def _compared(settings: Mapping[str, Any], without: Container[str]) -> dict[str,
 
 
 def _bn_statistics(settings: Mapping[str, Any]) -> str:
-    """Return the way of ``evaluate.bn`` that the numbers have: of a run's settings, or of an experiment's."""
+    """Return the kind of BatchNorm statistics behind the numbers of a run or an experiment."""
     statistics = settings[BN_STATISTICS]
     return statistics if isinstance(statistics, str) else str(statistics[0])
 
 
 def _ignored(settings: Mapping[str, Any]) -> set[str]:
-    """Return the keys that decide no number with these settings."""
+    """Return the keys that do not change numbers with these settings."""
     without = {*IGNORED}
     if _bn_statistics(settings) != BATCH and TEST_BATCH not in _asks(settings):
         without.add(TEST_BATCH)
@@ -144,7 +144,7 @@ def _ignored(settings: Mapping[str, Any]) -> set[str]:
 
 
 def _asks(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the method asks of other sections, by dotted key."""
+    """Return the settings of other sections that the method sets, by dotted key."""
     return own_settings(str(settings["experiment"]), str(settings["dataset.name"]), str(settings["method.name"]))
 
 
