@@ -101,10 +101,12 @@ def claims(
 
 
 def _end(unreadable: Sequence[str]) -> None:
-    """End with exit code 1 where runs were left out because they cannot be read; what is printed names them.
+    """Raise exit code 1 if runs were left out because they cannot be read.
+
+    The printed text names them.
 
     Raises:
-        SystemExit: If there are some.
+        SystemExit: If runs were left out.
     """
     if unreadable:
         typer.echo(f"error: runs that cannot be read were left out: {len(unreadable)}", err=True)

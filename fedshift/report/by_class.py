@@ -1,4 +1,4 @@
-"""The figures that nodes' counts give: by domain, and recall and precision by class (docs/figures.md)."""
+"""The metrics from nodes' counts: by domain, and recall and precision by class (docs/figures.md)."""
 
 from collections.abc import Mapping
 
@@ -23,12 +23,12 @@ HEADS = {
     "ece": "calibration error",
 }  # fmt: skip
 ALL = "all together"
-OPEN = 24  # up to so many classes the table of classes is open
-DRAWN = 8  # domains whose classes have bars
+OPEN = 24  # the table of classes is open up to this number of classes
+DRAWN = 8  # number of domains whose classes have bars
 
 
 def section(figures: Figures | None, *, requested: bool = True) -> Section:
-    """Return the part of the page; without figures it says so.
+    """Return the section of the page; without figures it has a note instead.
 
     Args:
         figures: What the nodes counted; None where no node did.
@@ -67,7 +67,7 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
 
 
 def _bars(figures: Figures, shown: Mapping[str, Of], domains: list[str]) -> Drawing | None:
-    """Draw the recall of each class by domain, one below the other; a class without test images has a mark."""
+    """Draw the recall of each class by domain; a class without test images has a mark."""
     number = len(figures.classes)
     complete = {
         name: counts for name, counts in few(shown, DRAWN).items() if number and len(counts.per_class.recall) == number
@@ -106,7 +106,7 @@ def _bars(figures: Figures, shown: Mapping[str, Of], domains: list[str]) -> Draw
 
 
 def _by_class(figures: Figures, shown: dict[str, Of]) -> Table | None:
-    """Return recall and precision of each class, with how often its test images were scored."""
+    """Return recall, precision and number of scores of each class."""
     number = len(figures.classes)
     complete = {
         name: counts.per_class for name, counts in shown.items()

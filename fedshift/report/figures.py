@@ -1,4 +1,4 @@
-"""What the page shows of the last weights: confusion, features, prototypes, clusters, Grad-CAM."""
+"""The sections about the last weights: confusion, features, prototypes, clusters, Grad-CAM."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ from fedshift_app.run.figures import images_told
 from fedshift_core.seeding import generator
 from strategies.federation.schedule import BN_WAYS_TOLD
 
-MATRIX_ROWS = 400  # of class means by domain; beyond, a cell would be smaller than a pixel
+MATRIX_ROWS = 400  # of class means by domain; with more, a cell would be smaller than a pixel
 
 
 def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Section]:
-    """Return the parts of the page that stand on test images or weights.
+    """Return the sections of the page that need test images or weights.
 
     Args:
         record: The run.
-        sight: What could be seen.
-        numbers: Takes the numbers behind the figures, for ``report.json``.
+        sight: The predictions on the test images.
+        numbers: Receives the numbers behind the figures, for ``report.json``.
     """
     classes = record.classes
     numbers["classes"] = list(classes)
@@ -47,7 +47,7 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
 
 
 def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str, Ints]:
-    """Return the matrices that nodes counted, of domains that nobody, or one node's model alone, scored here."""
+    """Return the nodes' confusion matrices of domains that the report does not score completely."""
     figures = record.figures
     matrices: dict[str, Ints] = {}
     for domain in record.config.dataset.domains if figures is not None else ():
@@ -69,7 +69,7 @@ def _capital(text: str) -> str:
 
 
 def _who(record: Record, sight: Sight) -> list[str]:
-    """Return which weights scored what."""
+    """Return a note on which weights scored which images."""
     assert record.checkpoint is not None
     views = list(sight.views.values())
     sentences = [f"Of the weights after round {record.checkpoint.server_round}."]
@@ -194,7 +194,7 @@ def _prototypes(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
 
 
 def _names(labels: Ints, classes: tuple[str, ...]) -> list[str]:
-    """Name prototypes by their class, those of one class by a letter too."""
+    """Name prototypes by their class; several of one class get a letter too."""
     seen: dict[int, int] = {}
     several = len(set(labels.tolist())) < len(labels)
     names = []
@@ -207,7 +207,10 @@ def _names(labels: Ints, classes: tuple[str, ...]) -> list[str]:
 def _add_class_means(
     section: Section, record: Record, sight: Sight, classes: tuple[str, ...], numbers: dict[str, Any]
 ) -> None:
-    """Show how near the same class lies in different domains: all methods have that, as far as there are images."""
+    """Add the cosines of the mean features of each class in different domains.
+
+    All methods have them if test images are available.
+    """
     if sight.nothing:
         section.lacks["mean features of each domain"] = sight.nothing
         section.missing = f"{_capital(sight.nothing)}."
@@ -238,7 +241,7 @@ def _add_class_means(
 
 
 def _add_node_clusters(section: Section, record: Record, numbers: dict[str, Any]) -> None:
-    """Show FINCH's clusters of the nodes' style prototypes (FedCode, Eq. 9) against the nodes' domains."""
+    """Add FINCH's clusters of the nodes' style prototypes (FedCode, Eq. 9) by domain."""
     state = record.checkpoint.state if record.checkpoint else {}
     if "pseudo-labels" not in state:
         return
@@ -265,7 +268,10 @@ def _add_image_clusters(
     section: Section, record: Record, sight: Sight, held: tuple[Floats, Ints], classes: tuple[str, ...],
     numbers: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Show FINCH's clusters of class prototypes (FPL) against domains: which of its class's is next to an image."""
+    """Add FINCH's clusters of class prototypes (FPL) by domain.
+
+    Each image counts for the nearest prototype of its class.
+    """
     prototypes, labels = held
     domains = record.config.dataset.domains
     views = [view for view in sight.views.values() if view.features.shape[1] == prototypes.shape[1]]

@@ -1,4 +1,4 @@
-"""Figures of what the last weights make of the test images, and of what the server holds of prototypes."""
+"""Figures of predictions and features of the last weights, and of the server's prototypes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,9 +30,9 @@ from fedshift.report.analysis import Floats, Ints
 from fedshift.report.predictions import View
 from strategies.federation.roster import Node
 
-NAMED = 12  # up to so many rows a heat map names each, and shows numbers
-EACH_NODE = 48  # up to so many nodes each has a row of its own
-FLOOR = 1e-8  # of the largest singular value; what is below is rounding
+NAMED = 12  # up to this number of rows, a heat map has numbers and the name of each row
+EACH_NODE = 48  # up to this number, each node has a row of its own
+FLOOR = 1e-8  # of the largest singular value; smaller values are rounding errors
 
 
 def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> Drawing:
@@ -42,7 +42,7 @@ def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> D
 
 
 def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, scored: str) -> Drawing:
-    """Draw a confusion matrix (C, C), rows in percent of the class; ``scored`` says on which images."""
+    """Draw a confusion matrix (C, C), rows in percent of the class; ``scored`` names the images."""
     c, images = len(classes), int(counts.sum())
     accuracy = 100 * int(counts.trace()) / max(images, 1)
     shares = analysis.row_shares(counts)
@@ -75,7 +75,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequence[str]) -> Drawing:
-    """Draw how many training images of each class each node holds; of many nodes, each domain together."""
+    """Draw the number of training images of each class on each node; many nodes are summed by domain."""
     ordered = sorted(nodes, key=lambda node: (domains.index(node.domain), node.index))
     each = len(ordered) <= EACH_NODE
     if each:
@@ -105,7 +105,7 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
 def tsne(
     placed: Floats, y: Ints, domain_of: Ints, domains: Sequence[str], classes: Sequence[str]
 ) -> tuple[Drawing, Drawing]:
-    """Draw the plane of t-SNE twice: coloured by class, and by domain; the marker is the domain's in both.
+    """Draw t-SNE twice: coloured by class and by domain; markers show the domain.
 
     Args:
         placed: (N, 2).
@@ -173,10 +173,10 @@ def similarity(matrix: Floats, groups: Sequence[str], key: str, what: str, capti
 
     Args:
         matrix: (P, P).
-        groups: What each row belongs to, (P,); neighbours with the same name are named once.
+        groups: The group of each row, (P,); neighbours with the same name are named once.
         key: Name of the figure.
-        what: What the rows are, for who does not see it.
-        caption: What stands under it.
+        what: What the rows are, for the text alternative.
+        caption: The text under it.
     """
     least = float(matrix.min())
     shares = (matrix - least) / (1 - least) if least < 1 else np.ones_like(matrix)
@@ -192,7 +192,7 @@ def similarity(matrix: Floats, groups: Sequence[str], key: str, what: str, capti
 
 
 def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str, what: str, caption: str) -> Drawing:
-    """Draw how many nodes or images of each domain (row) are in each cluster (column), in shares of the row."""
+    """Draw the share of each domain's nodes or images (row) in each cluster (column)."""
     figure, (axes,) = canvas(0.9 + 0.32 * len(rows))
     texts = None
     if len(columns) <= 2 * NAMED:
@@ -209,9 +209,9 @@ def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str,
 
 
 def _label(axes: Axes, columns: Sequence[str], rows: Sequence[str] | None = None) -> None:
-    """Name columns and rows, by default alike, neighbours of one name in their middle.
+    """Label columns and rows, by default alike; neighbours with the same name share a label.
 
-    Where there are too many, they are only numbered.
+    Too many of them are only numbered.
     """
     for names, across in ((columns, True), (columns if rows is None else rows, False)):
         starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]

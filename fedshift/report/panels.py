@@ -26,17 +26,17 @@ from fedshift.report.analysis import Floats
 from fedshift.report.features import Seen
 from fedshift.report.same_images import Attended
 
-COLUMNS = 3  # of the rounds' panels, at most
-NAMED_CLASSES = 20  # up to so many each has its name below its bar
+COLUMNS = 3  # largest number of panels in a line
+NAMED_CLASSES = 20  # up to this number, each class has its name below its bar
 HEADS = ("image", "f~ fused", "f+ robust", "f- related", "f* corrected")
 PLAIN_HEADS = ("image", "Grad-CAM")
-PICTURES = 6  # side by side, at most
+PICTURES = 6  # largest number in a line
 
 
 def one_node(
     placed: Floats, seen: Seen, domains: Sequence[str], classes: Sequence[str], who: str, home: str
 ) -> Drawing:
-    """Draw the plane of t-SNE of one node's features, coloured by class; the marker is the domain's."""
+    """Draw t-SNE of one node's features, coloured by class; markers show the domain."""
     figure, (axes,) = canvas(4.4)
     for i, domain in enumerate(domains):
         of_domain = seen.domain_of == i
@@ -58,12 +58,12 @@ def one_node(
 
 
 def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Sequence[str]) -> Drawing:
-    """Draw the same images' features at several rounds, each in a plane of its own, coloured by class.
+    """Draw the features of the same images at several rounds, one panel each, coloured by class.
 
     Args:
-        placed: By round, (N, 2).
-        seen: Of one of the rounds, the images of ``domain`` alone; classes are the same in all.
-        domain: Whose images they are.
+        placed: Positions by round, (N, 2).
+        seen: The images of ``domain`` at one of the rounds; the classes are the same at all rounds.
+        domain: The domain of the images.
         classes: Names of all classes.
     """
     columns = min(COLUMNS, len(placed))
@@ -91,7 +91,7 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
 
 
 def variance_by_class(variance: Floats, classes: Sequence[str]) -> Drawing:
-    """Draw the variance of each class's prototypes over domains, (C,), and the mean; NaN has no bar."""
+    """Draw the variance over domains of each class's prototypes, (C,), and the mean; NaN has no bar."""
     figure, (axes,) = canvas(2.8)
     places = np.arange(len(classes))
     mean = float(np.nanmean(variance))
@@ -118,7 +118,7 @@ def variance_by_class(variance: Floats, classes: Sequence[str]) -> Drawing:
 
 
 def variance_by_round(means: Mapping[int, float], classes: Mapping[int, Floats]) -> Drawing:
-    """Draw the mean variance of prototypes over domains after several rounds, and of the classes from least to most."""
+    """Draw the mean variance of prototypes over domains by round, with the range over classes."""
     figure, (axes,) = canvas(2.4)
     at = list(means)
     least, most = ([float(pick(variance)) for variance in classes.values()] for pick in (np.nanmin, np.nanmax))
@@ -138,12 +138,12 @@ def variance_by_round(means: Mapping[int, float], classes: Mapping[int, Floats])
 
 
 def same_images(examples: Sequence[Attended], classes: Sequence[str], who: str) -> Drawing:
-    """Draw, class by class, an image of each domain and its Grad-CAM: a row for each domain, as many classes as fit.
+    """Draw an image of each class and domain with its Grad-CAM; each domain has a row.
 
     Args:
         examples: An image of each class and domain, class by class.
         classes: Names of all classes.
-        who: Whose model looks at them.
+        who: The name of the model.
     """
     split = bool(examples[0].peaks)
     heads = HEADS if split else PLAIN_HEADS

@@ -1,4 +1,4 @@
-"""Figures of the papers that need a closer look at a run; one that the run does not allow is named with the reason."""
+"""Figures of the papers; a figure that the run does not allow is named with the reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ def add(
     parts: list[Section], record: Record, sight: Sight, config: RunConfig, node: Node, named: bool,
     numbers: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Add the figures to the parts of the page that they belong to; nothing where no test image can be seen.
+    """Add the figures to the sections of the page; none if no test image can be scored.
 
     Args:
-        parts: The parts that stand on test images or weights.
+        parts: The sections that need test images or weights.
         record: The run.
-        sight: What could be seen of it.
-        config: Its configuration, with the place of the images on this machine.
-        node: Whose model is looked at.
-        named: Whether that was asked for.
-        numbers: Takes the numbers behind the figures, for ``report.json``.
+        sight: The predictions on its test images.
+        config: Its configuration, with the folder of the images on this machine.
+        node: The node whose model is used.
+        named: Whether the user named the node.
+        numbers: Receives the numbers behind the figures, for ``report.json``.
     """
     if sight.nothing:
         return
@@ -141,7 +141,7 @@ class _Look:
 
     def _after_local_training(self) -> DomainClient:
         client, weights = self._trained
-        client.model.load_state_dict(weights)  # clients of one process share a model; other figures put theirs into it
+        client.model.load_state_dict(weights)  # clients of one process share a model, which other figures overwrite
         return client
 
     @cached_property
@@ -154,7 +154,7 @@ class _Look:
         return report_features.at_kept_rounds(self.record, self.config, self.node)
 
     def _variance(self, parts: list[tuple[Floats, analysis.Ints]]) -> Floats:
-        """Return the variance of each class's prototypes over the parts, which are those of domains.
+        """Return the variance of each class's prototypes over the parts; each part is a domain.
 
         Raises:
             FedShiftError: If no class has images in two domains, or features are not finite.
@@ -171,10 +171,10 @@ class _Look:
 
 
 def _usable(seen: Seen) -> Seen:
-    """Return what was seen, if it can be put into a plane.
+    """Return the features if t-SNE can use them.
 
     Raises:
-        FedShiftError: If features are not finite, or images too few.
+        FedShiftError: If features are not finite, or there are too few images.
     """
     if not np.isfinite(seen.features).all():
         raise FedShiftError("features are not finite")

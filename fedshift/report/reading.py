@@ -1,4 +1,4 @@
-"""What a run folder says, finished or not."""
+"""Reads a run folder, finished or not."""
 
 import json
 import logging
@@ -28,22 +28,22 @@ log = logging.getLogger("fedshift")
 
 @dataclass(frozen=True)
 class Record:
-    """A run as its folder tells it.
+    """The contents of a run folder.
 
     Attributes:
         folder: The run folder.
         config: The resolved configuration.
         told: All of ``config.yaml``.
         lines: The full rounds of ``metrics.jsonl``.
-        results: ``results.json``; of a run that is not finished, the summary of its rounds so far; None where no round
-            was scored on all test images.
-        finished: Whether there is a ``results.json``.
-        figures: What the nodes counted of the test images in the last round that was scored on all; None where nothing.
-        checkpoint: The state after the round whose model the run keeps (``keep``), or, where that cannot be read, after
-            the last that can; None where there is none.
-        kept_round: The round that the run has chosen by ``keep``; 0 where it keeps the last.
-        lacking: What code of the run is not here, without which there is no model, and what mends it; empty for none.
-        contradiction: What ``results.json`` says otherwise than the rounds; empty where they agree.
+        results: ``results.json``; for an unfinished run, the summary of its rounds so far. None if no round was scored
+            on all test images.
+        finished: Whether the folder has a ``results.json``.
+        figures: The nodes' counts of test images in the last round that was scored on all; None without counts.
+        checkpoint: The state after the round whose model the run keeps (``keep``). If it cannot be read, the last
+            readable state; None without one.
+        kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.
+        lacking: Code of the run that is not installed and is needed for the model, with the remedy; empty for none.
+        contradiction: Contradictions between ``results.json`` and the rounds; empty if they agree.
     """
 
     folder: Path
@@ -60,12 +60,12 @@ class Record:
 
     @property
     def engine(self) -> str:
-        """Where the run took place."""
+        """The engine of the run."""
         return str(self.told["engine"])
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Its classes; by number where the data set that has their names is not here."""
+        """Its classes; numbers if the data set with their names is not installed."""
         try:
             return self.config.dataset.known().classes
         except ConfigError:
@@ -74,7 +74,7 @@ class Record:
 
     @property
     def deployed(self) -> bool:
-        """Whether the nodes were real ones, whose images and private parts are not here."""
+        """Whether the nodes were real ones, with images and private parts on other machines."""
         return self.engine == DEPLOYMENT
 
     @property
@@ -84,15 +84,15 @@ class Record:
 
     @property
     def nodes(self) -> list[Node]:
-        """All nodes that have ever answered, by index; none before the first full round."""
+        """All nodes that have ever replied, by index; none before the first full round."""
         return self.checkpoint.nodes if self.checkpoint else []
 
 
 def read(folder: Path, command: str = "report") -> Record:
-    """Read a run folder, for a command that messages name.
+    """Read a run folder; messages name ``command``.
 
     Raises:
-        ConfigError: If it is none, or a file in it is not what a run writes.
+        ConfigError: If it is no run folder, or has a file that no run writes.
     """
     path = user_path(folder)
     if not (path / CONFIG_FILE).is_file():
@@ -125,7 +125,10 @@ def read(folder: Path, command: str = "report") -> Record:
 
 
 def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]]) -> Figures | None:
-    """Return the figures of a run; of one that is not finished those of its last round that was scored on all."""
+    """Return the figures of a run.
+
+    An unfinished run has those of its last round that was scored on all test images.
+    """
     if results is not None:
         content = results.get("figures")
     else:
@@ -147,7 +150,7 @@ def _results(path: Path, command: str) -> dict[str, Any] | None:
 
 
 def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
-    """Summarise the rounds of a run that is not finished, without the scores of client models."""
+    """Summarise the rounds of an unfinished run, without the scores of client models."""
     history = _history(lines, config)
     scored = any(result.accuracy and result.evaluated_share == 1 for result in history)
     return summary.finite(summary.summary(history)) if scored else None
@@ -160,7 +163,7 @@ def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult
 
 
 def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
-    """Return the round that the run has chosen so far; 0 where it keeps the last."""
+    """Return the round that the run has chosen so far; 0 if it keeps the last."""
     best = model_selection.best(_history(lines, config)) if config.keep == model_selection.BEST else None
     return 0 if best is None else best.server_round
 

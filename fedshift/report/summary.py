@@ -1,4 +1,4 @@
-"""What the page says of a run by its folder's text files: accuracy, losses, costs, configuration."""
+"""The parts of the page from a run's text files: accuracy, losses, costs, configuration."""
 
 import json
 from typing import Any
@@ -20,12 +20,12 @@ from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, last_rounds
 
-EVENTS = 30  # that the page names; more are a number
-MOST_EVENT = 700  # characters of one: a node, and its reason of at most ``MOST_TEXT``
+EVENTS = 30  # number of events that the page lists; the rest is counted
+MOST_EVENT = 700  # characters of an event: a node and its reason of at most ``MOST_TEXT``
 
 
 def content(record: Record) -> dict[str, Any]:
-    """Return what the page says without an image or a weight."""
+    """Return the content of the page that needs no images or weights."""
     return _head(record) | _results(record) | _settings(record)
 
 
@@ -88,7 +88,7 @@ def _results(record: Record) -> dict[str, Any]:
 
 
 def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the columns of the table of results, and what their marks mean."""
+    """Return the columns of the table of results and the notes on their marks."""
     columns = [
         _column(last_rounds(results["averaged_rounds"]), results["domains"], results["avg"], results["std"]),
         _column("final", results["final"], mean(results["final"].values())),
@@ -142,7 +142,7 @@ def _clients(results: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
-    """Return, by round, who was left out, and who started anew."""
+    """Return, by round, the nodes that were left out or started again."""
     events: list[tuple[Any, str]] = []
     for line in lines:
         events += [(line["round"], f"left out: {who}") for who in line["left_out"]]
@@ -164,7 +164,7 @@ def _nodes(record: Record) -> list[dict[str, Any]]:
 
 
 def _federation(record: Record) -> Section:
-    """Return the figure of the classes that each node holds; those of a node are told by nobody else."""
+    """Return the section with the class counts of the nodes that reported them."""
     known = record.classes
     nodes = [node for node in record.nodes if len(node.class_counts) == len(known)]
     figures = [maps.class_counts(nodes, record.config.dataset.domains, known)] if nodes else []
@@ -200,7 +200,7 @@ def _settings(record: Record) -> dict[str, Any]:
 
 
 def _method(method: Method | None, name: str) -> list[tuple[str, str]]:
-    """Return what the method is; of one whose file or package is not here its name."""
+    """Return the description of the method; only its name if its code is not installed."""
     if method is None:
         return [("method", f"{name} (its code is not here)")]
     approximation = [("approximation", method.approximation)] if method.approximation else []
@@ -208,5 +208,5 @@ def _method(method: Method | None, name: str) -> list[tuple[str, str]]:
 
 
 def _word(value: Any) -> str:
-    """Return a value as a configuration writes it."""
+    """Return a value as it is written in a configuration."""
     return value if isinstance(value, str) else json.dumps(value)
