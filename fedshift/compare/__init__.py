@@ -1,6 +1,6 @@
-"""``fedshift compare``: methods x domains over seeds, beside a paper's printed rows (docs/compare.md).
+"""``fedshift compare``: methods x domains over seeds, next to a paper's printed rows (docs/compare.md).
 
-What reads runs brings torch with it: only where there is something to compare, as the command should start at once.
+The code that reads runs imports torch. It is imported only when a comparison runs, so that the command starts at once.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Comparison:
         Args:
             where: The file that it will be, from which the reports of the runs are linked; None for no links.
         """
-        from fedshift.compare import page  # matplotlib: only where there is a page
+        from fedshift.compare import page  # imports matplotlib: only when a page is written
 
         return page.page(self.numbers, where)
 
@@ -65,28 +65,28 @@ def compare(
     """Compare finished runs.
 
     Args:
-        runs: Run folders, folders that hold some, results files (``comparing.runs.read``).
-        paper: Id of a printed table, such as ``f2dc.table1b``, whose rows stand beside ours.
-        score: Which numbers, see ``comparing.scores.SCORES``.
-        allow_different: Put runs of different settings into groups of their own.
-        costs: A file of ``fedshift costs ... --json``: what each method costs, for figures and notes.
+        runs: Run folders, folders that hold some, results files (``results.loading.read``).
+        paper: Id of a printed table, such as ``f2dc.table1b``, whose rows are shown with ours.
+        score: Which numbers, see ``results.metrics.SCORES``.
+        allow_different: Whether runs with different settings form separate groups; otherwise they are refused.
+        costs: A file of ``fedshift costs ... --json`` with the costs of each method, for figures and notes.
         scored: ``global`` or ``personal``: only runs that scored these models, and FedAvg; empty for all.
-        held_out: The held-out domains of runs alone: those that leave out one after the other are one row.
+        held_out: Whether only held-out domains are scored. Leave-one-out runs of a method then form one row.
 
     Raises:
-        ConfigError: If there is no finished run, a file is not what it should be, runs differ in more than method and
-            seed, a seed comes twice with different numbers, or the table or the costs are of other runs.
+        ConfigError: If no run is finished, a file is not valid, runs differ in more than method and seed, a seed
+            occurs twice with different numbers, or the table or the costs belong to other runs.
     """
     from fedshift.compare import table
 
-    found = table.numbers(
+    numbers = table.numbers(
         runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=held_out
     )
-    return Comparison(found)
+    return Comparison(numbers)
 
 
 def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
-    """Write each finished run as one small file that ``compare`` reads, see ``comparing.kept.keep``."""
+    """Write each finished run as one small file that ``compare`` reads, see ``results.archive.keep``."""
     from fedshift.results import archive
 
     return archive.keep(runs, folder)

@@ -1,4 +1,4 @@
-"""Which finished runs have no statistics of BatchNorm of a way of ``evaluate.bn``, whatever they had asked for."""
+"""The reason why a finished run cannot be scored with one kind of BatchNorm statistics (``evaluate.bn``)."""
 
 from functools import cache
 
@@ -9,28 +9,28 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN
 
 
-def why_not(run: Run, way: str) -> str:
-    """Return why a run cannot be scored with BatchNorm's statistics of a way; empty where it can."""
+def why_not(run: Run, kind: str) -> str:
+    """Return why a run cannot be scored with a kind of BatchNorm statistics; empty if it can."""
     config = run.resolved
-    if way == AVERAGED:
+    if kind == AVERAGED:
         return ""
     if config.model.bn in ("freeze", "group"):
         return f"model.bn={config.model.bn} has no statistics to take"
     for name in (config.model.name, *config.model.per_node):
         if _without_batchnorm(name):
             return f"the network {name} has no BatchNorm"
-    if way == OWN and run.results.domains.keys() <= {*config.allocation.held_out}:
+    if kind == OWN and run.results.domains.keys() <= {*config.allocation.held_out}:
         return "nobody has training images of a held-out domain"
-    if way == RETAKEN and config.privacy.name != "none":
+    if kind == RETAKEN and config.privacy.name != "none":
         return f"privacy.name={config.privacy.name} lets no statistics leave a node"
     alike = config.model_copy(update={"seed": 0, "evaluate": type(config.evaluate)()})  # the same for all seeds
-    if way == RETAKEN and not _statistics_travel(alike.model_dump_json()):
+    if kind == RETAKEN and not _statistics_travel(alike.model_dump_json()):
         return f"with {run.results.method} and model.bn={config.model.bn} BatchNorm stays on the nodes"
     return ""
 
 
 def _without_batchnorm(name: str) -> bool:
-    """Tell whether a network has no BatchNorm; false where it is not here, and nobody can tell."""
+    """Return whether a network has no BatchNorm; false if its code is not installed."""
     try:
         return not NETWORKS.named(name, "model.name").batchnorm
     except ConfigError:
@@ -39,12 +39,12 @@ def _without_batchnorm(name: str) -> bool:
 
 @cache
 def _statistics_travel(settings: str) -> bool:
-    """Tell whether nodes send statistics of BatchNorm; true as well where this version cannot tell.
+    """Return whether nodes send BatchNorm statistics; true if this version cannot determine it.
 
     Args:
         settings: The configuration of a run, as JSON.
     """
-    from fedshift_app.node.setup import SIMULATION  # Flower: only where a run lacks a way
+    from fedshift_app.node.setup import SIMULATION  # imports Flower: only when a run lacks a kind of statistics
     from fedshift_app.run import build as run_build
     from fedshift_app.run import initial_model
 

@@ -1,4 +1,4 @@
-"""``fedshift claims``: each gain over FedAvg that the papers print, beside ours, with a verdict by a rule.
+"""``fedshift claims``: printed gains over FedAvg, our gains and a verdict by a fixed rule.
 
 The rule (``RULE``) was written down on 2026-11-23; docs/compare.md (Claims) says which kept runs are older.
 """
@@ -31,9 +31,9 @@ SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE = "seen", "not seen", "reversed", "not 
 VERDICTS = (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE)
 LEVEL = 0.05  # of p
 LEAST_DOMAINS = 2
-#: What makes another task of it: the network, and how the test images are corrupted.
+#: Settings that define another task: the network and the corruption of the test images.
 ANOTHER_TASK = ("model.name", "shift.name", "shift.corruption", "shift.severity")
-#: Runs that each leave out a domain are parts of one row: they may differ in that, and in the nodes that are then left.
+#: Settings in which leave-one-out runs of one row may differ: the held-out domain and the remaining nodes.
 FREE = (HELD_OUT, "allocation.counts", reading.NODES)
 HEAD = ("table", "row", "gain there", "gain here", "n", "p", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
@@ -55,26 +55,26 @@ class Claim:
 
     Attributes:
         table: Id of the printed table.
-        row: Its label there.
-        own: Whether the paper proposes the method, which is no baseline then.
-        there: The printed gain in points.
-        here: Ours, seed by seed.
+        row: Its label in that table.
+        own: Whether the paper proposes the method; otherwise it is a baseline of the paper.
+        printed_gain: The printed gain in points.
+        our_gain: Our gain, seed by seed.
         domains: Over which both are means.
-        whole: Whether these are all domains that the table prints.
+        all_domains: Whether these are all domains that the table prints.
         runs: The folder of our runs, and our row.
         differ: How many values of our runs are not the paper's.
         left_open: How many others, which the paper leaves open, are not our reading of it.
         verdict: One of ``VERDICTS``.
-        why: Of what is not comparable, the reason.
+        why: Reason why the row is not comparable; empty otherwise.
     """
 
     table: str
     row: str
     own: bool
-    there: float
-    here: Paired
+    printed_gain: float
+    our_gain: Paired
     domains: tuple[str, ...]
-    whole: bool
+    all_domains: bool
     runs: str
     differ: int
     left_open: int
@@ -84,15 +84,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    """All that were found, in the order of papers, tables and rows.
+    """All claims, in the order of papers, tables and rows.
 
     Attributes:
         found: The claims.
-        score: Which numbers of our runs they are.
-        without: How many printed gains have no run here.
-        lacking: The folders whose runs were not scored so.
-        unreadable: Which runs were left out as they cannot be read, and why.
-        warnings: Which runs are of other images, or contradict themselves.
+        score: The score of our runs that is compared.
+        without: Number of printed gains without a run of ours.
+        lacking: Folders whose runs lack this score.
+        unreadable: Runs that were left out because they cannot be read, each with the reason.
+        warnings: Runs with other images and runs whose results contradict their rounds.
         own: Whether only the rows of the papers' own methods are shown.
         comparable: Whether only rows that compare are shown.
     """
@@ -108,7 +108,7 @@ class Claims:
 
     @property
     def shown(self) -> tuple[Claim, ...]:
-        """The claims that are asked for; all of them are counted."""
+        """The claims to show; the counts in the notes include all claims."""
         return tuple(
             claim for claim in self.found
             if (claim.own or not self.own) and not (self.comparable and claim.verdict == NOT_COMPARABLE)
@@ -136,9 +136,9 @@ class Claims:
 
     def json(self) -> str:
         """Return the claims that are shown, with numbers in full, and the rule."""
-        told = [_record(claim) for claim in self.shown]
+        records = [_record(claim) for claim in self.shown]
         return json.dumps({
-            "score": self.score, "claims": told, "without_runs": self.without, "not_scored_so": self.lacking,
+            "score": self.score, "claims": records, "without_runs": self.without, "not_scored_so": self.lacking,
             "unreadable": self.unreadable, "warnings": self.warnings, "rule": RULE,
         }, indent=2)  # fmt: skip
 
@@ -152,9 +152,9 @@ class Claims:
         for who, own in (("the papers' own methods", True), ("baselines", False)):
             counted = Counter(claim.verdict for claim in self.found if claim.own is own)
             if counted:
-                told = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
-                notes.append(f"{who}{' (bold)' if own else ''}: {told}")
-        notes += self._of_one_gain()
+                counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
+                notes.append(f"{who}{' (bold)' if own else ''}: {counts}")
+        notes += self._gain_notes()
         notes.append(f"printed gains without a run here: {self.without}")
         if self.lacking:
             notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
@@ -166,37 +166,37 @@ class Claims:
         )
         return notes
 
-    def _of_one_gain(self) -> list[str]:
-        """Tell how many printed gains the comparable rows are of, where a gain has rows of several folders."""
+    def _gain_notes(self) -> list[str]:
+        """Return notes on printed gains that have comparable rows from several folders."""
         verdicts: dict[tuple[str, str], list[str]] = {}
         for claim in self.found:
             if claim.verdict != NOT_COMPARABLE:
                 verdicts.setdefault((claim.table, claim.row), []).append(claim.verdict)
-        if all(len(of_one) == 1 for of_one in verdicts.values()):
+        if all(len(same_gain) == 1 for same_gain in verdicts.values()):
             return []
         rows = sum(map(len, verdicts.values()))
         notes = [f"{rows} comparable rows, of {len(verdicts)} printed gains: one for each folder of runs"]
-        if split := [f"{table} {row}" for (table, row), of_one in verdicts.items() if len(set(of_one)) > 1]:
+        if split := [f"{table} {row}" for (table, row), same_gain in verdicts.items() if len(set(same_gain)) > 1]:
             notes.append(f"not the same verdict in all folders: {', '.join(split)}")
         return notes
 
 
 def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
-    """Hold the kept runs against each printed gain over FedAvg.
+    """Compare runs with each printed gain over FedAvg.
 
     Args:
-        folders: Each holds runs to compare (``comparing.runs.read``), or folders that do.
-        score: Which numbers, see ``comparing.scores.SCORES``; accuracies by domain.
+        folders: Folders of runs to compare (``results.loading.read``), or folders of such folders.
+        score: A score of ``results.metrics.SCORES`` that is an accuracy by domain.
 
     Raises:
-        ConfigError: If a folder holds no finished run, no folder was scored so, or the score is no accuracy.
+        ConfigError: If a folder holds no finished run, no folder has this score, or the score is no accuracy.
     """
     if score in run_metrics.MEASURES or score in run_metrics.LOWEST_IS_BEST or score in run_metrics.FIGURES:
         raise ConfigError(
             f"--score {score}: the papers' gains are in accuracy; take last5, final, bn=WAY or validation"
         )
     run_metrics.score(score)
-    found: list[Claim] = []
+    results: list[Claim] = []
     lacking: list[str] = []
     unreadable: list[str] = []
     warnings: list[str] = []
@@ -207,7 +207,7 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
             given_runs = reading.read([folder])
             unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
             warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
-            found += list(_in_folder(folder, given_runs, tables, score))
+            results += list(_in_folder(folder, given_runs, tables, score))
         except run_metrics.NotScoredError as error:
             if len(lacking) == len(given) - 1:
                 raise error.under(str(folder)) from None
@@ -216,14 +216,14 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
             raise error.under(str(folder)) from None
     order = {table.id: i for i, table in enumerate(tables)}
     labels = {(table.id, row.method): i for table in tables for i, row in enumerate(table.printed.rows)}
-    found.sort(key=lambda claim: (order[claim.table], claim.runs, labels[claim.table, claim.row]))
-    here = {(claim.table, claim.row) for claim in found}
+    results.sort(key=lambda claim: (order[claim.table], claim.runs, labels[claim.table, claim.row]))
+    covered = {(claim.table, claim.row) for claim in results}
     printed = {(table.id, label) for table in tables for label in _gains(table)}
-    return Claims(tuple(found), score, len(printed - here), tuple(lacking), tuple(unreadable), tuple(warnings))
+    return Claims(tuple(results), score, len(printed - covered), tuple(lacking), tuple(unreadable), tuple(warnings))
 
 
 def _folders(given: Sequence[Path]) -> list[Path]:
-    """Return the folders that hold runs: those that were given, or, of those that hold none, the folders in them."""
+    """Return the folders that hold runs: the given folders, or their subfolders where they hold none."""
     folders = []
     for path in map(user_path, given):
         if path.is_file():
@@ -231,29 +231,29 @@ def _folders(given: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             raise ConfigError(f"there is no folder {path}")
         inner = (
-            [] if reading.held(path) else [one for one in sorted(path.iterdir()) if one.is_dir() and reading.held(one)]
+            [] if reading.held(path) else [sub for sub in sorted(path.iterdir()) if sub.is_dir() and reading.held(sub)]
         )
         folders += inner or [path]
     return folders
 
 
 def _gains(table: printed_module.Table) -> list[str]:
-    """Return the labels of printed rows with a gain over a printed row of FedAvg, in accuracies by domain."""
+    """Return the labels of printed rows that have a gain in accuracy over a printed row of FedAvg."""
     readings = [(row, table.readings(row)) for row in table.printed.rows]
     plain = [{"method.name": BASELINE}]
-    if not any(list(one) == plain for _, one in readings) or not any(map(_domains, table.printed.beside)):
+    if not any(list(settings) == plain for _, settings in readings) or not any(map(_domains, table.printed.beside)):
         return []
-    return [row.method for row, one in readings if list(one) != plain]
+    return [row.method for row, settings in readings if list(settings) != plain]
 
 
-def _domains(beside: printed_module.Beside) -> list[str]:
-    """Return those of our columns that are domains."""
-    known = {domain for name in beside.dataset for domain in catalog.get(name).domains}
-    return [column for column in beside.columns.values() if column in known]
+def _domains(column_map: printed_module.ColumnMap) -> list[str]:
+    """Return our columns that are domains."""
+    known = {domain for name in column_map.dataset for domain in catalog.get(name).domains}
+    return [column for column in column_map.columns.values() if column in known]
 
 
 def _doubtful(runs: Sequence[Run]) -> list[str]:
-    """Return what is wrong with the runs of a folder: other images, results that contradict their rounds."""
+    """Return warnings about the runs of a folder: other images, results that contradict their rounds."""
     return [*contents.unlike(runs), *(run.contradiction for run in runs if run.contradiction)]
 
 
@@ -265,8 +265,8 @@ def _in_folder(
     has = {domain for run in runs for domain in run.results.domains}
     parts = bool(config[HELD_OUT]) and all(key.startswith(FREE) for key in grouping.differing(runs))
     for table in tables:
-        beside = table.stands_for(config)
-        if beside is None or beside.unseen != bool(config[HELD_OUT]) or not has & {*_domains(beside)}:
+        column_map = table.stands_for(config)
+        if column_map is None or column_map.unseen != bool(config[HELD_OUT]) or not has & {*_domains(column_map)}:
             continue
         rows = numbers_of(runs, unfinished, paper=table.id, score=score, allow_different=True).rows
         printed = [row for row in rows if row.paper is not None]
@@ -276,17 +276,20 @@ def _in_folder(
             if not row.is_baseline and (base := baseline(row, printed)) is not None:
                 members.setdefault(row.label if parts else named(row), []).append((row, base))
         for label, pairs in members.items():
-            claim = _claim(table, beside, pairs, f"{folder.name}: {label}")
+            claim = _claim(table, column_map, pairs, f"{folder.name}: {label}")
             if claim is not None and (claim.row not in best or _distance(claim) < _distance(best[claim.row])):
                 best[claim.row] = claim
         yield from best.values()
 
 
 def _claim(
-    table: printed_module.Table, beside: printed_module.Beside, pairs: Sequence[tuple[Row, Row]], ours_told: str
+    table: printed_module.Table, column_map: printed_module.ColumnMap, pairs: Sequence[tuple[Row, Row]], our_runs: str
 ) -> Claim | None:
-    """Return what a row of ours and FedAvg's come to beside the printed ones; several where each held out a domain."""
-    there: dict[str, float] = {}
+    """Compare our row and our row of FedAvg with the printed ones.
+
+    ``pairs`` holds several rows where each held out another domain.
+    """
+    printed_gains: dict[str, float] = {}
     ours: dict[int, list[float | None]] = {}
     base: dict[int, list[float | None]] = {}
     printed: PaperRow | None = None
@@ -299,43 +302,43 @@ def _claim(
             value, of_plain = printed.values[column], plain.paper.values[column]
             if value is None or of_plain is None:
                 continue
-            there[column] = value - of_plain
+            printed_gains[column] = value - of_plain
             for seed in row.by_seed.keys() & plain.by_seed.keys():
                 ours.setdefault(seed, []).append(row.by_seed[seed].get(column))
                 base.setdefault(seed, []).append(plain.by_seed[seed].get(column))
-    if printed is None or not there:
+    if printed is None or not printed_gains:
         return None
-    here = paired(_means(ours, len(there)), _means(base, len(there)))
-    gain = statistics.fmean(there.values())
+    our_gain = paired(_means(ours, len(printed_gains)), _means(base, len(printed_gains)))
+    gain = statistics.fmean(printed_gains.values())
     row = pairs[0][0]
-    verdict, why = _verdict(gain, here, row, printed, len(there))
-    if contents.unlike(of_seeds((one for pair in pairs for one in pair), here.seeds)):
-        here, verdict, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
-    domains = tuple(domain for domain in _domains(beside) if domain in there)
+    verdict, why = _verdict(gain, our_gain, row, printed, len(printed_gains))
+    if contents.unlike(of_seeds((member for pair in pairs for member in pair), our_gain.seeds)):
+        our_gain, verdict, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
+    domains = tuple(domain for domain in _domains(column_map) if domain in printed_gains)
     return Claim(
-        table.id, printed.label, row.method == table.paper.key, gain, here, domains,
-        set(domains) == {*_domains(beside)}, ours_told, len(printed.altered), len(printed.readings),
+        table.id, printed.label, row.method == table.paper.key, gain, our_gain, domains,
+        set(domains) == {*_domains(column_map)}, our_runs, len(printed.altered), len(printed.readings),
         verdict, why,
     )  # fmt: skip
 
 
 def _distance(claim: Claim) -> tuple[int, int]:
-    """Return how far a row's values are from the paper's: those that it has, then those that it leaves open."""
+    """Return how many values differ from the paper's values, then from our readings of open values."""
     return claim.differ, claim.left_open
 
 
 def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[int, float | None]:
-    """Return by seed the mean over the domains; None where one is unknown."""
+    """Return the mean over the domains by seed; None where a domain is missing."""
     return {
         seed: statistics.fmean(known) if len(known := [v for v in each if v is not None]) == domains else None
         for seed, each in values.items()
     }
 
 
-def _verdict(gain: float, here: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
-    """Apply ``RULE``."""
-    other = [one.told for one in (*printed.altered, *printed.readings) if one.key in ANOTHER_TASK]
-    seeds = len(here.seeds)
+def _verdict(gain: float, our_gain: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
+    """Return the verdict by ``RULE`` and, if the row is not comparable, the reason."""
+    other = [deviation.text for deviation in (*printed.altered, *printed.readings) if deviation.key in ANOTHER_TASK]
+    seeds = len(our_gain.seeds)
     reasons = (
         (seeds < LEAST_FOR_TEST, f"{seeds} {'seed' if seeds == 1 else 'seeds'}"),
         (domains < LEAST_DOMAINS, f"{domains} common domain"),
@@ -344,31 +347,31 @@ def _verdict(gain: float, here: Paired, row: Row, printed: PaperRow, domains: in
         (not printed.certain, "the label is a reading"),
         (gain == 0, "no gain printed"),
     )
-    if why := next((told for holds, told in reasons if holds), ""):
+    if why := next((reason for holds, reason in reasons if holds), ""):
         return NOT_COMPARABLE, why
-    mean = here.difference.mean or 0.0
-    if mean == 0 or (here.p is not None and here.p >= LEVEL):  # p is None where all seeds differ by the same
+    mean = our_gain.difference.mean or 0.0
+    if mean == 0 or (our_gain.p is not None and our_gain.p >= LEVEL):  # p is None where all seeds differ by the same
         return NOT_SEEN, ""
     return (SEEN if (mean > 0) == (gain > 0) else REVERSED), ""
 
 
 def _cells(claim: Claim) -> tuple[str, ...]:
-    here = claim.here
-    ours = "-" if here.difference.mean is None else formats.number(here.difference.mean, here.difference.std, "+")
+    gain = claim.our_gain
+    ours = "-" if gain.difference.mean is None else formats.number(gain.difference.mean, gain.difference.std, "+")
     verdict = f"{claim.verdict}: {claim.why}" if claim.why else claim.verdict
     return (
-        claim.table, claim.row, f"{claim.there:+.2f}", ours, str(len(here.seeds)),
-        "" if here.p is None else formats.p_value(here.p), verdict,
-        f"{', '.join(claim.domains)}{'' if claim.whole else ' *'}", str(claim.differ), claim.runs,
+        claim.table, claim.row, f"{claim.printed_gain:+.2f}", ours, str(len(gain.seeds)),
+        "" if gain.p is None else formats.p_value(gain.p), verdict,
+        f"{', '.join(claim.domains)}{'' if claim.all_domains else ' *'}", str(claim.differ), claim.runs,
     )  # fmt: skip
 
 
 def _record(claim: Claim) -> dict[str, Any]:
-    here = claim.here
+    gain = claim.our_gain
     return {
-        "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.there,
-        "here": here.difference.mean, "here_std": here.difference.std, "seeds": here.seeds, "p": here.p,
-        "interval": here.interval, "domains": claim.domains, "all_printed_domains": claim.whole, "runs": claim.runs,
-        "values_not_the_papers": claim.differ, "values_left_open": claim.left_open, "verdict": claim.verdict,
-        "why": claim.why,
+        "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.printed_gain,
+        "here": gain.difference.mean, "here_std": gain.difference.std, "seeds": gain.seeds, "p": gain.p,
+        "interval": gain.interval, "domains": claim.domains, "all_printed_domains": claim.all_domains,
+        "runs": claim.runs, "values_not_the_papers": claim.differ, "values_left_open": claim.left_open,
+        "verdict": claim.verdict, "why": claim.why,
     }  # fmt: skip

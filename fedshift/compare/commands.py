@@ -59,11 +59,11 @@ def compare(
 
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
-    found = compare_module.compare(
+    comparison = compare_module.compare(
         runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
     )
-    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    for file, content in ((csv, lambda _: found.csv()), (html, found.html)):
+    typer.echo(comparison.markdown() if markdown else comparison.json() if as_json else comparison.text())
+    for file, content in ((csv, lambda _: comparison.csv()), (html, comparison.html)):
         if file is not None:
             try:
                 file.write_text(content(file), encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
@@ -73,7 +73,7 @@ def compare(
     if keep is not None:
         files = compare_module.keep(runs, keep)
         typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), WHOLE_PATH)}", err=markdown or as_json)
-    _end(found.numbers.unreadable)
+    _end(comparison.numbers.unreadable)
 
 
 @app.command("claims")
@@ -95,16 +95,18 @@ def claims(
 
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
-    found = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
-    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    _end(found.unreadable)
+    result = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
+    typer.echo(result.markdown() if markdown else result.json() if as_json else result.text())
+    _end(result.unreadable)
 
 
 def _end(unreadable: Sequence[str]) -> None:
-    """End with exit code 1 where runs were left out because they cannot be read; what is printed names them.
+    """Raise exit code 1 if runs were left out because they cannot be read.
+
+    The printed text names them.
 
     Raises:
-        SystemExit: If there are some.
+        SystemExit: If runs were left out.
     """
     if unreadable:
         typer.echo(f"error: runs that cannot be read were left out: {len(unreadable)}", err=True)

@@ -31,12 +31,12 @@ from fedshift_core.limits import MOST_NAME, plain, shortened
 MOST_ROWS = 60  # rows of a figure
 MOST_PANELS = 12  # columns of the table that have a figure
 MOST_POINTS = 150  # of a curve: more would be nearer to each other than pixels
-LABEL = 28  # characters of a row's name beside a figure
-TOLD = 12  # rows whose numbers a figure tells those who do not see it
-BELOW = 0.28  # of a row: as far below the mean its seeds are drawn
-LOG_FROM = 20  # so many times the cheapest, and an axis of costs is logarithmic
-PANEL_TITLE = 22  # letters of a line of the title of one of them
-PANELS = 3  # in a line, of curves that would hide each other in one
+LABEL = 28  # characters of a row's name next to a figure
+MOST_DESCRIBED = 12  # rows whose numbers the text alternative of a figure contains
+BELOW = 0.28  # distance of the seeds below their mean, as a share of a row
+LOG_FROM = 20  # ratio of the largest to the smallest cost from which the axis is logarithmic
+PANEL_TITLE = 22  # characters of a line of a panel's title
+PANELS = 3  # panels in a line, where the curves would hide each other in one panel
 OURS, PAPERS = domain_colour(0), domain_colour(1)
 #: Scores that are the accuracies of rounds, whose curves they belong to.
 BY_ROUND = ("last5", "final", "best", "validation")
@@ -44,7 +44,7 @@ BY_ROUND = ("last5", "final", "best", "validation")
 
 @dataclass(frozen=True)
 class _Curve:
-    """AVG over the rounds: mean over seeds, and its spread where there are several."""
+    """AVG over the rounds: mean over the seeds and, for several seeds, its spread."""
 
     label: str
     baseline: bool
@@ -61,7 +61,7 @@ class Drawn:
     Attributes:
         overall: The difference to the baseline, and the curves.
         columns: One of each column of the table.
-        lacking: Why some are not there.
+        lacking: Reasons why figures are missing.
         prices: The headline against each cost.
     """
 
@@ -72,7 +72,7 @@ class Drawn:
 
 
 def draw(numbers: Numbers) -> Drawn:
-    """Draw the figures, as far as there are any."""
+    """Draw the figures for which the runs have numbers."""
     if len(numbers.rows) > MOST_ROWS:
         return Drawn(lacking=[f"More than {MOST_ROWS} rows: no figures."])
     notes = []
@@ -100,7 +100,7 @@ def _differences(numbers: Numbers) -> list[Drawing]:
         return []
     figure, (axes,) = canvas(_height(len(rows)))
     axes.axvline(0, color=TEXT, linewidth=1, linestyle="--")
-    told = []
+    descriptions = []
     for i, (row, paired) in enumerate(rows):
         mean = paired.difference.mean
         assert mean is not None
@@ -108,18 +108,18 @@ def _differences(numbers: Numbers) -> list[Drawing]:
         assert base is not None
         ours, theirs = row.headline(numbers.headline), base.headline(numbers.headline)
         each = [
-            one - other
+            value - other
             for seed in paired.seeds
-            if (one := ours[seed]) is not None and (other := theirs[seed]) is not None
+            if (value := ours[seed]) is not None and (other := theirs[seed]) is not None
         ]
         axes.plot(each, [i + BELOW] * len(each), "o", color=GRID, markersize=3)
         reach = None if paired.interval is None else [[mean - paired.interval[0]], [paired.interval[1] - mean]]
         axes.errorbar(mean, i, xerr=reach, fmt="o", color=OURS, capsize=3)
         interval = "" if paired.interval is None else f" ({paired.interval[0]:+.2f} to {paired.interval[1]:+.2f})"
-        told.append(f"{_label(row)} {mean:+.2f}{interval}")
+        descriptions.append(f"{_label(row)} {mean:+.2f}{interval}")
     _name_rows(axes, [row for row, _ in rows])
     axes.set_title(f"{numbers.headline} less that of {BASELINE}", loc="left")
-    title = f"Difference of {numbers.headline} to {BASELINE} with 95 % intervals: {_few(told)}."
+    title = f"Difference of {numbers.headline} to {BASELINE} with 95 % intervals: {_few(descriptions)}."
     caption = (
         f"{numbers.headline} less that of {BASELINE}, seed by seed (small), their mean and its 95 % interval "
         "(Student's t; like p not corrected for several methods). No interval: fewer than three common seeds, or "
@@ -135,18 +135,18 @@ def _lacking_costs(numbers: Numbers) -> list[str]:
 
 
 def _prices(numbers: Numbers) -> list[Drawing]:
-    """Draw the headline against each cost: who is on the Pareto front, by name, and who is not."""
+    """Draw the headline against each cost and name the methods on the Pareto front."""
     if numbers.costs is None:
         return []
     drawn = []
     for place, (what, points) in enumerate(tradeoff.paid(numbers.rows, numbers.costs, numbers.headline).items()):
         figure, (axes,) = canvas(3.6)
-        xs, ys, rows = [one[0] for one in points], [one[1] for one in points], [one[2] for one in points]
+        xs, ys, rows = [point[0] for point in points], [point[1] for point in points], [point[2] for point in points]
         fronts = tradeoff.on_fronts(points, numbers.score in LOWEST_IS_BEST)
-        steps = [_steps([points[i][:2] for i in one]) for one in fronts]
+        steps = [_steps([points[i][:2] for i in front]) for front in fronts]
         for corners in steps:
             axes.plot(*zip(*corners, strict=True), color=OURS, linewidth=1)
-        on = [i for one in fronts for i in one]
+        on = [i for front in fronts for i in front]
         tagged: list[int] = []
         anonymous: list[int] = []
         for i, row in enumerate(rows):
@@ -163,8 +163,9 @@ def _prices(numbers: Numbers) -> list[Drawing]:
             axes, [(xs[i], ys[i], shortened(_label(rows[i]), LABEL)) for i in tagged],
             [points[i][:2] for i in anonymous], steps,
         )  # fmt: skip
-        told = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
-        title = f"{numbers.headline} against {what}; on the front: {_few(told) or 'none, as rows are of other images'}."
+        descriptions = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
+        on_front = _few(descriptions) or "none, as rows are of other images"
+        title = f"{numbers.headline} against {what}; on the front: {on_front}."
         caption = (
             f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row of its group is "
             "better for as little or less. Crosses: the others."
@@ -175,103 +176,113 @@ def _prices(numbers: Numbers) -> list[Drawing]:
 
 def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the corners of a staircase from point to point: first along, then up."""
-    found = [points[0]]
+    corners = [points[0]]
     for x, y in points[1:]:
-        found += [(x, found[-1][1]), (x, y)]
-    return found
+        corners += [(x, corners[-1][1]), (x, y)]
+    return corners
 
 
 def _dots(numbers: Numbers, column: str, place: int) -> Drawing:
-    """Draw mean, spread and seeds of a column, row by row, and beside them what the paper prints."""
+    """Draw mean, spread and seeds of a column row by row, with the paper's printed numbers."""
     figure, (axes,) = canvas(_height(len(numbers.rows)))
-    told = []
+    descriptions = []
     accuracy = numbers.score not in MEASURES
     base = [row for row in numbers.rows if row.is_baseline]
-    if len(base) == 1 and (found := base[0].values.get(column)) and found.mean is not None:
-        axes.axvline(found.mean, color=GRID, linestyle="--", linewidth=1)
+    if len(base) == 1 and (base_value := base[0].values.get(column)) and base_value.mean is not None:
+        axes.axvline(base_value.mean, color=GRID, linestyle="--", linewidth=1)
     for i, row in enumerate(numbers.rows):
         value = row.values.get(column)
         if value is None or value.mean is None:
             continue
-        seeds = [one for one in row.headline(column).values() if one is not None]
+        seeds = [number for number in row.headline(column).values() if number is not None]
         axes.plot(seeds, [i + BELOW] * len(seeds), "o", color=GRID, markersize=3)
         reach = None
         if value.std is not None:
             low, high = (min(value.std, value.mean), min(value.std, 100 - value.mean)) if accuracy else (value.std,) * 2
             reach = [[low], [high]]  # no accuracy lies beyond 0 and 100
         axes.errorbar(value.mean, i, xerr=reach, fmt="o", color=TEXT if row.is_baseline else OURS, capsize=3)
-        told.append(f"{_label(row)} {value.mean:.2f}" + ("" if value.std is None else f" ± {value.std:.2f}"))
+        descriptions.append(f"{_label(row)} {value.mean:.2f}" + ("" if value.std is None else f" ± {value.std:.2f}"))
         if row.paper is not None and (printed := row.paper.values[column]) is not None:
             axes.plot(printed, i, "D", color=PAPERS, fillstyle="none", markersize=6)
     _name_rows(axes, numbers.rows)
     name = plain(column, MOST_NAME)
     axes.set_title(name, loc="left")
-    title = f"{name} of each row, mean and spread over seeds: {_few(told)}."
+    title = f"{name} of each row, mean and spread over seeds: {_few(descriptions)}."
     dashed = f" Dashed: {BASELINE}." if len(base) == 1 else ""
     paper = " Diamonds: the paper's." if any(row.paper for row in numbers.rows) else ""
     return finish(figure, f"dots{place}", title, f"{name}: seeds (small), mean ± standard deviation.{dashed}{paper}")
 
 
 def _curves(numbers: Numbers) -> list[Drawing]:
-    """Draw AVG of each row over the rounds; none where the score is not of rounds, or no run tells its rounds."""
+    """Draw AVG of each row over the rounds.
+
+    There is no figure if the score is not taken from rounds, or no run has records of its rounds.
+    """
     if numbers.score not in BY_ROUND:
         return []
-    found = [one for row in numbers.rows if (one := _curve(row)) is not None]
-    if not found:
+    drawn = [entry for row in numbers.rows if (entry := _curve(row)) is not None]
+    if not drawn:
         return []
-    last = max(one.rounds[-1] for one in found)
-    if len(found) <= DOMAINS:
+    last = max(entry.rounds[-1] for entry in drawn)
+    if len(drawn) <= DOMAINS:
         figure, (axes,) = canvas(3.4)
-        for i, one in enumerate(found):
-            _plot(axes, one, TEXT if one.baseline else domain_colour(i))
+        for i, entry in enumerate(drawn):
+            _plot(axes, entry, TEXT if entry.baseline else domain_colour(i))
         _rounds_axis(axes, last)
         axes.set_ylabel("AVG (%)")
         legend_above(figure, axes)
     else:
-        lines = -(-len(found) // PANELS)
+        lines = -(-len(drawn) // PANELS)
         figure, places = canvas(0.6 + 1.25 * lines, lines, PANELS, sharex=True, sharey=True)
-        base = next((one for one in found if one.baseline), None)
-        for axes, one in zip(places, found, strict=False):
-            if base is not None and one is not base:
+        base = next((entry for entry in drawn if entry.baseline), None)
+        for axes, entry in zip(places, drawn, strict=False):
+            if base is not None and entry is not base:
                 axes.plot(base.rounds, base.means, color=GRID, linestyle="--", linewidth=1)
-            _plot(axes, one, TEXT if one.baseline else OURS)
-            axes.set_title(titled(one.label, PANEL_TITLE), loc="left", fontsize=9)
+            _plot(axes, entry, TEXT if entry.baseline else OURS)
+            axes.set_title(titled(entry.label, PANEL_TITLE), loc="left", fontsize=9)
             _rounds_axis(axes, last)
             axes.set_xlabel("")
-        for axes in places[len(found) :]:
+        for axes in places[len(drawn) :]:
             axes.set_visible(False)
-    told = [f"{one.label} {one.means[-1]:.2f} in round {one.rounds[-1]}" for one in found]
-    lacking = len(numbers.rows) - len(found)
-    band = " Bands: ± standard deviation over seeds." if any(one.seeds > 1 for one in found) else ""
-    many = f" Dashed: {BASELINE}." if len(found) > DOMAINS else ""
+    descriptions = [f"{entry.label} {entry.means[-1]:.2f} in round {entry.rounds[-1]}" for entry in drawn]
+    lacking = len(numbers.rows) - len(drawn)
+    band = " Bands: ± standard deviation over seeds." if any(entry.seeds > 1 for entry in drawn) else ""
+    many = f" Dashed: {BASELINE}." if len(drawn) > DOMAINS else ""
     without = f" {lacking} rows have files without rounds." if lacking else ""
-    title = f"AVG over the rounds: {_few(told)}."
+    title = f"AVG over the rounds: {_few(descriptions)}."
     caption = f"Top-1 accuracy over the rounds, mean over domains and seeds.{band}{many}{without}"
     return [finish(figure, "curves", title, caption)]
 
 
 def _curve(row: Row) -> _Curve | None:
-    """Return the mean over the seeds, of the rounds that all of them scored."""
+    """Return the mean over the seeds for the rounds that all seeds scored."""
     each = [curve(run) for run in row.runs]
-    common = sorted(set.intersection(*(set(one) for one in each)))
+    common = sorted(set.intersection(*(set(by_round) for by_round in each)))
     if not common:
         return None
     step = -(-len(common) // MOST_POINTS)
     rounds = [n for i, n in enumerate(common) if i % step == 0 or i == len(common) - 1]
-    values = [[one[n] for one in each] for n in rounds]
-    spreads = [statistics.stdev(one) if len(one) > 1 else 0.0 for one in values]
-    return _Curve(_label(row), row.is_baseline, len(each), rounds, [statistics.fmean(one) for one in values], spreads)
-
-
-def _plot(axes: Axes, one: _Curve, colour: str) -> None:
-    marker = "." if len(one.rounds) == 1 else ""
-    axes.plot(
-        one.rounds, one.means, color=colour, label=one.label, marker=marker, linestyle="--" if one.baseline else "-"
+    values = [[by_round[n] for by_round in each] for n in rounds]
+    spreads = [statistics.stdev(at_round) if len(at_round) > 1 else 0.0 for at_round in values]
+    return _Curve(
+        _label(row), row.is_baseline, len(each), rounds, [statistics.fmean(at_round) for at_round in values], spreads
     )
-    if one.seeds > 1:
-        low = [max(mean - std, 0) for mean, std in zip(one.means, one.spreads, strict=True)]
-        high = [min(mean + std, 100) for mean, std in zip(one.means, one.spreads, strict=True)]
-        axes.fill_between(one.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _plot(axes: Axes, entry: _Curve, colour: str) -> None:
+    marker = "." if len(entry.rounds) == 1 else ""
+    axes.plot(
+        entry.rounds,
+        entry.means,
+        color=colour,
+        label=entry.label,
+        marker=marker,
+        linestyle="--" if entry.baseline else "-",
+    )
+    if entry.seeds > 1:
+        low = [max(mean - std, 0) for mean, std in zip(entry.means, entry.spreads, strict=True)]
+        high = [min(mean + std, 100) for mean, std in zip(entry.means, entry.spreads, strict=True)]
+        axes.fill_between(entry.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _rounds_axis(axes: Axes, last: int) -> None:
@@ -295,6 +306,6 @@ def _height(rows: int) -> float:
     return 0.75 + 0.24 * rows
 
 
-def _few(told: Sequence[str]) -> str:
-    more = len(told) - TOLD
-    return "; ".join(told[:TOLD]) + (f"; and {more} more" if more > 0 else "")
+def _few(descriptions: Sequence[str]) -> str:
+    more = len(descriptions) - MOST_DESCRIBED
+    return "; ".join(descriptions[:MOST_DESCRIBED]) + (f"; and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What a reader must know of the numbers of a comparison, line by line."""
+"""The notes below a comparison: what a reader must know about its numbers."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -8,102 +8,105 @@ from fedshift.compare.rows import OVERALL, WORST, PaperRow, Row, baseline, named
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import TEST_BATCH, Altered, listed
 from fedshift.results import contents, grouping
-from fedshift.results.loading import BASELINE, NODES, WAYS, Run
+from fedshift.results.loading import BASELINE, BN_STATISTICS, NODES, Run
 from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.model_selection import stop_told
 from fedshift_app.run.summary import lost_told, untrained_line
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
-#: Begins the notes of values that the paper leaves open.
+#: First words of the notes about values that the paper leaves open.
 OPEN = "where the paper is silent or unclear (our reading in brackets)"
 
 
 def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) -> list[str]:
-    """Return what holds for our rows: how numbers were averaged, what does not compare, what a run lacks.
+    """Return the notes about our rows: averaging, rows that do not compare, missing scores.
 
     Args:
         rows: All rows.
-        headline: The column whose difference to the baseline is told.
+        headline: The column whose difference to the baseline is shown.
         accuracy: Whether the columns are accuracies of domains.
         lowest: Whether the lowest number is the best.
     """
-    found = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
-    ways = {run.results.scored_with for row in rows for run in row.runs} - {AVERAGED}
-    if accuracy and ways:
-        told = " and ".join(sorted(f"{way} ({BN_WAYS_TOLD.get(way, way)})" for way in ways))
-        found.append(f"all but --score bn=WAY are scored with BatchNorm's statistics {told}")
-    found += _test_batches(rows)
+    notes = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
+    kinds = {run.results.scored_with for row in rows for run in row.runs} - {AVERAGED}
+    if accuracy and kinds:
+        kinds_text = " and ".join(sorted(f"{kind} ({BN_WAYS_TOLD.get(kind, kind)})" for kind in kinds))
+        notes.append(f"all but --score bn=WAY are scored with BatchNorm's statistics {kinds_text}")
+    notes += _test_batches(rows)
     rounds = {run.results.averaged_rounds for row in rows for run in row.runs} - {LAST_ROUNDS}
     if rounds:
-        found.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
+        notes.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
     again = [run for row in rows for run in row.runs if run.scored_again]
     if again:
         what = "all runs" if len(again) == sum(len(row.runs) for row in rows) else f"{len(again)} of the runs"
-        found.append(f"{what}: models of other runs, after their last round, scored again (fedshift rescore)")
+        notes.append(f"{what}: models of other runs, after their last round, scored again (fedshift rescore)")
     if accuracy:
-        found.append("STD: over the domains of a run, then mean and spread over seeds")
+        notes.append("STD: over the domains of a run, then mean and spread over seeds")
         if any(WORST in row.values and row.values[WORST].n for row in rows):
             least = "highest" if lowest else "lowest"
             same = same_worst(rows)
             where = f", {same} in all" if same else "; named where it is the same in all runs of a row"
-            found.append(f"WORST: the {least} domain of each run{where}")
-    found += _images(rows)
+            notes.append(f"WORST: the {least} domain of each run{where}")
+    notes += _images(rows)
     if any(row.best for row in rows):
         tasks = dict.fromkeys(row.scored for row in rows)
         each = f", among the rows of each task ({', '.join(tasks)}) by itself" if len(tasks) > 1 else ""
-        found.append(f"marked: the best mean of a column{each}, which says nothing of significance")
+        notes.append(f"marked: the best mean of a column{each}, which says nothing of significance")
     if any(row.difference is not None for row in rows):
-        found.append(
+        notes.append(
             f"difference: {headline} less that of {BASELINE}, seed by seed; p: two-sided paired t-test over "
             f"{LEAST_FOR_TEST} or more common seeds, not corrected for several methods; few seeds have little power"
         )
     elif not any(row.refused for row in rows):
-        found.append(f"no difference to {BASELINE}: there is no other method beside it, or no run of it")
+        notes.append(f"no difference to {BASELINE}: there is no other method beside it, or no run of it")
     if any(row.tuned and row.difference is not None and (b := baseline(row, rows)) and b.tuned for row in rows):
-        found.append(
+        notes.append(
             f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
         )
-    found += _other_images(rows)
-    found += _baselines(rows)
-    found += [
-        f"{named(row)}, chosen on validation images: {grouping.tuned_told(row.runs[0])}" for row in rows if row.tuned
+    notes += _other_images(rows)
+    notes += _baselines(rows)
+    notes += [
+        f"{named(row)}, chosen on validation images: {grouping.tuned_values(row.runs[0])}" for row in rows if row.tuned
     ]  # fmt: skip
-    found += _pairings(rows)
-    found += _lacking(rows)
-    found += [
+    notes += _pairings(rows)
+    notes += _lacking(rows)
+    notes += [
         f"{named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
         for row in rows for run in row.runs if run.results.lost
     ]  # fmt: skip
-    found += [
+    notes += [
         f"{named(row)}, seed {run.results.seed}: {_untrained(run)}"
         for row in rows for run in row.runs if run.results.untrained
     ]  # fmt: skip
-    found += [
+    notes += [
         f"{named(row)}, seed {run.results.seed} {stop_told(run.results.stopped_early.model_dump())}"
         for row in rows for run in row.runs if run.results.stopped_early is not None
     ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
         if all(run.parts for row in rows for run in row.runs):
-            found.append("scored personal: each node's own model, on the domain that no node held; mean over the nodes")
+            notes.append("scored personal: each node's own model, on the domain that no node held; mean over the nodes")
         else:
-            found.append(
+            notes.append(
                 "scored personal: each node's own model, on its own domain; that is not the global model's task"
             )
     for row in rows:
         spreads = [run.results.spread_over_nodes for run in row.runs if run.results.spread_over_nodes]
         if spreads:
-            known = {name: [value for one in spreads if (value := one.get(name)) is not None] for name in spreads[0]}
+            known = {
+                name: [value for by_domain in spreads if (value := by_domain.get(name)) is not None]
+                for name in spreads[0]
+            }
             each = ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in known.items() if values)
-            found.append(
+            notes.append(
                 f"{named(row)}, scored personal on all: each node's own model on every domain, mean over nodes; "
                 f"standard deviation over nodes {each}"
             )
-    return found
+    return notes
 
 
 def _other_images(rows: Sequence[Row]) -> list[str]:
-    """Return what is not given, or is a mean over unlike runs, because runs are of other images."""
+    """Return notes about rows whose runs have other images: no difference, no best mean."""
     lines = [
         f"{contents.MARK} {named(row)}: mean and spread are over runs of other images: {row.mixed}"
         for row in rows if row.mixed
@@ -130,136 +133,143 @@ def _untrained(run: Run) -> str:
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
-    """Return with which row of the baseline each is compared, where a group has several that no search chose."""
-    found: dict[str, list[str]] = {}
+    """Return which baseline row each row is compared with, where a group has several untuned ones."""
+    compared: dict[str, list[str]] = {}
     for row in rows:
         base = baseline(row, rows)
-        several = sum(one.is_baseline and not one.tuned and one.group == row.group for one in rows) > 1
+        several = sum(other.is_baseline and not other.tuned and other.group == row.group for other in rows) > 1
         if several and row.difference is not None and base is not None and not base.tuned:
-            found.setdefault(base.label, []).append(named(row))
-    return [f"difference to {base}: {', '.join(names)}" for base, names in found.items()]
+            compared.setdefault(base.label, []).append(named(row))
+    return [f"difference to {base}: {', '.join(names)}" for base, names in compared.items()]
 
 
 def _test_batches(rows: Sequence[Row]) -> list[str]:
-    """Return how large the batches are that BatchNorm took its statistics of, where it took them of test images."""
+    """Return the sizes of the test batches from which BatchNorm statistics were computed."""
     sizes = {
         run.config[TEST_BATCH]
         for row in rows for run in row.runs
-        if run.config[WAYS] == BATCH or (BATCH in row.values and BN_SCORE + BATCH in run.results.others)
+        if run.config[BN_STATISTICS] == BATCH or (BATCH in row.values and BN_SCORE + BATCH in run.results.others)
     }  # fmt: skip
     return [f"batches of {' and '.join(map(str, sorted(sizes)))} test images, which decide bn={BATCH}"] if sizes else []
 
 
 def _images(rows: Sequence[Row]) -> list[str]:
-    """Return how many test images are behind the numbers, of runs that tell it; rows with the same numbers together."""
-    told: dict[str, list[str]] = {}
+    """Return the numbers of test images; rows with the same numbers share a line.
+
+    Runs that do not record these numbers are left out.
+    """
+    rows_by_images: dict[str, list[str]] = {}
     for row in rows:
         for run in row.runs:
             if run.results.figures is not None:
-                known = [f"{name} {one.told_images}" for name, one in run.results.figures.domains.items() if one]
-                who = told.setdefault(", ".join(known), [])
+                known = [
+                    f"{name} {figure.told_images}" for name, figure in run.results.figures.domains.items() if figure
+                ]
+                who = rows_by_images.setdefault(", ".join(known), [])
                 if named(row) not in who:
                     who.append(named(row))
-    if len(told) == 1:
-        return [f"test images: {next(iter(told))}"]
-    return [f"test images of {', '.join(who)}: {images}" for images, who in told.items()]
+    if len(rows_by_images) == 1:
+        return [f"test images: {next(iter(rows_by_images))}"]
+    return [f"test images of {', '.join(who)}: {images}" for images, who in rows_by_images.items()]
 
 
 def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
-    """Return what holds for the printed rows: budget, columns, the values that are not the paper's, print errors."""
+    """Return the notes about the printed rows: budget, columns, differing values, print errors."""
     paper, printed = table.paper, table.printed
-    beside = table.beside(rows[0].runs[0].config)
-    found = [f"{table.id}: {paper.paper} ({paper.venue}), {printed.id}, {printed.dataset}: {printed.metric}"]
-    found += [f"the paper: {text}" for text in (printed.statistic, printed.scenario) if text]
+    column_map = table.column_map(rows[0].runs[0].config)
+    notes = [f"{table.id}: {paper.paper} ({paper.venue}), {printed.id}, {printed.dataset}: {printed.metric}"]
+    notes += [f"the paper: {text}" for text in (printed.statistic, printed.scenario) if text]
     config = rows[0].runs[0].config
     ours = {"rounds": config["rounds"], "epochs": config["train.epochs"], "nodes": config[NODES]}
-    asked = printed.budget.model_dump()
-    told = ", ".join(f"{key} {ours[key]} (paper {asked[key] or 'not stated'})" for key in ours)
-    found.append(f"budget: {told}; network {config['model.name']} (paper {paper.backbone})")
+    budget = printed.budget.model_dump()
+    budgets = ", ".join(f"{key} {ours[key]} (paper {budget[key] or 'not stated'})" for key in ours)
+    notes.append(f"budget: {budgets}; network {config['model.name']} (paper {paper.backbone})")
     if printed.model_evaluated:
-        found.append(f"the paper scores {printed.model_evaluated}")
+        notes.append(f"the paper scores {printed.model_evaluated}")
     domains = {column for row in rows for column in row.values} - {*OVERALL}
-    theirs = set(beside.columns.values()) - {*OVERALL}
+    theirs = set(column_map.columns.values()) - {*OVERALL}
     for names, who in ((theirs - domains, "in the paper only"), (domains - theirs, "in the runs only")):
         if names and theirs:
-            found.append(f"{who}: {', '.join(sorted(names))}")
-    if beside.unseen:
-        found.append("the paper's columns are unseen domains: only a run's held-out domain stands beside one")
-    found += _altered_notes(rows, table)
+            notes.append(f"{who}: {', '.join(sorted(names))}")
+    if column_map.unseen:
+        notes.append("the paper's columns are unseen domains: only a run's held-out domain stands beside one")
+    notes += _altered_notes(rows, table)
     without = [row.label for row in rows if row.paper is None]
     if without:
-        found.append(f"the paper prints no row of {', '.join(without)}")
+        notes.append(f"the paper prints no row of {', '.join(without)}")
     used = {row.paper.label for row in rows if row.paper is not None}
     others = [row.method for row in printed.rows if row.method not in used]
     if others:
-        found.append(f"printed too: {', '.join(others)}")
-    return found + [f"print error: {check}" for check in table.checks()]
+        notes.append(f"printed too: {', '.join(others)}")
+    return notes + [f"print error: {check}" for check in table.checks()]
 
 
 def _shared(pairs: Sequence[tuple[Row, PaperRow]], of: Callable[[PaperRow], Sequence[Altered]]) -> list[Altered]:
-    """Return the values that all of several rows have."""
+    """Return the deviations that all rows share; none for a single row."""
     first = of(pairs[0][1]) if len(pairs) > 1 else ()
-    return [one for one in first if all(one in of(paper) for _, paper in pairs)]
+    return [value for value in first if all(value in of(paper) for _, paper in pairs)]
 
 
 def _prints(table: printed_module.Table, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the paper prints of a run's method where our experiments have another value."""
+    """Return the printed values of a run's method that differ from those of our experiments."""
     standing = table.standing(config)
-    asked = {} if standing is None else table.prints_of(str(standing.asked["method.name"]))
-    return {key: value for key, value in asked.items() if key in config}
+    printed = {} if standing is None else table.prints_of(str(standing.settings["method.name"]))
+    return {key: value for key, value in printed.items() if key in config}
 
 
 def _altered_notes(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
-    """Return what a reader must know of the rows that stand beside a printed one: which values are not the paper's."""
+    """Return the notes about rows with a printed row: which values are not the paper's."""
     pairs = [(row, row.paper) for row in rows if row.paper is not None]
     configs = [row.runs[0].config for row, _ in pairs]
-    experiments = dict.fromkeys(table.experiment(table.beside(one), table.standing(one)) for one in configs)
+    experiments = dict.fromkeys(
+        table.experiment(table.column_map(config), table.standing(config)) for config in configs
+    )
     if not pairs:
         return []
     printed = {key: value for config in configs for key, value in _prints(table, config).items()}
     but = ", ".join(f"{grouping.parameter(key)}={grouping.shown(value)}" for key, value in printed.items())
-    found = [
+    notes = [
         f"the paper's values are those of conf/experiments/{' and '.join(experiments)}"
         + (f", but for {but}, which it prints" if but else "")
     ]
     shared = _shared(pairs, lambda paper: paper.altered)
     if shared:
-        found.append(f"not the paper's, in every row beside a printed one: {listed(shared)}")
+        notes.append(f"not the paper's, in every row beside a printed one: {listed(shared)}")
     faithful = []
     for row, paper in pairs:
-        own = [one for one in paper.altered if one not in shared]
+        own = [deviation for deviation in paper.altered if deviation not in shared]
         if own:
-            found.append(f"not the paper's, {named(row)} beside {paper.label}: {listed(own)}")
+            notes.append(f"not the paper's, {named(row)} beside {paper.label}: {listed(own)}")
         else:
             faithful.append(f"{named(row)} beside {paper.label}")
     if faithful:
-        found.append(f"{'nothing else differs' if shared else 'all as in the paper'}: {', '.join(faithful)}")
+        notes.append(f"{'nothing else differs' if shared else 'all as in the paper'}: {', '.join(faithful)}")
     left_open = _shared(pairs, lambda paper: paper.readings)
     if left_open:
-        found.append(f"{OPEN}: in every row beside a printed one: {listed(left_open)}")
+        notes.append(f"{OPEN}: in every row beside a printed one: {listed(left_open)}")
     for row, paper in pairs:
-        own = [one for one in paper.readings if one not in left_open]
+        own = [deviation for deviation in paper.readings if deviation not in left_open]
         if own:
-            found.append(f"{OPEN}: {named(row)}: {listed(own)}")
+            notes.append(f"{OPEN}: {named(row)}: {listed(own)}")
     lost = [paper.label for _, paper in pairs if not paper.certain]
     if lost:
-        found.append(f"the label of {', '.join(lost)} is lost in the paper's text, and this is a reading: "
+        notes.append(f"the label of {', '.join(lost)} is lost in the paper's text, and this is a reading: "
                      f"{table.printed.about}")  # fmt: skip
-    return found
+    return notes
 
 
 def _lacking(rows: Sequence[Row]) -> list[str]:
-    """Say which columns runs lack; those that lack the same in one line."""
-    found: dict[str, dict[str, list[int]]] = {}
+    """Return the columns that runs lack; rows that lack the same columns share a line."""
+    rows_by_missing: dict[str, dict[str, list[int]]] = {}
     for row in rows:
         for seed, values in row.by_seed.items():
             missing = ", ".join(column for column, value in values.items() if value is None and column not in OVERALL)
             if missing:
-                found.setdefault(missing, {}).setdefault(named(row), []).append(seed)
+                rows_by_missing.setdefault(missing, {}).setdefault(named(row), []).append(seed)
     return [
         f"{'; '.join(_of_seeds(name, seeds) for name, seeds in by_row.items())}: no {missing}; "
         "no average over the rest is taken"
-        for missing, by_row in found.items()
+        for missing, by_row in rows_by_missing.items()
     ]
 
 
@@ -268,7 +278,10 @@ def _of_seeds(name: str, seeds: Sequence[int]) -> str:
 
 
 def _pairings(rows: Sequence[Row]) -> list[str]:
-    """Say on which seeds a row's difference to FedAvg stands where they have others; rows paired alike in one line."""
+    """Return the common seeds of rows whose seeds differ from those of FedAvg.
+
+    Rows with the same seeds share a line.
+    """
     paired: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         base = baseline(row, rows)

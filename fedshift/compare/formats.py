@@ -19,7 +19,10 @@ from fedshift_core.cells import harmless_row
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table; ``best`` are the places of its marked cells, ``aside`` says that it is not ours."""
+    """A line of the table.
+
+    ``best`` holds the indices of its marked cells. ``aside`` marks a line that is not a row of ours.
+    """
 
     cells: tuple[str, ...]
     best: frozenset[int] = frozenset()
@@ -27,7 +30,7 @@ class Line:
 
 
 def text(numbers: Numbers, width: int) -> str:
-    """Return aligned lines; columns that do not fit follow in blocks below, each with the methods again."""
+    """Return aligned lines; columns that do not fit follow in blocks that repeat the methods."""
     head, lines = grid(numbers)
     starred = {i for line in lines for i in line.best}
     marks = [["*" if i in line.best else " " if i in starred else "" for i in range(len(head))] for line in lines]
@@ -42,36 +45,36 @@ def text(numbers: Numbers, width: int) -> str:
     for block in blocks:
         out += [_aligned(head, block, widths), "  ".join("-" * widths[i] for i in block)]
         out += [*(_aligned(row, block, widths) for row in marked), ""]
-    told = [*(f"warning: {warning}" for warning in numbers.warnings), *(f"- {note}" for note in numbers.notes)]
-    for line in told:
+    remarks = [*(f"warning: {warning}" for warning in numbers.warnings), *(f"- {note}" for note in numbers.notes)]
+    for line in remarks:
         out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return harmless("\n".join(out))
 
 
 def markdown(numbers: Numbers) -> str:
-    """Return a table and its notes; the best of a column in bold."""
+    """Return a table and its notes, with the best of each column in bold."""
     head, lines = grid(numbers)
     rows = [[f"**{cell}**" if i in line.best else escaped(cell) for i, cell in enumerate(line.cells)] for line in lines]
     table = [piped(head), piped(["---", *("--:" for _ in head[1:])]), *map(piped, rows)]
-    told = [f"- **Warning:** {escaped(warning)}" for warning in numbers.warnings]
+    warnings = [f"- **Warning:** {escaped(warning)}" for warning in numbers.warnings]
     notes = [f"- {escaped(note)}" for note in numbers.notes]
-    return harmless("\n".join([f"**{escaped(numbers.title)}**", "", *table, "", *told, *notes]))
+    return harmless("\n".join([f"**{escaped(numbers.title)}**", "", *table, "", *warnings, *notes]))
 
 
 def table_csv(numbers: Numbers) -> str:
-    """Return one line per row, numbers in full; what is unknown is empty."""
+    """Return one line per row with numbers in full; unknown values are empty."""
     flat = [record(row, numbers) for row in numbers.rows]
-    keys = dict.fromkeys(key for one in flat for key in one)
+    keys = dict.fromkeys(key for fields in flat for key in fields)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(harmless_row(keys))
-    writer.writerows(harmless_row(one.get(key, "") for key in keys) for one in flat)
+    writer.writerows(harmless_row(fields.get(key, "") for key in keys) for fields in flat)
     return out.getvalue()
 
 
 def table_json(numbers: Numbers) -> str:
     """Return all numbers, notes and warnings."""
-    told = {
+    content = {
         "title": numbers.title, "columns": numbers.columns, "headline": numbers.headline, "paper": numbers.paper,
         "rows": [
             record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed} | _altered(row)
@@ -79,58 +82,65 @@ def table_json(numbers: Numbers) -> str:
         ],
         "notes": numbers.notes, "warnings": numbers.warnings,
     }  # fmt: skip
-    return json.dumps(told, indent=2)
+    return json.dumps(content, indent=2)
 
 
 def record(row: Row, numbers: Numbers) -> dict[str, Any]:
     """Return a row as one flat record."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "row": row.label, "method": row.method, "group": row.group, "scored": row.scored,
         "seeds": " ".join(map(str, row.seeds)),
     }  # fmt: skip
     for column in numbers.columns:
         value = row.values.get(column, Spread(None, None, 0))
-        found |= {column: value.mean, f"{column} std": value.std, f"{column} n": value.n}
+        fields |= {column: value.mean, f"{column} std": value.std, f"{column} n": value.n}
     if WORST in numbers.columns:
-        found["worst domain"] = row.worst
+        fields["worst domain"] = row.worst
     if row.difference is not None:
-        told = row.difference
-        found |= {
-            "difference": told.difference.mean, "difference std": told.difference.std,
-            "difference seeds": " ".join(map(str, told.seeds)), "p": told.p,
-            "difference low": told.interval and told.interval[0], "difference high": told.interval and told.interval[1],
+        paired = row.difference
+        fields |= {
+            "difference": paired.difference.mean, "difference std": paired.difference.std,
+            "difference seeds": " ".join(map(str, paired.seeds)), "p": paired.p,
+            "difference low": paired.interval and paired.interval[0],
+            "difference high": paired.interval and paired.interval[1],
         }  # fmt: skip
     if row.refused:
-        found["no difference"] = row.refused
+        fields["no difference"] = row.refused
     if row.mixed:
-        found["mean over other images"] = row.mixed
+        fields["mean over other images"] = row.mixed
     if contradictions := [run.contradiction for run in row.runs if run.contradiction]:
-        found["contradictions"] = "; ".join(contradictions)
+        fields["contradictions"] = "; ".join(contradictions)
     if row.paper is not None:
-        found |= {
+        fields |= {
             "paper row": row.paper.label,
-            "not the paper's": "; ".join(one.told for one in row.paper.altered),
-            "where the paper is silent": "; ".join(one.told for one in row.paper.readings),
+            "not the paper's": "; ".join(item.text for item in row.paper.altered),
+            "where the paper is silent": "; ".join(item.text for item in row.paper.readings),
         }
         for column in numbers.columns:
-            found |= {f"{column} paper": row.paper.values[column], f"{column} less paper": row.paper.difference[column]}
-    return found
+            fields |= {
+                f"{column} paper": row.paper.values[column],
+                f"{column} less paper": row.paper.difference[column],
+            }
+    return fields
 
 
 def _altered(row: Row) -> dict[str, Any]:
-    """Return by key the values that are not the paper's beside those that are, as YAML; and what it leaves open."""
+    """Return the values that differ from the paper, by key and as YAML, with the paper's values.
+
+    The second part holds values that the paper leaves open and that differ from our reading.
+    """
     if row.paper is None:
         return {}
     return {
-        "altered": {one.key: {"ours": one.ours, "paper": one.paper} for one in row.paper.altered},
+        "altered": {item.key: {"ours": item.ours, "paper": item.paper} for item in row.paper.altered},
         "readings": {
-            one.key: {"ours": one.ours, "reading": one.paper, "why": one.why} for one in row.paper.readings
+            item.key: {"ours": item.ours, "reading": item.paper, "why": item.why} for item in row.paper.readings
         },
     }  # fmt: skip
 
 
 def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
-    """Return the head and the lines that all formats show."""
+    """Return the head and the lines of the table in all formats."""
     compared = any(row.difference is not None or row.refused for row in numbers.rows)
     extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
     head = ("method", "scored", "n", *numbers.columns, *extra)
@@ -144,10 +154,10 @@ def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
         cells = [row.label, row.scored, f"{len(row.seeds)}{contents.MARK if row.mixed else ''}"]
         cells += [_cell(row, column, named) for column in numbers.columns]
         if compared:
-            told = row.difference
-            p = "" if told is None or told.p is None else p_value(told.p)
+            paired = row.difference
+            p = "" if paired is None or paired.p is None else p_value(paired.p)
             refused = contents.OTHER_IMAGES if row.refused else ""
-            cells += [_spread(told.difference, sign="+") if told else refused, p]
+            cells += [_spread(paired.difference, sign="+") if paired else refused, p]
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
         lines.append(Line(tuple(cells), best))
         lines += _paper_lines(row, numbers, len(extra))
@@ -195,7 +205,7 @@ def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) 
 
 
 def harmless(text: str) -> str:
-    """Return lines for a terminal: what others wrote into a results file moves no cursor."""
+    """Return text without control characters, which a results file could contain."""
     return cleaned(text, len(text))
 
 

@@ -1,4 +1,4 @@
-"""Leave-one-out runs as one: each domain is scored by the run whose nodes did not hold it."""
+"""Joins leave-one-out runs: each domain is scored by the run whose nodes did not hold it."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -10,21 +10,21 @@ from fedshift.results import contents, grouping
 from fedshift.results.loading import NODES, Chosen, Run
 from fedshift_core.errors import ConfigError
 
-#: What is said of the columns.
-TOLD = "each domain as the run scored it in which no node held it; AVG, STD and WORST are over these runs"
-#: Settings that may name domains: a run lacks them for a domain that it holds out.
+#: Note about the columns.
+NOTE = "each domain as the run scored it in which no node held it; AVG, STD and WORST are over these runs"
+#: Prefixes of settings by domain; a run has no such setting for its held-out domain.
 COUNTS, SHARE = "allocation.counts.", "allocation.share."
 
 
 def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Join the runs of a method, its parameters and a seed that hold out one domain after the other.
+    """Join the runs of a method and seed that hold out one domain after the other.
 
     Args:
         runs: Runs, each of which holds out a domain or several.
 
     Returns:
-        One run for each, with the scores of held-out domains alone (None of a domain that only others held out), and
-        notes: which runs repeat others with the same numbers.
+        One run for each method, its parameters and seed, with the scores of held-out domains alone (None for a domain
+        that it never held out), and notes about runs that repeat others with the same numbers.
 
     Raises:
         ConfigError: If a run holds no domain out, a domain was held out twice with different numbers or others, or the
@@ -47,31 +47,31 @@ def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def foldable(differences: Collection[str]) -> bool:
-    """Tell whether runs that differ in these settings, by dotted key, differ in what they hold out alone."""
+    """Return whether these settings, by dotted key, differ only because of the held-out domain."""
     return HELD_OUT in differences and all(
         key in (HELD_OUT, NODES) or key.startswith((COUNTS, SHARE)) for key in differences
     )
 
 
 def _by_domain(runs: Sequence[Run], domains: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that only runs have whose nodes hold a domain: how many these are, and their share.
+    """Return the settings by domain: the number of nodes and the share of images.
 
     Returns:
-        By dotted key; with them all numbers of nodes, where these follow from the settings.
+        Values by dotted key, with the total numbers of nodes if these follow from the settings.
     """
-    found: dict[str, tuple[Any, Run]] = {}
+    first_values: dict[str, tuple[Any, Run]] = {}
     for run in runs:
         for key, value in run.config.items():
             domain = key.removeprefix(COUNTS).removeprefix(SHARE)
             if domain != key and domain in domains and not _holds_out(run, domain):
-                before, first = found.setdefault(key, (value, run))
+                before, first = first_values.setdefault(key, (value, run))
                 if before != value:
                     raise ConfigError(
                         f"--unseen: {key} is {before} in {first.name} and {value} in {run.name}; compare them apart"
                     )
     nodes = " or ".join(map(str, sorted({run.config[NODES] for run in runs})))
-    settings = {key: value for key, (value, _) in found.items()}
-    return settings | ({NODES: nodes} if any(key.startswith(COUNTS) for key in found) else {})
+    settings = {key: value for key, (value, _) in first_values.items()}
+    return settings | ({NODES: nodes} if any(key.startswith(COUNTS) for key in first_values) else {})
 
 
 def _holds_out(run: Run, domain: str) -> bool:
@@ -79,7 +79,10 @@ def _holds_out(run: Run, domain: str) -> bool:
 
 
 def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
-    """Return one run for each held-out domain; a repetition with the same numbers is told, another is refused."""
+    """Return one run for each held-out domain.
+
+    A repetition with the same numbers adds a note; one with different numbers is refused.
+    """
     kept: dict[str, Run] = {}
     for run in same:
         for domain in run.config[HELD_OUT]:
@@ -89,24 +92,24 @@ def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
             both = f"{grouping.row_labels([run], {})[0]}, seed {run.results.seed}: {domain} is held out twice"
             if sorted(first.config[HELD_OUT]) != sorted(run.config[HELD_OUT]):
                 raise ConfigError(f"{both}, beside other domains: {first.name} and {run.name}")
-            one, other = first.results, run.results
-            if (one.weights_sha256, one.domains) != (other.weights_sha256, other.domains):
+            earlier, later = first.results, run.results
+            if (earlier.weights_sha256, earlier.domains) != (later.weights_sha256, later.domains):
                 raise ConfigError(f"{both}, with different numbers: {first.name} and {run.name}")
             if contents.unlike([first, run]):
                 raise ConfigError(f"{both}, with other images: {first.name} and {run.name}")
-            told = f"{run.name} repeats {first.name} with the same numbers and counts once"
-            if told not in notes:
-                notes.append(told)
-    return [run for run in same if any(run is one for one in kept.values())]
+            note = f"{run.name} repeats {first.name} with the same numbers and counts once"
+            if note not in notes:
+                notes.append(note)
+    return [run for run in same if any(run is unique for unique in kept.values())]
 
 
 def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str, Any]) -> Run:
-    """Return the run that stands for several.
+    """Return one run with the scores of several leave-one-out runs.
 
     Args:
-        parts: They.
-        domains: All that are held out.
-        settings: Those that it gets instead of theirs (``_by_domain``).
+        parts: The leave-one-out runs.
+        domains: All held-out domains.
+        settings: The settings of the joined run that replace theirs (``_by_domain``).
     """
     first = parts[0]
     by_domain = {domain: run.results for run in parts for domain in run.config[HELD_OUT]}
@@ -114,28 +117,28 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
     def of(take: Any) -> dict[str, float | None]:
         return {domain: take(by_domain[domain]).get(domain) if domain in by_domain else None for domain in domains}
 
-    ways = set.intersection(*(set(run.results.others) for run in parts))
-    others = {way: of(lambda told, way=way: told.others[way]) for way in sorted(ways)}
+    names = set.intersection(*(set(run.results.others) for run in parts))
+    others = {name: of(lambda scores, name=name: scores.others[name]) for name in sorted(names)}
     validated = all(run.results.best_validation is not None for run in parts)
     drawn = all(run.results.figures is not None for run in parts)
     results = first.results.model_copy(
         update={
-            "domains": of(lambda told: told.domains),
-            "final": of(lambda told: told.final),
-            "best_test": _chosen(first.results.best_test, of(lambda told: told.best_test.domains)),
+            "domains": of(lambda scores: scores.domains),
+            "final": of(lambda scores: scores.final),
+            "best_test": _chosen(first.results.best_test, of(lambda scores: scores.best_test.domains)),
             "best_validation": (
-                _chosen(first.results.best_validation, of(lambda told: told.best_validation.domains))
+                _chosen(first.results.best_validation, of(lambda scores: scores.best_validation.domains))
                 if validated else None
             ),
-            "client_models": None,  # their measures are over all domains of a run
-            "others": {way: found for way, found in others.items() if any(v is not None for v in found.values())},
+            "client_models": None,  # these measures are over all domains of a run
+            "others": {name: values for name, values in others.items() if any(v is not None for v in values.values())},
             "spread_over_nodes": {
-                domain: told.spread_over_nodes[domain] for domain, told in by_domain.items()
-                if domain in told.spread_over_nodes
+                domain: scores.spread_over_nodes[domain] for domain, scores in by_domain.items()
+                if domain in scores.spread_over_nodes
             },
             "figures": (
                 first.results.figures.model_copy(
-                    update={"domains": of(lambda told: told.figures.domains), "overall": None}
+                    update={"domains": of(lambda scores: scores.figures.domains), "overall": None}
                 ) if drawn and first.results.figures is not None else None
             ),
             "lost": _lost(parts),
@@ -162,8 +165,8 @@ def _chosen(first: Chosen | None, domains: Mapping[str, float | None]) -> Chosen
 
 
 def _lost(parts: Sequence[Run]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    lost: dict[str, list[int]] = {}
     for run in parts:
         for number, nodes in run.results.lost.items():
-            found[number] = sorted({*found.get(number, []), *nodes})
-    return found
+            lost[number] = sorted({*lost.get(number, []), *nodes})
+    return lost

@@ -1,4 +1,4 @@
-"""The page of a comparison: one file that needs nothing else; figures, table, notes, and a way to each run's report."""
+"""The page of a comparison: figures, table, notes and links to the runs' reports in one file."""
 
 import os
 import re
@@ -19,9 +19,9 @@ from fedshift.results.loading import NODES, Run
 from fedshift_app.run.figures import total_told
 from fedshift_core.limits import MOST_NAME, plain
 
-OPEN = 30  # up to so many runs their list is open
-MOST_VALUES = 3  # of a fact in which runs differ
-LONG = 16  # letters of a part of a name that is not broken
+OPEN = 30  # the list of runs is open up to this number
+MOST_VALUES = 3  # values shown of a fact in which runs differ
+LONG = 16  # characters of a part of a name without a line break
 
 _STYLE = (
     STYLE
@@ -130,19 +130,19 @@ _TEMPLATE = """
 
 
 def page(numbers: Numbers, where: Path | None = None) -> str:
-    """Return the page; all words are escaped.
+    """Return the page as HTML; all text is escaped.
 
     Args:
         numbers: The comparison.
-        where: The file that it will be, from which the runs' reports are linked; None for no links.
+        where: The file to which the page will be written, for relative links to reports; None for no links.
     """
     head, lines = formats.grid(numbers)
     drawn = figures.draw(numbers)
-    # Difference and curves are large; those of columns have one size, to be looked at beside each other.
+    # Difference and curves are large. The figures of columns have one size, so that they can be compared.
     large = drawn.overall if len(drawn.overall) > 1 else []
     small = drawn.columns if large else drawn.overall + drawn.columns
-    thirds = [[(one, "third") for one in some] for some in (small, drawn.prices)]
-    groups = [group for group in ([(one, "half") for one in large], *thirds) if group]
+    thirds = [[(figure, "third") for figure in some] for some in (small, drawn.prices)]
+    groups = [group for group in ([(figure, "half") for figure in large], *thirds) if group]
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
     linked = sum(bool(run["href"]) for run in runs)
     reports = (
@@ -160,7 +160,7 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
 
 
 def breakable(text: str) -> str:
-    """Return a cell as HTML that breaks before its spread, and within words that are long."""
+    """Return a cell as HTML that breaks before its spread and within long words."""
     words = re.split(r"(?<!±) ", text)  # the sign stays with its number
     return " ".join(_kept(word) if "±" in word else "".join(_broken(word)) for word in words)
 
@@ -177,10 +177,12 @@ def _kept(part: str) -> str:
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return what all numbers stand on, or the values in which runs differ: rounds, epochs, network, nodes, images."""
+    """Return the common facts of all runs, or the values in which they differ."""
     images = [
-        total_told([one for one in told.domains.values() if one is not None]) if told is not None else "not told"
-        for told in (run.results.figures for run in runs)
+        total_told([of_domain for of_domain in figures_of_run.domains.values() if of_domain is not None])
+        if figures_of_run is not None
+        else "not told"
+        for figures_of_run in (run.results.figures for run in runs)
     ]
     return [
         ("rounds", _values(run.config["rounds"] for run in runs)),
@@ -198,9 +200,9 @@ def _network(config: Mapping[str, Any]) -> str:
 
 
 def _values(values: Iterable[object]) -> str:
-    found = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
-    more = len(found) - MOST_VALUES
-    return " / ".join(found[:MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
+    distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
+    more = len(distinct) - MOST_VALUES
+    return " / ".join(distinct[:MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> dict[str, 
 
 
 def _href(run: Run, where: Path | None) -> str:
-    """Return the way from the page to a run's report; empty where there is none."""
+    """Return the relative link from the page to a run's report; empty if it has none."""
     report = run.place / REPORT_FILE
     if where is None or not run.place.is_dir() or not report.is_file():
         return ""

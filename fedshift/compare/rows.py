@@ -1,4 +1,4 @@
-"""The rows of a comparison: a method over its seeds, its difference to the baseline, and the printed row beside it."""
+"""The rows of a comparison: a method over seeds, its difference to the baseline, its printed row."""
 
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,16 +22,16 @@ OVERALL = (AVG, STD, WORST)  # columns that are no domain
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A printed row, by our columns; None where the paper prints nothing that our column is.
+    """A printed row by our columns; None where the paper does not print a column.
 
     Attributes:
         label: As printed.
         values: Printed numbers.
         spreads: Printed spreads.
         difference: Ours less the paper's.
-        altered: The values of our runs that are not the paper's.
-        readings: Those of which the paper leaves the value open, and that are not our reading of it.
-        certain: Whether its label can be read in the paper's text.
+        altered: The values of our runs that differ from the paper's.
+        readings: The values that the paper leaves open and that differ from our reading.
+        certain: Whether the label is legible in the paper's text.
     """
 
     label: str
@@ -49,17 +49,17 @@ class Row:
 
     Attributes:
         label: The method, and the parameters in which runs of it differ.
-        group: The settings in which its runs differ from others; empty if there are none.
+        group: The settings in which its runs differ from others; empty if they do not differ.
         scored: ``global`` or ``personal`` models.
         runs: Its runs, by seed.
         by_seed: The numbers of each seed by column.
         values: Mean and spread by column.
-        difference: The headline less that of the baseline; None where there is none.
-        best: The columns in which it is the best of those of its group that are scored as it is.
+        difference: The headline minus that of the baseline; None without a baseline.
+        best: The columns in which it is the best of the rows with the same group and task.
         paper: The printed row.
-        worst: The domain that is the worst in all its runs; empty where it is not the same.
-        refused: Why there is no difference to the baseline that it has: other images; empty where there is none such.
-        mixed: Which images are not the same in all its runs; empty where all are.
+        worst: The domain that is the worst in all its runs; empty if the runs differ.
+        refused: Reason why it has no difference to its baseline (other images); empty otherwise.
+        mixed: The images that are not the same in all its runs; empty if all are.
     """
 
     label: str
@@ -92,7 +92,7 @@ class Row:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the others of its group are compared with it."""
+        """Whether the other rows of its group are compared with it."""
         return self.method == BASELINE and all(self.runs[0].config[key] == value for key, value in PLAIN.items())
 
     def headline(self, column: str) -> dict[int, float | None]:
@@ -106,13 +106,16 @@ def named(row: Row) -> str:
 
 
 def same_worst(rows: Sequence[Row]) -> str:
-    """Return the domain that is the worst of all runs; empty where there is none such."""
+    """Return the domain that is the worst of all rows; empty if the rows differ."""
     named = {row.worst for row in rows}
     return named.pop() if len(named) == 1 else ""
 
 
 def once_per_seed(label: str, runs: Sequence[Run], take: Score, notes: list[str]) -> list[Run]:
-    """Return one run per seed; a repetition with the same numbers, as ``take`` takes them, is told, another refused."""
+    """Return one run per seed.
+
+    A repetition with the same numbers, as ``take`` returns them, adds a note; another one is refused.
+    """
     kept: dict[int, Run] = {}
     for run in sorted(runs, key=lambda run: run.results.seed):
         first = kept.setdefault(run.results.seed, run)
@@ -129,22 +132,22 @@ def once_per_seed(label: str, runs: Sequence[Run], take: Score, notes: list[str]
 
 
 def made(label: str, group: str, runs: list[Run], take: Score, accuracy: bool, lowest: bool) -> Row:
-    """Return the row of runs that differ in their seed alone.
+    """Return the row of runs that differ only in their seed.
 
     Args:
         label: The method, and the parameters in which runs of it differ.
         group: The settings in which the runs differ from others.
         runs: One per seed.
-        take: Takes the numbers of a run.
-        accuracy: Whether these are accuracies of domains, which have an average, a spread and a worst one.
+        take: Returns the numbers of a run.
+        accuracy: Whether the numbers are accuracies by domain, which have AVG, STD and WORST.
         lowest: Whether the lowest number is the best.
     """
     taken = {run.results.seed: take(run) for run in runs}
-    by_seed = {seed: _with_average(one, lowest) if accuracy else one for seed, one in taken.items()}
+    by_seed = {seed: _with_average(scores, lowest) if accuracy else scores for seed, scores in taken.items()}
     columns = dict.fromkeys(column for values in by_seed.values() for column in values)
     values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
     models = "/".join(dict.fromkeys(scored(run) for run in runs))
-    worsts = {_worst(one, lowest) for one in taken.values()} if accuracy else set()
+    worsts = {_worst(scores, lowest) for scores in taken.values()} if accuracy else set()
     same = (worsts.pop() or "") if len(worsts) == 1 else ""
     mixed = "; ".join(contents.unlike(runs))
     return Row(label, group, models, tuple(runs), by_seed, values, worst=same, mixed=mixed)
@@ -157,12 +160,15 @@ def scored(run: Run) -> str:
 
 
 def _worst(domains: Mapping[str, float | None], lowest: bool) -> str | None:
-    """Return the worst domain; None where a domain is unknown, or there is one only."""
+    """Return the worst domain; None if a domain is unknown or the only one."""
     return None if None in domains.values() else worst(domains, lowest=not lowest)
 
 
 def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str, float | None]:
-    """Add average, spread and worst of the domains; unknown where a domain is: over a part it is another quantity."""
+    """Add average, spread and worst of the domains.
+
+    They are None if a domain is missing, because a mean over fewer domains is another quantity.
+    """
     known = [value for value in domains.values() if value is not None]
     full = bool(domains) and len(known) == len(domains)
     return dict(domains) | {
@@ -173,33 +179,39 @@ def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str
 
 
 def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row that another is compared with; None where its group has none.
+    """Return the baseline of a row; None if its group has none.
 
-    Of several, one whose values a search chose for a row whose values a search chose, then the one that is averaged,
-    stepped and scored as the row is where they differ in that, then the first.
+    Of several baselines, a tuned row gets a tuned one. Next, the baseline with the most similar averaging, server steps
+    and scores is taken, then the first.
     """
-    found = [other for other in rows if other.is_baseline and other.group == row.group]
-    beside = [_beside_method(other) for other in found]
-    varied = {key for one in beside for key in one if any(other.get(key) != one[key] for other in beside)}
-    ours = {} if row.is_baseline else _beside_method(row)
+    baselines = [other for other in rows if other.is_baseline and other.group == row.group]
+    settings = [_other_settings(other) for other in baselines]
+    varied = {
+        key
+        for candidate in settings
+        for key in candidate
+        if any(other.get(key) != candidate[key] for other in settings)
+    }
+    ours = {} if row.is_baseline else _other_settings(row)
 
     def distance(other: Row) -> tuple[bool, int]:
-        its = _beside_method(other)
+        its = _other_settings(other)
         return other.tuned != row.tuned, sum(key in ours and ours[key] != its.get(key) for key in varied)
 
-    return min(found, key=distance, default=None)
+    return min(baselines, key=distance, default=None)
 
 
-def _beside_method(row: Row) -> dict[str, Any]:
-    """Return what makes a row beside the method's own parameters: how is averaged, stepped, scored."""
+def _other_settings(row: Row) -> dict[str, Any]:
+    """Return the settings of a row other than the method's parameters: averaging, server steps, scores."""
     settings = row.runs[0].row_settings
     return {key: value for key, value in settings.items() if not key.startswith("method.")}
 
 
 def with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
-    """Return the row with its difference to the baseline of its group, seed by seed; as it is where there is none.
+    """Return the row with its difference to the baseline of its group, seed by seed.
 
-    Where the runs of both, of the seeds that count, are of other images, it has the reason in place of the difference.
+    A row without a baseline is returned as it is. If the runs of the common seeds have other images, the row has the
+    reason instead of the difference.
     """
     base = baseline(row, rows)
     if base is None or base is row:
@@ -211,38 +223,38 @@ def with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
 
 
 def of_seeds(rows: Iterable[Row], seeds: Collection[int]) -> list[Run]:
-    """Return the runs of rows that have one of these seeds."""
+    """Return the runs of rows with one of these seeds."""
     return [run for row in rows for run in row.runs if run.results.seed in seeds]
 
 
 def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: bool) -> Row:
     """Mark the columns in which the row has the best mean of its group and task.
 
-    That is the lowest STD, the highest of all else. Where ``lowest`` is the best, that of all. Personal models are
-    scored on another task than the global one. Rows of other images have no best.
+    The best STD is the lowest one. Of all other columns the best is the highest, or with ``lowest`` the lowest.
+    Personal models have another task than the global model. Rows with other images have no best.
     """
     group = [other for other in rows if (other.group, other.scored) == (row.group, row.scored)]
     if contents.unlike(run for other in group for run in other.runs):
         return row
     best = set()
     for column in columns:
-        means = [m for other in group if (found := other.values.get(column)) and (m := found.mean) is not None]
+        means = [m for other in group if (value := other.values.get(column)) and (m := value.mean) is not None]
         own = row.values.get(column)
         if len(means) > 1 and own is not None and own.mean == (min(means) if lowest or column == STD else max(means)):
             best.add(column)
     return replace(row, best=frozenset(best))
 
 
-def beside(row: Row, table: printed_module.Table, columns: Sequence[str]) -> Row:
-    """Put the printed row beside ours."""
-    beside = table.beside(row.runs[0].config)
+def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[str]) -> Row:
+    """Return the row with the printed row that is comparable with it."""
+    column_map = table.column_map(row.runs[0].config)
     standing = table.standing(row.runs[0].config)
-    stands = _comparable(row, beside)
-    if not stands and beside.unseen and row.values.keys() & {*beside.columns.values()} - {*OVERALL}:
+    stands = _comparable(row, column_map)
+    if not stands and column_map.unseen and row.values.keys() & {*column_map.columns.values()} - {*OVERALL}:
         return row  # it held out a domain that the paper lacks
     if not stands:
         raise ConfigError(
-            f"--paper {table.id}: its columns stand for {', '.join(beside.columns.values())}; the runs have "
+            f"--paper {table.id}: its columns stand for {', '.join(column_map.columns.values())}; the runs have "
             f"{', '.join(row.values)}; --score clients has the measures of client models"
         )
     if standing is None:
@@ -251,9 +263,12 @@ def beside(row: Row, table: printed_module.Table, columns: Sequence[str]) -> Row
     values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
     spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
     difference = {column: _less(row.values.get(column), values[column]) for column in columns}
-    configs = [one.config for run in row.runs for one in (run.parts or (run,))]
-    others = altered(configs, table, beside, standing)
-    stated, left_open = tuple(one for one in others if not one.why), tuple(one for one in others if one.why)
+    configs = [part.config for run in row.runs for part in (run.parts or (run,))]
+    others = altered(configs, table, column_map, standing)
+    stated, left_open = (
+        tuple(deviation for deviation in others if not deviation.why),
+        tuple(deviation for deviation in others if deviation.why),
+    )
     return replace(
         row, paper=PaperRow(printed.method, values, spreads, difference, stated, left_open, printed.label_certain)
     )  # fmt: skip
@@ -263,16 +278,16 @@ def _less(ours: Spread | None, printed: float | None) -> float | None:
     return None if ours is None or ours.mean is None or printed is None else ours.mean - printed
 
 
-def _comparable(row: Row, beside: printed_module.Beside) -> dict[str, str]:
-    """Return the printed column of each of our columns that means the same.
+def _comparable(row: Row, column_map: printed_module.ColumnMap) -> dict[str, str]:
+    """Return the printed column for each of our columns with the same meaning.
 
     Averages over other domains than ours are left out, and so are seen domains where the paper's are unseen.
     """
-    ours = {column: printed for printed, column in beside.columns.items() if column in row.values}
-    if beside.unseen:
+    ours = {column: printed for printed, column in column_map.columns.items() if column in row.values}
+    if column_map.unseen:
         held_out = row.runs[0].config["allocation.held_out"]
         return {column: printed for column, printed in ours.items() if column in held_out}
-    domains = set(beside.columns.values()) - {*OVERALL}
+    domains = set(column_map.columns.values()) - {*OVERALL}
     if domains and AVG in row.values and domains != row.values.keys() - {*OVERALL}:
         return {column: printed for column, printed in ours.items() if column not in OVERALL}
     return ours

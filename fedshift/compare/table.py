@@ -1,4 +1,4 @@
-"""The numbers of a comparison: a row per method, with mean and spread over seeds, beside a paper's printed row."""
+"""The numbers of a comparison: one row per method over seeds, with the paper's printed row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import BN_SCORE
 
-#: What may be asked for alone: which models a run scored.
+#: Values of ``--scored``: which models a run scored.
 SCORED = ("global", "personal")
 
 
@@ -31,14 +31,14 @@ class Numbers:
     Attributes:
         title: What is compared.
         columns: Domains or measures, in the order of the table.
-        headline: The column whose difference to the baseline is told.
+        headline: The column whose difference to the baseline is shown.
         rows: By group, the baseline first.
-        notes: What a reader must know of the numbers.
-        warnings: What should be looked into.
+        notes: What a reader must know about the numbers.
+        warnings: Problems that the user should look into.
         paper: The id of the paper's table, empty without one.
-        score: Which numbers they are, see ``comparing.scores.SCORES``.
-        costs: What the methods cost, where that was given.
-        unreadable: Which runs of the given folders were left out as they cannot be read, and why; also warnings.
+        score: The score that is compared, see ``results.metrics.SCORES``.
+        costs: The costs of the methods; None if no file was given.
+        unreadable: Runs of the given folders that cannot be read, each with the reason; they are also in ``warnings``.
     """
 
     title: str
@@ -60,7 +60,7 @@ def numbers(
     """Read and compare runs, see ``fedshift.compare.compare``."""
     if paper:
         printed.get(paper).check_of_runs()
-    run_metrics.score(score)  # a mistake in a name is told before anything is read
+    run_metrics.score(score)  # reports a wrong name before any file is read
     if held_out and score == "clients":
         raise ConfigError(
             "--unseen: the measures of --score clients are over all domains of a run; give one of the two"
@@ -68,38 +68,40 @@ def numbers(
     if scored and scored not in SCORED:
         raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
     given = reading.read(paths)
-    found = numbers_of(
+    result = numbers_of(
         given.runs, given.unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs,
         scored=scored, held_out=held_out,
     )  # fmt: skip
     unreadable = tuple(given.left_out())
-    return replace(found, warnings=(*found.warnings, *unreadable), unreadable=unreadable)
+    return replace(result, warnings=(*result.warnings, *unreadable), unreadable=unreadable)
 
 
 def numbers_of(
     runs: Sequence[Run], unfinished: Sequence[str], *, paper: str, score: str, allow_different: bool,
     costs: Path | None = None, scored: str = "", held_out: bool = False,
 ) -> Numbers:  # fmt: skip
-    """Compare runs that were read (``runs.read``), see ``fedshift.compare.compare``."""
+    """Compare runs that were read (``results.loading.read``), see ``fedshift.compare.compare``."""
     table = printed.get(paper) if paper else None
     take, called = run_metrics.score(score)
     repeated: list[str] = []
     if held_out:
         runs, repeated = leave_one_out.folded(runs)
         called = f"of domains that no node held, {called}"
-    if score.startswith(BN_SCORE):  # what the numbers are scored with, whichever was the first way of a run
-        way = score.removeprefix(BN_SCORE)
-        runs = [replace(run, config={**run.config, reading.WAYS: way}) for run in runs]
+    if score.startswith(BN_SCORE):  # the statistics behind these numbers, whichever kind the run lists first
+        kind = score.removeprefix(BN_SCORE)
+        runs = [replace(run, config={**run.config, reading.BN_STATISTICS: kind}) for run in runs]
     differences = grouping.differing(runs)
     if differences and not allow_different:
         raise ConfigError(
             "these runs differ in more than method and seed (--allow-different makes rows of them): "
-            + grouping.told(runs, differences)
+            + grouping.differences_line(runs, differences)
         )
     unnamed = grouping.usual_parameters(runs)
     runs = sorted(runs, key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
     differences = grouping.differing(runs)
-    all_labels = grouping.row_labels(runs, unnamed)  # of all: a row is called the same, whichever are shown
+    all_labels = grouping.row_labels(
+        runs, unnamed
+    )  # of all runs: the name of a row does not depend on which rows are shown
     taken = [
         (group, label, run)
         for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
@@ -128,12 +130,12 @@ def numbers_of(
         columns += (AVG, STD) if len(columns) < 2 else OVERALL
     rows = [rowing.with_best(rowing.with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
     if table is not None:
-        rows = [rowing.beside(row, table, columns) for row in rows]
+        rows = [rowing.with_printed_row(row, table, columns) for row in rows]
     called = run_metrics.called_of(called, {run.averaged(score) for run in runs})
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *notes, *repeated]
     if held_out:
-        notes.insert(0, leave_one_out.TOLD)
+        notes.insert(0, leave_one_out.NOTE)
     notes += [
         f"{method}, where a row does not name it: {_settings(values)}"
         for method, values in unnamed.items()
@@ -148,12 +150,12 @@ def numbers_of(
         for method, values in grouping.by_hand(runs).items()
     ]
     approximations = map(registry.approximation_told, dict.fromkeys(row.method for row in rows))
-    notes += [told for told in approximations if told]
+    notes += [text for text in approximations if text]
     notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
               grouping.own(runs).items()]  # fmt: skip
     if differences:
-        told = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
-        notes.append(f"{told}; --unseen makes one row of them" if leave_one_out.foldable(differences) else told)
+        note = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
+        notes.append(f"{note}; --unseen makes one row of them" if leave_one_out.foldable(differences) else note)
     notes += grouping.harmless(runs)
     if unfinished:
         notes.append(f"left out, not finished: {', '.join(unfinished)}")
@@ -173,24 +175,24 @@ def numbers_of(
 
 
 def _able(taken: Sequence[tuple[str, str, Run]], score: str) -> tuple[list[tuple[str, str, Run]], dict[str, str]]:
-    """Leave out the runs that have no statistics of BatchNorm of the way of ``--score bn=WAY``.
+    """Leave out the runs without the BatchNorm statistics of ``--score bn=WAY``.
 
     Args:
         taken: Runs with their group and row.
         score: The score.
 
     Returns:
-        The others, and why by row.
+        The remaining runs, and the reasons by row.
 
     Raises:
-        NotScoredError: If there are no others.
+        NotScoredError: If no run remains.
     """
     if not score.startswith(BN_SCORE):
         return list(taken), {}
-    way = score.removeprefix(BN_SCORE)
+    kind = score.removeprefix(BN_SCORE)
     kept, unable = [], {}
     for group, label, run in taken:
-        why = bn_statistics.why_not(run, way) if run_metrics.with_statistics(run, way) is None else ""
+        why = bn_statistics.why_not(run, kind) if run_metrics.with_statistics(run, kind) is None else ""
         if why:
             unable[f"{label} [{group}]" if group else label] = why
         else:
@@ -201,7 +203,7 @@ def _able(taken: Sequence[tuple[str, str, Run]], score: str) -> tuple[list[tuple
 
 
 def _reasons(unable: Mapping[str, str]) -> str:
-    """Return why rows were left out in one line, those with the same reason together."""
+    """Return why rows were left out; rows with the same reason stand together."""
     by_reason: dict[str, list[str]] = {}
     for label, why in unable.items():
         by_reason.setdefault(why, []).append(label)

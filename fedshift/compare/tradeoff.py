@@ -1,4 +1,4 @@
-"""Accuracy against what it costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
+"""The trade-off of accuracy and costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from fedshift_core.spelling import meant
 
 MOST_COSTS = 10_000  # of a file
 MEGA, GIGA = 1e6, 1e9
-FREE_OF_COST = ("method.repeatable_noise",)  # where noise is drawn from costs nothing
-#: What is paid, and how it is called on an axis.
+FREE_OF_COST = ("method.repeatable_noise",)  # the source of noise does not change the costs
+#: Labels of the costs on an axis.
 BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
 
 
 class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A row of ``fedshift costs --json``: of a method with several kinds of rounds one for each."""
+    """A row of ``fedshift costs --json``; a method with several kinds of rounds has one row for each."""
 
     settings: dict[str, Any]
     bytes_up: int = Field(ge=0)
@@ -42,34 +42,34 @@ class _File(BaseModel, frozen=True, extra="ignore"):
 
 @dataclass(frozen=True)
 class Costs:
-    """What each method costs.
+    """The costs of each method.
 
     Attributes:
-        of: By the settings that decide them (``_deciding``): MB of all messages of a round, both ways; seconds of a
-            local round; GFLOPs of a step. Of a method with several kinds of rounds the dearest.
-        told: Where and on what they were measured.
+        of: Costs by the settings that determine them (``_deciding``): MB of all messages of a round in both directions,
+            seconds of a local round, GFLOPs of a step. Of several kinds of rounds the most expensive counts.
+        measured: Where and on which machine they were measured.
     """
 
     of: Mapping[str, Mapping[str, float]]
-    told: str
+    measured: str
 
     def row(self, row: Row) -> Mapping[str, float] | None:
-        """Return the costs of a row; None if none were measured with its method, parameters and network."""
+        """Return the costs of a row; None if its method, parameters and network were not measured."""
         return self.of.get(_deciding(row.runs[0].config))
 
 
 def read(file: Path, experiments: Sequence[str]) -> Costs:
-    """Read what ``fedshift costs ... --json`` printed.
+    """Read the output of ``fedshift costs ... --json``.
 
     Args:
         file: The file.
-        experiments: Those of the runs.
+        experiments: The experiments of the runs.
 
     Raises:
-        ConfigError: If it is no such file, or of an experiment that no run is of.
+        ConfigError: If the file is not such an output, or no run has its experiment.
     """
     try:
-        told = _File.model_validate_json(file.read_bytes())
+        content = _File.model_validate_json(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"--costs {shown(file)}: {error.strerror}") from None
     except ValidationError as error:
@@ -78,24 +78,24 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
         raise ConfigError(
             f"--costs {shown(file)}: {where}: {first['msg']}; it takes what `fedshift costs ... --json` prints"
         ) from None
-    if told.experiment not in experiments:
+    if content.experiment not in experiments:
         raise ConfigError(
-            f"--costs {shown(file)}: measured in {as_found(told.experiment)}; the runs are of "
-            f"{', '.join(experiments)}{meant(told.experiment, experiments)}"
+            f"--costs {shown(file)}: measured in {as_found(content.experiment)}; the runs are of "
+            f"{', '.join(experiments)}{meant(content.experiment, experiments)}"
         )
-    found: dict[str, dict[str, float]] = {}
-    for one in told.costs:
+    by_settings: dict[str, dict[str, float]] = {}
+    for costs in content.costs:
         paid = {
-            BYTES: (one.bytes_up + one.bytes_down) / MEGA, SECONDS: one.seconds, FLOPS: one.step_flops / GIGA,
+            BYTES: (costs.bytes_up + costs.bytes_down) / MEGA, SECONDS: costs.seconds, FLOPS: costs.step_flops / GIGA,
         }  # fmt: skip
-        key = _deciding(one.settings)
-        before = found.setdefault(key, paid)
-        found[key] = {what: max(value, before[what]) for what, value in paid.items()}
-    return Costs(found, f"measured in {told.experiment}, {told.nodes} nodes, on {told.machine}")
+        key = _deciding(costs.settings)
+        before = by_settings.setdefault(key, paid)
+        by_settings[key] = {what: max(value, before[what]) for what, value in paid.items()}
+    return Costs(by_settings, f"measured in {content.experiment}, {content.nodes} nodes, on {content.machine}")
 
 
 def _deciding(settings: Mapping[str, Any]) -> str:
-    """Return the settings that may decide what a method costs; of weights and rates only whether they are 0."""
+    """Return the settings that may change the costs; of weights and rates only whether they are 0."""
     counted = {
         key: "any" if isinstance(value, float) and value else value
         for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
@@ -104,11 +104,11 @@ def _deciding(settings: Mapping[str, Any]) -> str:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return which points are on the Pareto front, the cheapest first.
+    """Return the indices of the points on the Pareto front, the cheapest first.
 
     Args:
-        points: Cost and score. One is on the front if none that costs as little or less scores more, or as much for
-            less; of equal points all.
+        points: Cost and score. A point is on the front if no other point has a higher score for at most its cost, or
+            the same score for less. Of equal points, all are on the front.
     """
     on: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i)):
@@ -125,7 +125,7 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
         lowest: Whether the lowest score is the best.
 
     Returns:
-        None of a group whose rows are of other images than one another.
+        The fronts; a group whose rows have different images has none.
     """
     fronts = []
     for task in dict.fromkeys((row.group, row.scored) for _, _, row in points):
@@ -138,36 +138,36 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
 
 
 def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
-    """Return by cost the rows whose cost and score are known: what is paid, and the mean of ``headline``."""
-    found: dict[str, list[tuple[float, float, Row]]] = {}
+    """Return, for each kind of cost, the cost and mean ``headline`` of each row with both."""
+    points: dict[str, list[tuple[float, float, Row]]] = {}
     for row in rows:
         of, value = costs.row(row), row.values.get(headline)
         if of is not None and value is not None and value.mean is not None:
             for what, price in of.items():
-                found.setdefault(what, []).append((price, value.mean, row))
-    return found
+                points.setdefault(what, []).append((price, value.mean, row))
+    return points
 
 
 def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> list[str]:
-    """Return who is on the front of each cost, and what is not known."""
-    told = []
+    """Return notes on the Pareto front of each cost and on missing costs."""
+    lines = []
     alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
     for what, points in paid(rows, costs, headline).items():
         better = "a lower" if lowest else "more"
         for on in on_fronts(points, lowest):
             names = [f"{named(points[i][2])} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in on]
-            told.append(
+            lines.append(
                 f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
             )
     lacking = [row.label for row in rows if costs.row(row) is None]
     if lacking:
-        told.append(f"no costs of {', '.join(lacking)}")
+        lines.append(f"no costs of {', '.join(lacking)}")
     for group in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == group and costs.row(row) is not None]
         if contents.unlike(run for row in members for run in row.runs):
             where = f" [{group}]" if group else ""
-            told.append(f"no row is named as the best for its costs{where}: rows are of {contents.OTHER_IMAGES}")
+            lines.append(f"no row is named as the best for its costs{where}: rows are of {contents.OTHER_IMAGES}")
     return [
-        *told,
-        f"costs: {costs.told}; MB a round: of all messages, both ways; of several kinds of rounds the dearest",
+        *lines,
+        f"costs: {costs.measured}; MB a round: of all messages, both ways; of several kinds of rounds the dearest",
     ]

@@ -1,7 +1,7 @@
-"""How figures look: small SVG in the page itself, in colours that the page's theme decides.
+"""The style of figures: small inline SVG in the colours of the page's theme.
 
-Matplotlib draws with stand-ins; on the way into the page each becomes a CSS variable, so that one figure serves light
-and dark. Text stays text, in the reader's font. A figure is as wide as a phone.
+Matplotlib draws with placeholder colours. Each becomes a CSS variable of the page, so that one figure serves the light
+and the dark theme. Text stays text in the reader's font. A figure is as wide as a phone.
 """
 
 import io
@@ -22,17 +22,17 @@ from matplotlib.ticker import MaxNLocator
 
 WIDTH = 5.0  # inches of 72 units: 360 wide, with text of 9 to 11
 TEXT, GRID = "#010301", "#010302"
-HEAT = "#3d7cc4"  # of heat maps, more or less opaque: on light and on dark
+HEAT = "#3d7cc4"  # colour of heat maps, more or less opaque on both themes
 STRONG, OPAQUE = "#ffffff", 0.8  # text on cells that are more opaque than this, in both themes
-DOMAINS = 8  # colours and markers that there are for domains
-CLASSES = 10  # colours that there are for classes
-KEYED = 10  # classes of more than that which the key names
-SHORT = 10  # letters of a name beside a heat map
-BESIDE, BELOW = 24, 16  # letters of the name of a row, left of a heat map, and of a column
-TITLE, TITLE_LINES = 60, 4  # letters of a line of a title above a figure; lines of it
-LABELLED = 40  # up to so many rows, columns and bars have labels
+DOMAINS = 8  # number of colours and markers for domains
+CLASSES = 10  # number of colours for classes
+KEYED = 10  # number of classes that the key names if there are more
+SHORT = 10  # characters of a name next to a heat map
+ROW_NAME, COLUMN_NAME = 24, 16  # characters of the name of a row and of a column of a heat map
+TITLE, TITLE_LINES = 60, 4  # characters of a line of a figure's title; number of lines
+LABELLED = 40  # up to this number, rows, columns and bars have labels
 MARKERS = "os^DvPX*"
-LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # width of an entry of a legend: what is not text, and a letter
+LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # widths in a legend: the handle of an entry, a character
 
 _VARIABLES = (
     {TEXT: "currentColor", GRID: "var(--grid)"}
@@ -77,7 +77,7 @@ class Drawing:
 
     Attributes:
         svg: The ``<svg>`` element.
-        caption: What stands under it, and what more there is to know.
+        caption: The text under it, with further notes.
     """
 
     svg: str
@@ -85,7 +85,7 @@ class Drawing:
 
 
 def domain_colour(index: int) -> str:
-    """Return the stand-in of a domain's colour, the same in all figures."""
+    """Return the placeholder of a domain's colour, the same in all figures."""
     return f"#0101{index % DOMAINS:02x}"
 
 
@@ -95,7 +95,7 @@ def domain_marker(index: int) -> str:
 
 
 def class_colour(index: int, classes: int) -> str:
-    """Return a class's colour: one of ten, or, where there are more classes, a place on the colour wheel."""
+    """Return a class's colour: one of ten, or a place on the colour wheel for more classes."""
     if classes <= CLASSES:
         return f"#0102{index:02x}"
     return mpl.colors.to_hex(tuple(mpl.colors.hsv_to_rgb((index / classes, 0.65, 0.75)).tolist()))
@@ -128,8 +128,8 @@ def finish(figure: Figure, name: str, title: str, caption: str = "") -> Drawing:
     Args:
         figure: The figure.
         name: Its name on the page, which no other figure has.
-        title: What it shows, in a sentence or two, for who does not see it.
-        caption: What stands under it; by default the title.
+        title: A text alternative of one or two sentences.
+        caption: The text under it; by default the title.
     """
     file = io.StringIO()
     without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -167,12 +167,12 @@ def legend_above(figure: Figure, axes: Axes) -> None:
 
 
 def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] | None = None) -> None:
-    """Draw a matrix of numbers from 0 to 1 as cells, the larger the more opaque.
+    """Draw a matrix of numbers from 0 to 1 as cells; larger numbers are more opaque.
 
     Args:
-        axes: Where.
-        shares: (R, C).
-        texts: What stands in each cell, (R, C).
+        axes: The axes of the map.
+        shares: The numbers, (R, C).
+        texts: The text of each cell, (R, C).
     """
     red, green, blue = mpl.colors.to_rgb(HEAT)
     cells = [[(red, green, blue, min(max(value, 0.0), 1.0)) for value in row] for row in shares]
@@ -185,7 +185,7 @@ def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequ
 
 
 def heat_key(figure: Figure, axes: Axes, least: float, most: float, what: str) -> None:
-    """Draw below ``axes`` which number each strength of a heat map stands for."""
+    """Draw the colour key of a heat map below ``axes``."""
     red, green, blue = mpl.colors.to_rgb(HEAT)
     ends = [(red, green, blue, 0.0), (red, green, blue, 1.0)]
     colours = mpl.colors.LinearSegmentedColormap.from_list("heat", ends)
@@ -194,7 +194,7 @@ def heat_key(figure: Figure, axes: Axes, least: float, most: float, what: str) -
 
 
 def class_key(figure: Figure, axes: Axes | Sequence[Axes], classes: Sequence[str]) -> None:
-    """Draw below ``axes`` which class each colour of the wheel stands for, some of them by name."""
+    """Draw the key of the colour wheel below ``axes`` with the names of some classes."""
     count = len(classes)
     colours = mpl.colors.ListedColormap([class_colour(k, count) for k in range(count)])
     norm = mpl.colors.BoundaryNorm([k - 0.5 for k in range(count + 1)], count)
@@ -208,7 +208,7 @@ def class_key(figure: Figure, axes: Axes | Sequence[Axes], classes: Sequence[str
 def _key(figure: Figure, axes: Axes | Sequence[Axes], colours: ScalarMappable, what: str) -> Colorbar:
     key = figure.colorbar(colours, ax=axes, orientation="horizontal", fraction=0.05, pad=0.03, aspect=45)
     assert key.solids is not None  # a key of colours that fill
-    key.solids.set_rasterized(True)  # else as many paths as there are colours
+    key.solids.set_rasterized(True)  # otherwise the file has one path per colour
     key.solids.set_edgecolor("none")
     key.outline.set_visible(False)
     key.ax.tick_params(length=2, labelsize=9)
@@ -217,17 +217,17 @@ def _key(figure: Figure, axes: Axes | Sequence[Axes], colours: ScalarMappable, w
 
 
 def short(name: str, most: int = SHORT) -> str:
-    """Return a name of at most ``most`` letters, as figures have room for it."""
+    """Return a name shortened to at most ``most`` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def titled(name: str, width: int = TITLE) -> str:
-    """Return a name as the title of a figure: in as many lines of ``width`` letters as it takes, four at most."""
+    """Return a name as the title of a figure, in up to four lines of ``width`` characters."""
     return "\n".join(textwrap.wrap(name, width, max_lines=TITLE_LINES, placeholder=" …")) or name
 
 
 def shown_rounds(axes: Axes, last: int) -> None:
-    """Let the axis of rounds run from the first to the last, in whole numbers."""
+    """Set the axis of rounds from the first to the last round, in integers."""
     axes.set_xlim(0.5 if last < 3 else 1 - 0.02 * last, last + (0.5 if last < 3 else 0.02 * last))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlabel("round")

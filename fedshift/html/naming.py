@@ -1,4 +1,4 @@
-"""Names beside the points of a figure, where they do not lie on one another."""
+"""Places names next to the points of a figure without overlaps."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -9,9 +9,9 @@ from matplotlib.transforms import Bbox
 from fedshift.html.drawing import GRID
 
 SIZE = 9  # of the text
-LETTER, LINE = 5.2, 11.0  # width of a letter of it, and height of a line
-GAP, POINT = 5.0, 3.0  # between a point and its name; half of a point
-FARTHEST = 14  # lines that a name is moved up or down at most
+LETTER, LINE = 5.2, 11.0  # width of a character and height of a line of the text
+GAP, POINT = 5.0, 3.0  # distance between a point and its name; radius of a point
+FARTHEST = 14  # largest distance by which a name is moved up or down, in lines
 
 
 def name_points(
@@ -20,13 +20,13 @@ def name_points(
     others: Sequence[tuple[float, float]] = (),
     lines: Sequence[Sequence[tuple[float, float]]] = (),
 ) -> None:
-    """Write a name beside each point, the highest first, as near as it is free, with a line where that is not near.
+    """Write a name next to each point, in the nearest free place, from the highest point down.
 
     Args:
-        axes: With scales, limits and all points as they stay.
-        named: x, y and name.
-        others: x and y of points without a name. A name keeps off them where it can.
-        lines: x and y of the corners of lines that go along the axes; likewise.
+        axes: The axes with their final scales, limits and points.
+        named: x, y and name of each point. A line connects a name with a point that is not near.
+        others: x and y of points without a name. Names avoid them where possible.
+        lines: x and y of the corners of lines along the axes. Names avoid them where possible.
     """
     figure = axes.figure.get_figure(root=True)
     assert figure is not None
@@ -45,11 +45,11 @@ def name_points(
         corners = [_around(*place(x, y), 0.5) for x, y in line]
         crowd += [Bbox.union(both) for both in pairwise(corners)]
     taken: list[Bbox] = []
-    for x, y, name in sorted(named, key=lambda one: (-one[1], one[0])):
+    for x, y, name in sorted(named, key=lambda point: (-point[1], point[0])):
         at = place(x, y)
-        tried = [one for one in _boxes(*at, name) if _within(one[2], room)]
-        free = [one for one in tried if not any(map(one[2].fully_overlaps, [*taken, *points]))]
-        clear = [one for one in free if not any(map(one[2].fully_overlaps, crowd))]
+        tried = [candidate for candidate in _boxes(*at, name) if _within(candidate[2], room)]
+        free = [candidate for candidate in tried if not any(map(candidate[2].fully_overlaps, [*taken, *points]))]
+        clear = [candidate for candidate in free if not any(map(candidate[2].fully_overlaps, crowd))]
         up, side, box = next(iter([*clear, *free, *tried, *_boxes(*at, name)]))
         taken.append(box)
         axes.annotate(
@@ -63,12 +63,12 @@ def _around(right: float, up: float, reach: float = POINT) -> Bbox:
     return Bbox.from_extents(right - reach, up - reach, right + reach, up + reach)
 
 
-def _within(one: Bbox, other: Bbox) -> bool:
-    return other.contains(one.x0, one.y0) and other.contains(one.x1, one.y1)
+def _within(inner: Bbox, outer: Bbox) -> bool:
+    return outer.contains(inner.x0, inner.y0) and outer.contains(inner.x1, inner.y1)
 
 
 def _boxes(right: float, up: float, name: str) -> Iterator[tuple[float, int, Bbox]]:
-    """Return where a name may stand, the nearest place first: lines above its point, side, rectangle."""
+    """Return possible places of a name, the nearest first: lines above its point, side, rectangle."""
     width = LETTER * len(name)
     for line in sorted(
         (half / 2 for half in range(-2 * FARTHEST, 2 * FARTHEST + 1)), key=lambda line: (abs(line), -line)

@@ -1,4 +1,4 @@
-"""How the pages look that FedShift writes: colours for light and dark, and figures in rows that leave nothing empty."""
+"""The style of all pages of FedShift: light and dark colours, rows of figures without gaps."""
 
 _LIGHT = (
     "--bg:#fff;--fg:#1b1f24;--muted:#59636e;--line:#d5dae0;--card:#f5f7f9;--grid:#a9b1ba;--link:#0b5cad;"
@@ -13,7 +13,7 @@ _DARK = (
     "--k8:#d783cb;--k9:#a8a8a8"
 )
 
-#: Of every page. Figures stand in rows of three or two (``widths``), below each other on a phone.
+#: CSS of every page. Figures form rows of three or two (``widths``); on a phone they form one column.
 STYLE = """
 :root { color-scheme: light dark; LIGHT }
 @media (prefers-color-scheme: dark) { :root { DARK } }
@@ -66,9 +66,10 @@ summary { cursor: pointer; margin: .6rem 0 }
 
 
 def widths(count: int) -> list[str]:
-    """Return of each thing in the rows of a section how much of a row it takes, so that no row has a gap.
+    """Return the width of each figure of a section as a CSS class, so that no row has a gap.
 
-    Rows have three, those at the end two where three would leave one over; one alone has its words beside it.
+    Rows have three figures. The last rows have two where three would leave a single one. The text of a single figure is
+    next to it.
     """
     halves = {0: 0, 1: 4, 2: 2}[count % 3]
     return ["whole"] if count == 1 else ["third"] * (count - halves) + ["half"] * halves

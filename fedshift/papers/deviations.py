@@ -1,7 +1,7 @@
-"""Which values of a run that stands beside a printed row are not the paper's.
+"""The values of a run that differ from those of the printed row it is compared with.
 
-The paper's are those of its own experiment file, resolved for that row with nothing set by hand, but for what it prints
-otherwise; and where it leaves a value open, the experiment has a reading of ours (``comparing.unsettled``).
+The paper's values are those of its experiment file, resolved for that row without further settings, except for values
+that the paper prints otherwise. Where it leaves a value open, the experiment has our reading (``papers.open_values``).
 """
 
 import json
@@ -11,28 +11,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from datasets import catalog
-from fedshift.papers.printed import Beside, Standing, Table
+from fedshift.papers.printed import ColumnMap, Standing, Table
 from fedshift.results.grouping import parameter, shown
-from fedshift.results.loading import ASIDE, NODES, ROW_SECTIONS, WAYS, own_settings, paper_settings
+from fedshift.results.loading import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
 from fedshift_app.config.keys import as_of
 from fedshift_core.limits import shortened
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN
 
-#: So many values are named in a line; of more, the number is told.
+#: Number of values named in a line; the rest is counted.
 MOST_NAMED = 24
 MOST_VALUE = 100  # characters of a value
-#: What decides no number of the last five rounds besides ``ASIDE``: when else the same weights are scored; threads,
-#: which round the same sums in another order; nodes that a deployment waits for.
-UNTOLD = (
+#: Settings in addition to ``ASIDE`` that do not change the numbers of the last five rounds: further scores of the same
+#: weights, threads (which only reorder sums), nodes that a deployment waits for.
+IGNORED = (
     *ASIDE, "evaluate.every", "evaluate.fraction", "evaluate.client_models", "train.threads", "federation.min_nodes",
 )  # fmt: skip
-#: Decides a number only where BatchNorm takes the statistics of test batches, or the method asks for such batches.
+#: Changes numbers only if BatchNorm uses the statistics of test batches, or the method sets such batches.
 TEST_BATCH = "images.eval_batch"
-#: Decides a number only where statistics of BatchNorm are taken from so many training images.
+#: Changes numbers only if BatchNorm statistics are computed from this number of training images.
 STATISTICS_IMAGES = "evaluate.bn_images"
-#: Settings that are told as a whole: which domains they name is the value.
-WHOLE = ("allocation.counts", "allocation.share")
-#: What is told first.
+#: Settings by domain that are compared and shown as one value.
+GROUPED = ("allocation.counts", "allocation.share")
+#: Settings in the order in which they are shown.
 ORDER = (*ROW_SECTIONS, "rounds", NODES, "train.", "model.", "allocation.", "dataset.", "images.")
 HELD_OUT = "allocation.held_out"
 SIZE = "dataset.size"  # null: the data set's own
@@ -41,13 +41,13 @@ _NOTHING = object()  # where one side has no such setting
 
 @dataclass(frozen=True)
 class Altered:
-    """A value that is not the paper's, or not our reading of it.
+    """A value that differs from the paper's value, or from our reading of it.
 
     Attributes:
         key: The setting's dotted key.
-        ours: The values of the runs, one unless seeds differ in it; as YAML.
-        paper: The paper's, as YAML; where it leaves the value open, our reading.
-        why: Why it is a reading; empty where it is the paper's.
+        ours: The values of the runs as YAML; several only if seeds differ in it.
+        paper: The paper's value as YAML, or our reading if the paper leaves it open.
+        why: Reason why it is a reading; empty if the value is the paper's.
     """
 
     key: str
@@ -56,97 +56,99 @@ class Altered:
     why: str = ""
 
     @property
-    def told(self) -> str:
-        """The value with the paper's, or our reading, beside it."""
+    def text(self) -> str:
+        """The value, followed by the paper's value or our reading."""
         return f"{parameter(self.key)}={' and '.join(self.ours)} ({'' if self.why else 'paper '}{self.paper})"
 
 
 def altered(
-    configs: Sequence[Mapping[str, Any]], table: Table, beside: Beside, standing: Standing
+    configs: Sequence[Mapping[str, Any]], table: Table, column_map: ColumnMap, standing: Standing
 ) -> tuple[Altered, ...]:
-    """Return the values of a row's runs that are not the paper's: the method's own first, then what it trained on.
+    """Return the values of a row's runs that differ from the paper's, the method's own first.
 
-    Those that the paper leaves open, and that are not our reading of it, are among them and say why.
+    They include values that the paper leaves open and that differ from our reading; these have a reason.
 
     Args:
         configs: The settings of each run by dotted key, with its number of nodes.
         table: The table.
-        beside: Which of its columns stand beside the runs.
-        standing: Which of its rows does.
+        column_map: Which of its columns are comparable with which of the runs.
+        standing: Which of its rows is comparable with the runs.
 
     Raises:
         ConfigError: If the table belongs to no experiment.
     """
-    asked = {key: value for key, value in (dict(beside.when) | dict(standing.asked)).items() if key != "experiment"}
-    given = shlex.join(f"{key}={json.dumps(value)}" for key, value in asked.items())
-    asked_there = paper_settings(table.experiment(beside, standing), given)
-    method = str(asked_there["method.name"])
+    row_settings = {
+        key: value for key, value in (dict(column_map.when) | dict(standing.settings)).items() if key != "experiment"
+    }
+    given = shlex.join(f"{key}={json.dumps(value)}" for key, value in row_settings.items())
+    paper_config = paper_settings(table.experiment(column_map, standing), given)
+    method = str(paper_config["method.name"])
     if method not in [config["method.name"] for config in configs]:  # one that the paper lacks
         configs = [as_of(config, method) for config in configs]
-    without = set.intersection(*(_untold(one) for one in (asked_there, *configs)))
-    paper = _as_told(asked_there, without)
+    without = set.intersection(*(_ignored(config) for config in (paper_config, *configs)))
+    paper = _compared(paper_config, without)
     paper |= {key: value for key, value in table.prints_of(method).items() if key in paper}
-    asks = _asks(asked_there)
-    ours = [_as_told(config, without) for config in configs]
-    if beside.unseen and all(len(one.get(HELD_OUT, ())) == 1 for one in ours):
+    asks = _asks(paper_config)
+    ours = [_compared(config, without) for config in configs]
+    if column_map.unseen and all(len(settings.get(HELD_OUT, ())) == 1 for settings in ours):
         paper.pop(HELD_OUT, None)  # each of the paper's columns is a run of its own
-        ours = [{key: value for key, value in one.items() if key != HELD_OUT} for one in ours]
+        ours = [{key: value for key, value in settings.items() if key != HELD_OUT} for settings in ours]
     if NODES not in paper:
-        ours = [{key: value for key, value in one.items() if key != NODES} for one in ours]
-    found = []
+        ours = [{key: value for key, value in settings.items() if key != NODES} for settings in ours]
+    deviations = []
     for key in dict.fromkeys(key for settings in (paper, *ours) for key in settings):
-        theirs, values = paper.get(key, _NOTHING), [one.get(key, _NOTHING) for one in ours]
+        theirs, values = paper.get(key, _NOTHING), [settings.get(key, _NOTHING) for settings in ours]
         if any(value != theirs for value in values):
             why = table.why_open(key, method, asks)
-            found.append(Altered(key, tuple(dict.fromkeys(map(_told, values))), _told(theirs), why))
-    return tuple(sorted(found, key=lambda one: _rank(one.key)))
+            deviations.append(Altered(key, tuple(dict.fromkeys(map(_as_text, values))), _as_text(theirs), why))
+    return tuple(sorted(deviations, key=lambda deviation: _rank(deviation.key)))
 
 
 def listed(values: Sequence[Altered]) -> str:
-    """Return values in one line of bounded length; those that do not fit are counted."""
+    """Return values in one line of bounded length; the rest is counted."""
     more = len(values) - MOST_NAMED
-    told = ", ".join(one.told for one in values[:MOST_NAMED])
-    return told + (f" and {more} more, which --json names" if more > 0 else "")
+    line = ", ".join(value.text for value in values[:MOST_NAMED])
+    return line + (f" and {more} more, which --json names" if more > 0 else "")
 
 
-def _as_told(settings: Mapping[str, Any], without: Container[str]) -> dict[str, Any]:
-    """Return the settings that decide numbers, those of ``WHOLE`` as one value each, the size as it is."""
-    found: dict[str, Any] = {}
+def _compared(settings: Mapping[str, Any], without: Container[str]) -> dict[str, Any]:
+    """Return the settings that change numbers; those of ``GROUPED`` are one value each."""
+    compared: dict[str, Any] = {}
     for key, value in settings.items():
-        whole = next((section for section in WHOLE if key.startswith(f"{section}.")), None)
-        if whole is not None:
-            found.setdefault(whole, {})[key.removeprefix(f"{whole}.")] = value
-        elif key == WAYS:
-            found[key] = _way(settings)  # the further ways change no number of the first
+        group = next((section for section in GROUPED if key.startswith(f"{section}.")), None)
+        if group is not None:
+            compared.setdefault(group, {})[key.removeprefix(f"{group}.")] = value
+        elif key == BN_STATISTICS:
+            compared[key] = _bn_statistics(settings)  # further kinds do not change the numbers of the first
         elif key not in without:
-            found[key] = value
-    if found[SIZE] is None:
-        found[SIZE] = catalog.get(settings["dataset.of"] or settings["dataset.name"]).size
-    return found
+            compared[key] = value
+    if compared[SIZE] is None:
+        compared[SIZE] = catalog.get(settings["dataset.of"] or settings["dataset.name"]).size
+    return compared
 
 
-def _way(settings: Mapping[str, Any]) -> str:
-    """Return the way of ``evaluate.bn`` that the numbers have: of a run's settings, or of an experiment's."""
-    ways = settings[WAYS]
-    return ways if isinstance(ways, str) else str(ways[0])
+def _bn_statistics(settings: Mapping[str, Any]) -> str:
+    """Return the kind of BatchNorm statistics behind the numbers of a run or an experiment."""
+    statistics = settings[BN_STATISTICS]
+    return statistics if isinstance(statistics, str) else str(statistics[0])
 
 
-def _untold(settings: Mapping[str, Any]) -> set[str]:
-    """Return the keys that decide no number with these settings."""
-    without = {*UNTOLD}
-    if _way(settings) != BATCH and TEST_BATCH not in _asks(settings):
+def _ignored(settings: Mapping[str, Any]) -> set[str]:
+    """Return the keys that do not change numbers with these settings."""
+    without = {*IGNORED}
+    if _bn_statistics(settings) != BATCH and TEST_BATCH not in _asks(settings):
         without.add(TEST_BATCH)
-    if _way(settings) not in (RETAKEN, OWN):
+    if _bn_statistics(settings) not in (RETAKEN, OWN):
         without.add(STATISTICS_IMAGES)
     return without
 
 
 def _asks(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the method asks of other sections, by dotted key."""
+    """Return the settings of other sections that the method sets, by dotted key."""
     return own_settings(str(settings["experiment"]), str(settings["dataset.name"]), str(settings["method.name"]))
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return "none" if value is _NOTHING else shortened(shown(value), MOST_VALUE)
 
 

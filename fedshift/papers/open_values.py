@@ -1,8 +1,8 @@
-"""Where a paper leaves a value open, and where it prints another one than our experiment has (conf/papers).
+"""Values that a paper leaves open, and printed values that differ from our experiment (conf/papers).
 
-``readings`` names settings of which the paper says nothing, contradicts itself, or is lost in the text at hand: what
-the experiment file has there is a reading of ours, not the paper's. ``prints`` has the printed value of settings of
-which the experiment file has another one.
+``readings`` names settings that the paper does not state, states in contradictory ways, or whose text is lost. The
+experiment file has our reading of them. ``prints`` has the printed values of settings for which the experiment file has
+other values.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -17,27 +17,27 @@ from fedshift_core.limits import as_found
 from fedshift_core.registry import imported
 from fedshift_core.spelling import meant
 
-#: ``METHOD.*``: all of a method's own parameters, and what it asks for of other sections.
+#: ``METHOD.*``: all parameters of a method and all settings of other sections that it sets.
 ALL = "*"
 LEAST_WHY = 12  # characters of a sentence
 
 
 class Printed(BaseModel, frozen=True, extra="forbid"):
-    """A value that the paper prints where our experiment has another one."""
+    """A printed value that differs from that of our experiment."""
 
     value: Any
     why: str = Field(min_length=LEAST_WHY)
 
 
 def check(keys: Iterable[str], section: str) -> None:
-    """Look whether settings exist, each a dotted key or METHOD.KEY.
+    """Check that settings exist, each a dotted key or METHOD.KEY.
 
     Args:
-        keys: What the file has.
-        section: Where it has them.
+        keys: The keys in the file.
+        section: Their place in the file, for the message.
 
     Raises:
-        ConfigError: With the first that does not.
+        ConfigError: If a key does not exist; the message names the first.
     """
     for key in keys:
         known = _known(key)
@@ -49,13 +49,13 @@ def check(keys: Iterable[str], section: str) -> None:
 
 
 def why_open(readings: Mapping[str, str], key: str, method: str, asks: Container[str]) -> str:
-    """Return why the value of a setting is a reading of ours; empty where the paper has it.
+    """Return why the value of a setting is our reading; empty if the paper states it.
 
     Args:
-        readings: What a file of conf/papers says.
+        readings: The readings of a file of conf/papers.
         key: The setting's dotted key.
         method: The method of the row.
-        asks: The dotted keys of other sections that it asks for.
+        asks: The dotted keys of other sections that it sets.
     """
     own = key.startswith("method.") and key != "method.name"
     named = readings.get(f"{method}.{key.removeprefix('method.')}", "") if own else readings.get(key, "")
@@ -63,15 +63,15 @@ def why_open(readings: Mapping[str, str], key: str, method: str, asks: Container
 
 
 def printed_for(prints: Mapping[str, Printed], method: str) -> dict[str, Any]:
-    """Return by dotted key what the paper prints of a row's method."""
+    """Return the printed values of a row's method by dotted key."""
     return {
-        f"method.{key.removeprefix(f'{method}.')}" if key.startswith(f"{method}.") else key: one.value
-        for key, one in prints.items()
+        f"method.{key.removeprefix(f'{method}.')}" if key.startswith(f"{method}.") else key: printed.value
+        for key, printed in prints.items()
     }
 
 
 def _known(key: str) -> list[str]:
-    """Return the keys that there are where one is looked for: of a method, of modules, or of all sections."""
+    """Return the known keys of the section to which a key belongs: a method, a module, or all."""
     first, _, rest = key.partition(".")
     if first in registry.METHODS:
         return [f"{first}.{ALL}", *(f"{first}.{own}" for own in registry.get(first).known_keys())]

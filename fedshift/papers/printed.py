@@ -1,4 +1,4 @@
-"""The papers' printed tables (conf/papers), and which of our runs a printed row and column stand for."""
+"""The papers' printed tables (conf/papers), and the runs with which their rows compare."""
 
 import re
 from collections.abc import Container, Mapping
@@ -17,18 +17,17 @@ from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
 
 FOLDER = "papers"
-#: What a printed row of plain ``fedavg`` stands for: a method without modules and without an adaptation, but for
-#: those that its own parameters tell.
+#: Settings of a printed row of plain ``fedavg``: no modules and no adaptation, unless its parameters name some.
 PLAIN = {"modules": registry.NONE, "adapt.name": registry.NONE}
-#: The sections whose settings make a printed row that row, where its label stands for them.
+#: Prefixes of the settings that identify a printed row.
 MAKE_ROWS = (*ROW_SECTIONS, "images.")
-#: What a printed label stands for: our method, or its name and settings by dotted key. Those of ``MAKE_ROWS`` make it
-#: that row; others, such as ``rounds``, are what the paper's run of it has besides, and ``experiment`` is that of the
-#: row where it is not that of the table.
-One = str | dict[str, Any]
-#: The same, or several: readings of a label that was lost, or two ways to ask for the same.
-Ours = One | tuple[One, ...]
-#: By dotted key or METHOD.KEY, why the value that our experiments have is a reading.
+#: The method of ours that a printed label means, or its name and settings by dotted key. Settings of ``MAKE_ROWS``
+#: identify the row. Others, such as ``rounds``, are further settings of the paper's run; ``experiment`` is that of the
+#: row if it differs from that of the table.
+OurRow = str | dict[str, Any]
+#: One such value, or several: readings of a lost label, or two equal settings.
+Ours = OurRow | tuple[OurRow, ...]
+#: Reasons why the value of our experiments is a reading, by dotted key or METHOD.KEY.
 Readings = dict[str, Annotated[str, Field(min_length=open_values.LEAST_WHY)]]
 
 
@@ -37,7 +36,7 @@ class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
 
 class _Unsettled(_Section):
-    """A part of a file that says what a paper leaves open, and what it prints otherwise (``comparing.unsettled``)."""
+    """A part of a file with open values and printed values of a paper (``papers.open_values``)."""
 
     readings: Readings = {}
     prints: dict[str, open_values.Printed] = {}
@@ -54,39 +53,41 @@ class PrintedRow(_Section):
     """A printed row: a number, a number with its spread, or None for a dash, by printed column."""
 
     method: str  # the printed label
-    label_certain: bool = True  # False: it was lost or damaged in the paper's text, and what it stands for is a reading
+    label_certain: bool = (
+        True  # False: the label is lost or damaged in the paper's text, and its meaning is our reading
+    )
     values: dict[str, float | Printed | None]
 
     def value(self, column: str) -> float | None:
-        """Return the printed number of a column, None where a dash is printed."""
+        """Return the printed number of a column; None for a dash."""
         value = self.values.get(column)
         return value.mean if isinstance(value, Printed) else value
 
     def spread(self, column: str) -> float | None:
-        """Return the printed spread of a column, None where there is none."""
+        """Return the printed spread of a column; None without one."""
         value = self.values.get(column)
         return value.spread if isinstance(value, Printed) else None
 
 
-class Beside(_Section):
-    """For which runs printed columns stand, and for which of their columns."""
+class ColumnMap(_Section):
+    """The runs with which printed columns compare, and the matching columns of ours."""
 
     dataset: tuple[str, ...]  # our data sets
     when: dict[str, Any] = {}  # settings of the run by dotted key
-    experiment: str = ""  # of which the table is, unless an experiment says of itself that it is (key ``paper``)
-    unseen: bool = False  # a column is the accuracy on the domain that was held out, one run per column
+    experiment: str = ""  # the table's experiment, unless an experiment names the table (key ``paper``)
+    unseen: bool = False  # a column is the accuracy on its held-out domain, with one run per column
     columns: dict[str, str]  # printed column: ours
 
 
 class Cost(_Section):
-    """Which of our costs a printed column is (``fedshift.costs.beside``)."""
+    """The cost of ours that a printed column shows (``fedshift.costs.beside``)."""
 
     of: Literal["sent", "bytes_up", "step_flops", "seconds"]
     unit: float = Field(1.0, gt=0)  # of the printed number, in ours
 
 
 class Budget(_Section):
-    """What the paper states of its runs."""
+    """What the paper states about its runs."""
 
     rounds: int | None = None
     epochs: int | None = None  # local epochs of a round
@@ -94,7 +95,10 @@ class Budget(_Section):
 
 
 class PrintedTable(_Unsettled):
-    """One printed table, or the part of it that is of one data set; what it leaves open is besides the paper's."""
+    """One printed table, or its part for one data set.
+
+    Its open values are added to those of the paper.
+    """
 
     id: str
     about: str
@@ -105,10 +109,10 @@ class PrintedTable(_Unsettled):
     scenario: str = ""
     unit: str
     columns: tuple[str, ...]
-    methods: dict[str, Ours] = {}  # over those of the paper
-    beside: tuple[Beside, ...] = ()
-    costs: dict[str, Cost] = {}  # printed columns of costs, which runs do not have
-    costs_notes: tuple[str, ...] = ()  # what a reader must know of them
+    methods: dict[str, Ours] = {}  # these replace those of the paper
+    beside: tuple[ColumnMap, ...] = ()
+    costs: dict[str, Cost] = {}  # printed columns of costs; runs have no such columns
+    costs_notes: tuple[str, ...] = ()  # notes for readers
     budget: Budget = Budget()
     rows: tuple[PrintedRow, ...]
 
@@ -122,22 +126,22 @@ class PaperFile(_Unsettled):
     backbone: str
     notes: tuple[str, ...] = ()
     methods: dict[str, Ours] = {}  # in all tables
-    also: dict[str, str] = {}  # of ours that the paper does not print: the row beside which it stands, all values told
+    also: dict[str, str] = {}  # our methods that the paper does not print: the row to compare them with
     tables: tuple[PrintedTable, ...]
     checks: tuple[str, ...] = Field(())
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A printed row that stands beside a run.
+    """A printed row that is comparable with a run.
 
     Attributes:
         row: The row.
-        asked: The settings of ours that it stands for by dotted key; ``experiment`` where the row has one of its own.
+        settings: The settings of ours that it means, by dotted key; ``experiment`` if the row has one of its own.
     """
 
     row: PrintedRow
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,8 @@ class Table:
     """A printed table with its paper.
 
     Attributes:
-        id: By which a command asks for it, such as ``f2dc.table1b``.
-        paper: Its file.
+        id: Its name in commands, such as ``f2dc.table1b``.
+        paper: The file of its paper.
         printed: The table.
     """
 
@@ -154,94 +158,103 @@ class Table:
     paper: PaperFile
     printed: PrintedTable
 
-    def beside(self, config: Mapping[str, Any]) -> Beside:
-        """Return which printed columns stand for which of a run.
+    def column_map(self, config: Mapping[str, Any]) -> ColumnMap:
+        """Return which printed columns are comparable with which columns of a run.
 
         Args:
             config: The run's settings by dotted key.
 
         Raises:
-            ConfigError: If the table prints nothing that such a run has.
+            ConfigError: If the table has no column that is comparable with such a run.
         """
         self.check_of_runs()
-        if (one := self.stands_for(config)) is not None:
-            return one
-        asked = " or ".join(
-            " ".join([f"dataset.name={'|'.join(one.dataset)}", *(f"{key}={value}" for key, value in one.when.items())])
-            for one in self.printed.beside
+        if (columns := self.stands_for(config)) is not None:
+            return columns
+        wanted = " or ".join(
+            " ".join(
+                [
+                    f"dataset.name={'|'.join(columns.dataset)}",
+                    *(f"{key}={value}" for key, value in columns.when.items()),
+                ]
+            )
+            for columns in self.printed.beside
         )
-        keys = dict.fromkeys(["dataset.name", *(key for one in self.printed.beside for key in one.when)])
-        found = " ".join(f"{key}={config.get(key)}" for key in keys)
-        raise ConfigError(f"--paper {self.id}: the table is of runs with {asked}, found {found}")
+        keys = dict.fromkeys(["dataset.name", *(key for columns in self.printed.beside for key in columns.when)])
+        actual = " ".join(f"{key}={config.get(key)}" for key in keys)
+        raise ConfigError(f"--paper {self.id}: the table is of runs with {wanted}, found {actual}")
 
     def check_of_runs(self) -> None:
-        """Refuse a table that prints nothing that any run has.
+        """Refuse a table without columns that are comparable with runs.
 
         Raises:
-            ConfigError: If it is such a one.
+            ConfigError: If it has none.
         """
         if not self.printed.beside:
             where = f"; `fedshift costs METHOD... --paper {self.id}` has them" if self.printed.costs else ""
             raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have{where}")
 
-    def stands_for(self, config: Mapping[str, Any]) -> Beside | None:
-        """Return the same as ``beside``, None if the table prints nothing that such a run has."""
-        found = (one for one in self.printed.beside if config["dataset.name"] in one.dataset and _has(config, one.when))
-        return next(found, None)
+    def stands_for(self, config: Mapping[str, Any]) -> ColumnMap | None:
+        """Return the same as ``column_map``; None if no column is comparable with such a run."""
+        matching = (
+            columns
+            for columns in self.printed.beside
+            if config["dataset.name"] in columns.dataset and _has(config, columns.when)
+        )
+        return next(matching, None)
 
-    def experiment(self, beside: Beside, standing: Standing | None = None) -> str:
-        """Return the experiment that has what the paper ran for these columns, of a row that names its own for it.
+    def experiment(self, column_map: ColumnMap, standing: Standing | None = None) -> str:
+        """Return the experiment with the paper's settings for these columns or this row.
 
         Raises:
-            ConfigError: If there is none.
+            ConfigError: If no experiment has them.
         """
-        if standing is not None and "experiment" in standing.asked:
-            return str(standing.asked["experiment"])
-        own = _experiments().get(_squeezed(self.id), beside.experiment)
+        if standing is not None and "experiment" in standing.settings:
+            return str(standing.settings["experiment"])
+        own = _experiments().get(_squeezed(self.id), column_map.experiment)
         if not own:
             raise ConfigError(f"conf/{FOLDER}: {self.id} lacks the key experiment, and no experiment names it")
         return own
 
     def standing(self, config: Mapping[str, Any]) -> Standing | None:
-        """Return the printed row of a run's method and settings; of several the one that states most of them.
+        """Return the printed row with a run's method and settings; the most specific one of several.
 
-        A method that the paper does not print, and that stands beside a row of it all the same (``also``), is told
-        apart by its values, all of which are compared with those of that row.
+        A method that the paper does not print may be compared with one of its rows (``also``). Then all its values are
+        compared with those of that row.
         """
-        found = [
-            (len(conditions), -i, Standing(row, asked))
+        matching = [
+            (len(conditions), -i, Standing(row, settings))
             for i, row in enumerate(self.printed.rows)
-            for asked in self.readings(row)
-            if _has(PLAIN | dict(config), PLAIN | (conditions := _of_rows(asked)))
+            for settings in self.readings(row)
+            if _has(PLAIN | dict(config), PLAIN | (conditions := _of_rows(settings)))
         ]
-        if found:
-            return max(found, key=lambda one: one[:2])[2]
+        if matching:
+            return max(matching, key=lambda match: match[:2])[2]
         label = self.paper.also.get(str(config["method.name"]))
         row = next((row for row in self.printed.rows if row.method == label), None)
         return None if row is None else Standing(row, self.readings(row)[0])
 
     def readings(self, row: PrintedRow) -> tuple[dict[str, Any], ...]:
-        """Return the settings of ours that a printed row stands for by dotted key, none if we have no such method.
+        """Return the settings of ours that a printed row means; none if we lack the method.
 
-        They are one, or several where its label was lost and leaves a choice.
+        There are several if its label is lost and leaves a choice.
         """
         ours = self.printed.methods.get(row.method, self.paper.methods.get(row.method, ()))
         return tuple(
-            {"method.name": one} if isinstance(one, str)
-            else {"method.name" if key == "name" else key: value for key, value in one.items()}
-            for one in (ours if isinstance(ours, tuple) else (ours,))
+            {"method.name": reading} if isinstance(reading, str)
+            else {"method.name" if key == "name" else key: value for key, value in reading.items()}
+            for reading in (ours if isinstance(ours, tuple) else (ours,))
         )  # fmt: skip
 
     def why_open(self, key: str, method: str, asks: Container[str]) -> str:
-        """Return why the value of a setting is a reading of ours, see ``unsettled.why_open``; empty if it is none."""
+        """Return why the value of a setting is our reading (``open_values.why_open``); empty if it is not."""
         return open_values.why_open(self.paper.readings | self.printed.readings, key, method, asks)
 
     def prints_of(self, method: str) -> dict[str, Any]:
-        """Return by dotted key what the paper prints of a method, where our experiments have another value."""
+        """Return the printed values of a method that differ from our experiments, by dotted key."""
         return open_values.printed_for(self.paper.prints | self.printed.prints, method)
 
     def checks(self) -> list[str]:
-        """Return the print errors found in this table."""
+        """Return the known print errors of this table."""
         known = sorted((table.id for table in self.paper.tables), key=len, reverse=True)
         return [
             check for check in self.paper.checks
@@ -253,7 +266,7 @@ def all_tables() -> list[Table]:
     """Return all tables of all papers.
 
     Raises:
-        ConfigError: If a file of conf/papers is not what it should be.
+        ConfigError: If a file of conf/papers is not valid.
     """
     return [
         Table(f"{paper.key}.{_squeezed(printed.id)}", paper, printed)
@@ -263,10 +276,10 @@ def all_tables() -> list[Table]:
 
 
 def get(table_id: str) -> Table:
-    """Return a table by its id; case, spaces and hyphens do not count.
+    """Return a table by its id; case, spaces and hyphens are ignored.
 
     Raises:
-        ConfigError: With the ids there are.
+        ConfigError: If the id is unknown; the message lists the ids.
     """
     tables = {_squeezed(table.id): table for table in all_tables()}
     if _squeezed(table_id) not in tables:
@@ -286,10 +299,10 @@ def lines() -> list[str]:
 
 @cache
 def _experiments() -> Mapping[str, str]:
-    """Return by printed table, squeezed, the experiment that says of itself that it is that table's."""
+    """Return the experiments that name a printed table, by the squeezed id of the table."""
     files = {name: read_yaml(CONF / "experiments" / f"{name}.yaml") for name in names("experiments")}
-    told = {name: _squeezed(str(file["paper"])) for name, file in files.items() if "paper" in file}
-    return {table: name for name, table in reversed(told.items())}  # of several the first; rows name the others
+    tables = {name: _squeezed(str(file["paper"])) for name, file in files.items() if "paper" in file}
+    return {table: name for name, table in reversed(tables.items())}  # of several the first; rows name the others
 
 
 @cache
@@ -310,12 +323,12 @@ def _read(name: str) -> PaperFile:
     return paper
 
 
-def _of_rows(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in asked.items() if key.startswith(MAKE_ROWS)}
+def _of_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key.startswith(MAKE_ROWS)}
 
 
-def _has(config: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    return all(config.get(key) == value for key, value in asked.items())
+def _has(config: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
+    return all(config.get(key) == value for key, value in required.items())
 
 
 def _squeezed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What is computed of features, predictions and prototypes. NumPy; scikit-learn for t-SNE and mutual information."""
+"""Computes the numbers of the report from features, predictions and prototypes."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +9,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TSNE_IMAGES = 150  # of each domain
-TSNE_LEAST = 5  # points; below there is nothing to arrange
+TSNE_LEAST = 5  # smallest number of points for t-SNE
 PERPLEXITY = 30.0
 
 
 def confusion(y: Ints, predicted: Ints, classes: int) -> Ints:
-    """Return how many images of each class (row) were taken for each class (column), (C, C).
+    """Return the confusion matrix (C, C): true classes as rows, predicted classes as columns.
 
     Args:
         y: True classes, (N,).
@@ -25,15 +25,15 @@ def confusion(y: Ints, predicted: Ints, classes: int) -> Ints:
 
 
 def row_shares(counts: Ints) -> Floats:
-    """Return each row as shares of its sum, 0 to 1; a row without any stays 0."""
+    """Return each row as shares of its sum, 0 to 1; an empty row stays 0."""
     return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
 
 def singular_values(features: Floats) -> Floats:
     """Return the singular values of the covariance of features (N, D), largest first, min(N - 1, D) of them.
 
-    F2DC (Wang et al., CVPR 2026), figure 1. The covariance is symmetric, so that they are the squared singular values
-    of the centred features over N - 1.
+    F2DC (Wang et al., CVPR 2026), figure 1. The covariance is symmetric, so they equal the squared singular values of
+    the centred features divided by N - 1.
     """
     n, d = features.shape
     if n < 2:
@@ -44,9 +44,9 @@ def singular_values(features: Floats) -> Floats:
 
 
 def effective_rank(values: Floats) -> float:
-    r"""Return how many directions carry the features: :math:`\exp(-\sum_ip_i\log p_i)` with :math:`p_i` their shares.
+    r"""Return the effective rank :math:`\exp(-\sum_ip_i\log p_i)`, with :math:`p_i` the shares of the values.
 
-    Roy & Vetterli, "The effective rank", EUSIPCO 2007. 0 where nothing varies.
+    Roy & Vetterli, "The effective rank", EUSIPCO 2007. It is 0 if all values are 0.
     """
     total = values.sum()
     if total <= 0:
@@ -56,14 +56,14 @@ def effective_rank(values: Floats) -> float:
 
 
 def cosines(vectors: Floats) -> Floats:
-    """Return the cosine of every two rows of (P, D), (P, P); 0 with a row that is zero."""
+    """Return the cosines (P, P) of all pairs of rows (P, D); a zero row has cosine 0."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return np.asarray(np.clip(unit @ unit.T, -1.0, 1.0))
 
 
 def class_means(features: Floats, y: Ints, classes: int) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the mean feature of each class, (C, D), and which classes there are, (C,)."""
+    """Return the mean feature of each class, (C, D), and which classes have images, (C,)."""
     counts = np.bincount(y, minlength=classes)
     sums = np.zeros((classes, features.shape[1]))
     np.add.at(sums, y, features)
@@ -71,7 +71,7 @@ def class_means(features: Floats, y: Ints, classes: int) -> tuple[Floats, NDArra
 
 
 def tsne(features: Floats, seed: int) -> Floats:
-    """Return features (N, D) in the plane, (N, 2), by scikit-learn's t-SNE; N is at least ``TSNE_LEAST``."""
+    """Return the t-SNE of features (N, D) in the plane, (N, 2); N is at least ``TSNE_LEAST``."""
     from sklearn.manifold import TSNE  # type: ignore[import-untyped]
 
     scale = features.std()
@@ -99,7 +99,7 @@ def mutual_information(rows: Ints, columns: Ints) -> float:
 
 
 def nearest_of_class(features: Floats, y: Ints, prototypes: Floats, labels: Ints) -> Ints:
-    """Return, for each image, the prototype of its own class that is nearest by cosine, (N,); -1 without one.
+    """Return the nearest prototype of each image's class by cosine, (N,); -1 without one.
 
     Args:
         features: (N, D).
@@ -108,18 +108,20 @@ def nearest_of_class(features: Floats, y: Ints, prototypes: Floats, labels: Ints
         labels: Classes of the prototypes, (P,).
     """
     norms = np.linalg.norm(prototypes, axis=1)
-    near = features @ (prototypes / np.maximum(norms, 1e-12)[:, None]).T  # N x P; the image's own norm orders nothing
+    near = (
+        features @ (prototypes / np.maximum(norms, 1e-12)[:, None]).T
+    )  # N x P; the norm of the image does not change the order
     near[y[:, None] != labels[None, :]] = -np.inf
-    found = near.argmax(axis=1)
-    return np.where(np.isfinite(near[np.arange(len(y)), found]), found, -1)
+    nearest = near.argmax(axis=1)
+    return np.where(np.isfinite(near[np.arange(len(y)), nearest]), nearest, -1)
 
 
 def global_prototypes(knowledge: Arrays, width: int | None = None) -> tuple[Floats, Ints] | None:
-    """Return the prototypes (P, D) that the server holds and the class of each (P,); None if the method has none.
+    """Return the server's prototypes (P, D) and their classes (P,); None if there are none.
 
     Args:
-        knowledge: What the method shares besides weights.
-        width: D that they must have, if it is known.
+        knowledge: The arrays that the method shares in addition to weights.
+        width: The required D; None for any.
     """
     prototypes, labels = knowledge.get("prototypes"), knowledge.get("labels")
     if prototypes is None or labels is None or prototypes.ndim != 2 or len(prototypes) != len(labels):
@@ -129,20 +131,21 @@ def global_prototypes(knowledge: Arrays, width: int | None = None) -> tuple[Floa
     return prototypes.astype(np.float64), labels.astype(np.int64)
 
 
-def variance_over_domains(means: Floats, there: NDArray[np.bool_]) -> Floats:
-    r"""Return how far the prototypes of a class lie apart, (C,); NaN for a class of fewer than two domains.
+def variance_over_domains(means: Floats, present: NDArray[np.bool_]) -> Floats:
+    r"""Return the variance over domains of each class's prototypes, (C,); NaN for fewer than two.
 
     .. math:: \frac1Q\sum_q\Bigl\|\hat p_q^k-\frac1Q\sum_r\hat p_r^k\Bigr\|_2^2,\quad \hat p=p/\|p\|
 
-    Of unit length, so that networks whose features are longer do not look worse: 0 where all domains agree, below 1.
+    Prototypes are scaled to unit length, so that networks with longer features do not look worse. The variance is 0 if
+    all domains agree, and below 1.
 
     Args:
         means: Prototypes by domain and class, (Q, C, D).
-        there: Which there are, (Q, C).
+        present: Which prototypes exist, (Q, C).
     """
     norms = np.linalg.norm(means, axis=2, keepdims=True)
-    unit = np.divide(means, norms, out=np.zeros_like(means), where=norms > 0) * there[..., None]
-    count = there.sum(axis=0)  # C
+    unit = np.divide(means, norms, out=np.zeros_like(means), where=norms > 0) * present[..., None]
+    count = present.sum(axis=0)  # C
     centre = unit.sum(axis=0) / np.maximum(count, 1)[:, None]  # C x D
-    apart = np.square(unit - centre).sum(axis=2) * there  # Q x C
-    return np.where(count > 1, apart.sum(axis=0) / np.maximum(count, 1), np.nan)
+    distances = np.square(unit - centre).sum(axis=2) * present  # Q x C
+    return np.where(count > 1, distances.sum(axis=0) / np.maximum(count, 1), np.nan)

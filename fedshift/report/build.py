@@ -35,7 +35,7 @@ class Made:
 
     Attributes:
         page: Its file.
-        lacks: What could have been drawn and could not, a line for each reason.
+        lacks: Figures that could not be drawn, a line for each reason.
     """
 
     page: Path
@@ -47,15 +47,15 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
 
     Args:
         folder: The run folder.
-        data_dir: Where the test images are; None for where the configuration says.
-        limit: At most so many test images of a domain are scored; None for all.
-        node: Whose model is looked at more closely; None for the first that holds a domain.
+        data_dir: The folder of the test images; None for that of the configuration.
+        limit: Largest number of test images of a domain to score; None for all.
+        node: The node of the figures of one node; None for the first that holds a domain.
 
     Returns:
-        The page, and what it lacks.
+        The page, and the figures that it lacks.
 
     Raises:
-        ConfigError: If the folder is not that of a run or cannot be written to, or the run has no such node.
+        ConfigError: If the folder is not a run folder or cannot be written to, or the run has no such node.
     """
     record = reading.read(folder)
     chosen = report_features.chosen_node(record, node)
@@ -83,7 +83,7 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
 
 
 def _lacks(sections: Sequence[Section]) -> tuple[str, ...]:
-    """Return what is not drawn for lack of something, together where the reason is the same."""
+    """Return the figures that could not be drawn, a line for each reason."""
     why: dict[str, list[str]] = {}
     for section in sections:
         for name, reason in section.lacks.items():

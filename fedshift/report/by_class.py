@@ -1,4 +1,4 @@
-"""The figures that nodes' counts give: by domain, and recall and precision by class (docs/figures.md)."""
+"""The metrics from nodes' counts: by domain, and recall and precision by class (docs/figures.md)."""
 
 from collections.abc import Mapping
 
@@ -23,62 +23,67 @@ HEADS = {
     "ece": "calibration error",
 }  # fmt: skip
 ALL = "all together"
-OPEN = 24  # up to so many classes the table of classes is open
-DRAWN = 8  # domains whose classes have bars
+OPEN = 24  # the table of classes is open up to this number of classes
+DRAWN = 8  # number of domains whose classes have bars
 
 
-def section(told: Figures | None, *, asked: bool = True) -> Section:
-    """Return the part of the page; without figures it says so.
+def section(figures: Figures | None, *, requested: bool = True) -> Section:
+    """Return the section of the page; without figures it has a note instead.
 
     Args:
-        told: What the nodes counted.
-        asked: Whether the run asked for it (evaluate.figures).
+        figures: What the nodes counted; None where no node did.
+        requested: Whether the run requested figures (evaluate.figures).
     """
-    found = Section("by-class", "By class")
-    if told is None:
-        found.missing = "No node counted by class (evaluate.figures; runs of earlier versions did not)."
-        if asked:
-            found.lacks[found.name] = "no node counted by class"
-        return found
-    domains = few(told.domains)
-    shown: dict[str, Of] = {name: one for name, one in domains.items() if one is not None}
-    if told.overall is not None and len(told.domains) > 1:
-        shown[ALL] = told.overall
-    found.notes = [
-        f"In percent, of round {told.round}, as the nodes counted their test images. Balanced accuracy and macro-F1: "
-        "means over the classes that have test images; AUC: each class against all others; calibration error: 15 bins."
+    part = Section("by-class", "By class")
+    if figures is None:
+        part.missing = "No node counted by class (evaluate.figures; runs of earlier versions did not)."
+        if requested:
+            part.lacks[part.name] = "no node counted by class"
+        return part
+    domains = few(figures.domains)
+    shown: dict[str, Of] = {name: counts for name, counts in domains.items() if counts is not None}
+    if figures.overall is not None and len(figures.domains) > 1:
+        shown[ALL] = figures.overall
+    part.notes = [
+        f"In percent, of round {figures.round}, as the nodes counted their test images. Balanced accuracy and "
+        "macro-F1: means over the classes that have test images; AUC: each class against all others; "
+        "calibration error: 15 bins."
     ]
-    lacking = [name for name, one in domains.items() if one is None]
+    lacking = [name for name, counts in domains.items() if counts is None]
     if lacking:
-        found.notes.append(f"Missing: no node counted the images of {', '.join(lacking)}.")
-    if len(told.domains) > MOST_SHOWN:
-        found.notes.append(f"{len(told.domains) - MOST_SHOWN} more domains are in results.json.")
-    rows = [[name, one.told_images, *(_told(getattr(one, key)) for key in SHORT)] for name, one in shown.items()]
+        part.notes.append(f"Missing: no node counted the images of {', '.join(lacking)}.")
+    if len(figures.domains) > MOST_SHOWN:
+        part.notes.append(f"{len(figures.domains) - MOST_SHOWN} more domains are in results.json.")
+    rows = [
+        [name, counts.told_images, *(_percent(getattr(counts, key)) for key in SHORT)] for name, counts in shown.items()
+    ]
     heads = ["domain", "test images", *(HEADS[key] for key in SHORT)]
-    found.tables.append(Table("figures", heads, rows, beside=True))
-    if classes := _by_class(told, shown):
-        found.tables.append(classes)
-    if bars := _bars(told, {name: one for name, one in shown.items() if name != ALL}, list(told.domains)):
-        found.figures.append(bars)
-    return found
+    part.tables.append(Table("figures", heads, rows, next_to_figure=True))
+    if classes := _by_class(figures, shown):
+        part.tables.append(classes)
+    if bars := _bars(figures, {name: counts for name, counts in shown.items() if name != ALL}, list(figures.domains)):
+        part.figures.append(bars)
+    return part
 
 
-def _bars(told: Figures, shown: Mapping[str, Of], domains: list[str]) -> Drawing | None:
-    """Draw the recall of each class by domain, one below the other; a class without test images has a mark."""
-    number = len(told.classes)
-    whole = {name: one for name, one in few(shown, DRAWN).items() if number and len(one.per_class.recall) == number}
-    if not whole:
+def _bars(figures: Figures, shown: Mapping[str, Of], domains: list[str]) -> Drawing | None:
+    """Draw the recall of each class by domain; a class without test images has a mark."""
+    number = len(figures.classes)
+    complete = {
+        name: counts for name, counts in few(shown, DRAWN).items() if number and len(counts.per_class.recall) == number
+    }
+    if not complete:
         return None
-    figure, places = canvas(0.9 + 0.75 * len(whole), len(whole), 1, sharex=True, sharey=True)
+    figure, places = canvas(0.9 + 0.75 * len(complete), len(complete), 1, sharex=True, sharey=True)
     least: list[str] = []
-    for axes, (name, one) in zip(places, whole.items(), strict=True):
-        recall = one.per_class.recall
+    for axes, (name, counts) in zip(places, complete.items(), strict=True):
+        recall = counts.per_class.recall
         known = [(value, k) for k, value in enumerate(recall) if value is not None]
         axes.bar([k for _, k in known], [value for value, _ in known], width=0.75,
                  color=domain_colour(domains.index(name)), label=name)  # fmt: skip
         axes.plot([k for k, value in enumerate(recall) if value is None], [4] * (number - len(known)), "x", color=GRID)
-        if one.balanced_accuracy is not None:
-            axes.axhline(one.balanced_accuracy, color=TEXT, linestyle="--", linewidth=1)
+        if counts.balanced_accuracy is not None:
+            axes.axhline(counts.balanced_accuracy, color=TEXT, linestyle="--", linewidth=1)
         axes.set_ylim(0, 100)
         axes.set_yticks([0, 50, 100])
         axes.grid(axis="y")
@@ -86,42 +91,42 @@ def _bars(told: Figures, shown: Mapping[str, Of], domains: list[str]) -> Drawing
         axes.set_title(titled(name), loc="left", fontsize=10)
         if known:
             value, k = min(known)
-            least.append(f"{name} {plain(told.classes[k], MOST_NAME)} {percent(value)}")
+            least.append(f"{name} {plain(figures.classes[k], MOST_NAME)} {percent(value)}")
     last = places[-1]
-    names = [short(plain(name, MOST_NAME)) for name in told.classes]
+    names = [short(plain(name, MOST_NAME)) for name in figures.classes]
     turned = 90 if max(map(len, names)) > 2 else 0
     if number <= LABELLED:
         last.set_xticks(range(number), names, rotation=turned)
     else:
         last.set_xticks([])
-    marked = any(value is None for one in whole.values() for value in one.per_class.recall)
+    marked = any(value is None for counts in complete.values() for value in counts.per_class.recall)
     cross = " A cross: no test image of the class." if marked else ""
     title = f"Recall of each class by domain in percent; lowest: {'; '.join(least) or 'missing'}."
     return finish(figure, "recall", title, f"{title} Dashed: their mean, the balanced accuracy.{cross}")
 
 
-def _by_class(told: Figures, shown: dict[str, Of]) -> Table | None:
-    """Return recall and precision of each class, with how often its test images were scored."""
-    number = len(told.classes)
-    whole = {
-        name: one.per_class for name, one in shown.items()
-        if {len(one.per_class.recall), len(one.per_class.precision), len(one.per_class.n)} == {number}
+def _by_class(figures: Figures, shown: dict[str, Of]) -> Table | None:
+    """Return recall, precision and number of scores of each class."""
+    number = len(figures.classes)
+    complete = {
+        name: counts.per_class for name, counts in shown.items()
+        if {len(counts.per_class.recall), len(counts.per_class.precision), len(counts.per_class.n)} == {number}
     }  # fmt: skip
-    if not whole or not number:
+    if not complete or not number:
         return None
     rows = [
         [
             plain(label, MOST_NAME),
             *(
-                cell for one in whole.values()
-                for cell in (_told(one.recall[k]), _told(one.precision[k]), str(one.n[k]))
+                cell for counts in complete.values()
+                for cell in (_percent(counts.recall[k]), _percent(counts.precision[k]), str(counts.n[k]))
             ),
         ]
-        for k, label in enumerate(told.classes)
+        for k, label in enumerate(figures.classes)
     ]  # fmt: skip
-    heads = ["class", *(f"{name}: {what}" for name in whole for what in ("recall", "precision", "scores"))]
+    heads = ["class", *(f"{name}: {what}" for name in complete for what in ("recall", "precision", "scores"))]
     return Table("classes", heads, rows, "Recall and precision by class", number <= OPEN)
 
 
-def _told(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return "-" if value is None else percent(value)

@@ -1,4 +1,4 @@
-"""The keys of ``fedshift report``, and one family of errors: no report may end in a traceback."""
+"""The keys of ``fedshift report`` and its errors: no report may end in a traceback."""
 
 import logging
 import warnings
@@ -19,7 +19,7 @@ log = logging.getLogger("fedshift")
 REPORT_FILE = "report.html"
 KEYS = ("data-dir", "images", "node")
 ALL = "all"
-MAX_IMAGES = 2000  # of each domain, unless the key ``images`` says otherwise
+MAX_IMAGES = 2000  # of each domain; default of the key ``images``
 
 
 def run(folder: Path, arguments: list[str]) -> "Made":
@@ -30,28 +30,28 @@ def run(folder: Path, arguments: list[str]) -> "Made":
         arguments: ``key=value``, of ``KEYS``.
 
     Returns:
-        The page, and what it lacks.
+        The page, and the figures that it lacks.
 
     Raises:
-        ConfigError: If a key or its value is wrong, or the folder is not that of a run.
-        FedShiftError: If the report cannot be made, whatever the reason.
+        ConfigError: If a key or its value is wrong, or the folder is not a run folder.
+        FedShiftError: If the report cannot be made for any other reason.
     """
     given = dict(_pair(argument) for argument in arguments)
     data_dir = user_path(given["data-dir"], "data-dir") if "data-dir" in given else None
     limit = _limit(given.get("images", str(MAX_IMAGES)))
-    node = _whole("node", given["node"]) if "node" in given else None
+    node = _count("node", given["node"]) if "node" in given else None
     console.set_up()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # libraries' remarks to their developers
+            warnings.simplefilter("ignore")  # warnings of libraries for their developers
             from fedshift.report import (
-                build as report_build,  # matplotlib, torch, scikit-learn: only where there is a report
+                build as report_build,  # imports matplotlib, torch and scikit-learn: only for a report
             )
 
             return report_build.make(folder, data_dir, limit, node)
     except FedShiftError:
         raise
-    except Exception as error:  # a run is finished, whatever happens to a figure of it
+    except Exception as error:  # the run is finished even if a figure fails
         log.debug("the report failed", exc_info=True)
         raise FedShiftError(f"the report cannot be made: {type(error).__name__}: {error}") from error
 
@@ -65,7 +65,7 @@ def _pair(argument: str) -> tuple[str, str]:
     return key, value
 
 
-def _whole(key: str, value: str) -> int:
+def _count(key: str, value: str) -> int:
     number = int(value) if value.isdecimal() and len(value) < 20 else -1
     if not 0 <= number <= LARGEST_COUNT:
         raise ConfigError(f"{key}: expected a whole number, found {as_found(value)}")

@@ -1,4 +1,4 @@
-"""Figures of what the server was told: accuracy, losses, seconds and bytes, by round and by domain."""
+"""Figures of the metrics of a run: accuracy, losses, seconds and bytes, by round and by domain."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from fedshift_core.wire.names import LOSS_TERM
 from strategies.federation.schedule import last_rounds
 
 Lines = Sequence[Mapping[str, Any]]
-MARKED_ROUNDS = 15  # up to here each round has a marker
+MARKED_ROUNDS = 15  # up to this number, each round has a marker
 MEGABYTE = 1e6
 
 
 def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
-    """Draw top-1 accuracy of each domain over the rounds, and their mean; None if no round was scored."""
+    """Draw top-1 accuracy of each domain and their mean over the rounds; None without scores."""
     scored = [line for line in lines if line["accuracy"]]
     if not scored:
         return None
@@ -57,7 +57,7 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
 
 
 def test_loss(lines: Lines, domains: Sequence[str]) -> Drawing | None:
-    """Draw the loss on the test images of each domain over the rounds; None if no round tells one."""
+    """Draw the test loss of each domain over the rounds; None if no round has one."""
     scored = [line for line in lines if line.get("test_loss")]
     if not scored:
         return None
@@ -68,8 +68,8 @@ def test_loss(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     shown_rounds(axes, lines[-1]["round"])
     legend_above(figure, axes)
     last = scored[-1]
-    told = ", ".join(f"{name} {value:.3g}" for name in domains if (value := last["test_loss"].get(name)) is not None)
-    title = f"Test loss by domain over the rounds; in round {last['round']}: {told or 'missing'}."
+    text = ", ".join(f"{name} {value:.3g}" for name in domains if (value := last["test_loss"].get(name)) is not None)
+    title = f"Test loss by domain over the rounds; in round {last['round']}: {text or 'missing'}."
     caption = (
         "Mean cross-entropy on the test images by domain. It rises while accuracy stays where a model is too sure."
     )
@@ -86,7 +86,7 @@ def _by_domain(axes: Axes, scored: Lines, key: str, domains: Sequence[str]) -> N
 
 
 def bars(results: Mapping[str, Any]) -> Drawing | None:
-    """Draw the summary's accuracy of each domain, with AVG and STD; None if nothing is known."""
+    """Draw the summary's accuracy of each domain with AVG and STD; None without AVG."""
     domains, avg, std = results["domains"], results["avg"], results["std"]
     if avg is None:
         return None
@@ -96,7 +96,7 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     for i, value in enumerate(domains.values()):
         axes.barh(i, value or 0.0, height=0.68, color=domain_colour(i))
         axes.text((value or 0.0) + 1, i, percent(value), va="center")
-    reach = [[min(std, avg)], [min(std, 100 - avg)]]  # no accuracy lies beyond
+    reach = [[min(std, avg)], [min(std, 100 - avg)]]  # accuracies stay within 0 and 100
     axes.barh(count, avg, height=0.68, color=GRID, xerr=reach, ecolor=TEXT, capsize=4)
     axes.text(min(avg + std, 100) + 2.5, count, f"{percent(avg)} ± {std:.1f}", va="center")
     axes.set_yticks(range(count + 1), names)
@@ -105,17 +105,17 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("accuracy (%)")
     axes.tick_params(axis="y", length=0)
-    told = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
+    text = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
     rounds = last_rounds(results["averaged_rounds"], "scored ")
-    title = f"Mean accuracy of the {rounds}: {told}; AVG {avg:.1f}, STD {std:.1f}."
+    title = f"Mean accuracy of the {rounds}: {text}; AVG {avg:.1f}, STD {std:.1f}."
     caption = f"Mean of the {rounds}. AVG ± STD: over the domains (ddof = 1)."
     return finish(figure, "bars", title, caption)
 
 
 def losses(lines: Lines) -> Drawing | None:
-    """Draw each loss term over the rounds in axes of its own, ``MOST_SHOWN`` of them; None if none was told."""
-    told = dict.fromkeys(name for line in lines for name in line["losses"])
-    names = list(told)[:MOST_SHOWN]  # a run of an earlier version took any from its nodes
+    """Draw up to ``MOST_SHOWN`` loss terms over the rounds, each in its own axes; None without losses."""
+    terms = dict.fromkeys(name for line in lines for name in line["losses"])
+    names = list(terms)[:MOST_SHOWN]  # a run of an earlier version accepted any number from its nodes
     if not names:
         return None
     columns = 2 if len(names) > 1 else 1
@@ -140,7 +140,7 @@ def losses(lines: Lines) -> Drawing | None:
     ended = ", ".join(f"{_term(name)} {last[name]:.3g}" for name in last if name in names and last[name] is not None)
     title = f"Training loss and its terms over the rounds; in the last round: {ended}."
     caption = "Training loss and its weighted terms, means over the nodes of a round."
-    more = f" {len(told) - len(names)} more are in metrics.jsonl." if len(told) > len(names) else ""
+    more = f" {len(terms) - len(names)} more are in metrics.jsonl." if len(terms) > len(names) else ""
     return finish(figure, "losses", title, caption + more)
 
 
@@ -156,7 +156,7 @@ def costs(lines: Lines) -> Drawing:
     seconds.plot(rounds, [line["seconds"] for line in lines], color=domain_colour(0), marker=marker)
     seconds.set_ylabel("seconds")
     up, down = ([line[key] / MEGABYTE for line in lines] for key in ("bytes_up", "bytes_down"))
-    # Often the same number: the wide line shows on both sides of the other.
+    # The numbers are often equal: the wide line stays visible on both sides of the other.
     sent.plot(rounds, down, color=domain_colour(1), alpha=0.55, linewidth=5.5, label="to the nodes")
     sent.plot(rounds, up, color=domain_colour(2), marker=marker, label="from the nodes")
     sent.set_ylabel("MB")

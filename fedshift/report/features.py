@@ -1,7 +1,7 @@
-"""A closer look at a run, for figures of the papers.
+"""Features of one node's model and of earlier rounds, for figures of the papers.
 
-One node's model after its local round, and the model at earlier rounds; of simulated runs only: elsewhere the nodes are
-other machines.
+The node's model has trained one more local round. Only simulated runs have these features: in a deployment the nodes
+are other machines.
 """
 
 import shlex
@@ -22,18 +22,18 @@ from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.seeding import generator
 from strategies.federation.roster import Node
 
-NODE_IMAGES = 600  # of all domains together, that one node's model looks at
-ROUND_IMAGES = 120  # of each domain, that the model of each kept round looks at
-LONGEST = 60.0  # seconds of a local round; what takes longer is done only for a node that is named
+NODE_IMAGES = 600  # test images of all domains together for one node's model
+ROUND_IMAGES = 120  # test images of each domain for the model of each kept round
+LONGEST = 60.0  # seconds of a local round; a longer round runs only for a node that the user names
 
 
 class NotOfThisRun(FedShiftError):  # noqa: N818 (a property of the run, not a malfunction)
-    """A figure is none of a run like this: its method, its nodes or its length do not have it."""
+    """A run like this has no such figure, because of its method, nodes or number of rounds."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What an encoder makes of a sample of test images.
+    """The features of a sample of test images.
 
     Attributes:
         features: (N, D).
@@ -46,30 +46,30 @@ class Seen:
     domain_of: Ints
 
 
-def chosen_node(record: Record, asked: int | None) -> Node | None:
-    """Return the node that was asked for, by default the first of the first domain that any holds.
+def chosen_node(record: Record, requested: int | None) -> Node | None:
+    """Return the requested node, by default the first node of the first domain with nodes.
 
-    None before the first full round: it is not known which nodes there are.
+    Before the first full round the nodes are unknown, and the result is None.
 
     Raises:
-        ConfigError: If there is none with this index.
+        ConfigError: If the run has no node with this index.
     """
     nodes = record.nodes
     if not nodes:
         return None
-    if asked is None:
+    if requested is None:
         return min(nodes, key=lambda node: (record.config.dataset.domains.index(node.domain), node.index))
-    found = [node for node in nodes if node.index == asked]
-    if not found:
-        raise ConfigError(f"node: the run has the nodes {nodes[0].index} to {nodes[-1].index}, found {asked}")
-    return found[0]
+    matching = [node for node in nodes if node.index == requested]
+    if not matching:
+        raise ConfigError(f"node: the run has the nodes {nodes[0].index} to {nodes[-1].index}, found {requested}")
+    return matching[0]
 
 
 def with_last_weights(record: Record, config: RunConfig, node: Node) -> DomainClient:
-    """Return a node's client with the model that it would score: the last weights, and its own parts beside them.
+    """Return a node's client with the model that it would score: last weights and private parts.
 
     Raises:
-        NotOfThisRun: If the nodes of the run are not here.
+        NotOfThisRun: If the nodes of the run are other machines.
     """
     _check_simulated(record)
     client = predictions.client_of(record, config, node.domain, node)
@@ -81,7 +81,7 @@ def after_local_training(record: Record, config: RunConfig, node: Node, *, named
     """Return a node's client that has trained one more local round from the last weights.
 
     Raises:
-        NotOfThisRun: If the run does not allow it, or it would take too long for a node that nobody ``named``.
+        NotOfThisRun: If the run does not allow it, or it takes too long and the user has not ``named`` the node.
     """
     _check_simulated(record)
     if not named and (seconds := _local_seconds(record)) > LONGEST:
@@ -96,31 +96,31 @@ def after_local_training(record: Record, config: RunConfig, node: Node, *, named
 
 
 def at_kept_rounds(record: Record, config: RunConfig, node: Node) -> dict[int, Seen]:
-    """Look at the same test images with the global model of each round whose checkpoint is kept, first to last.
+    """Return the features of the same test images at each round with a kept checkpoint.
 
     Raises:
-        NotOfThisRun: If the run has no such model, or fewer than two of its checkpoints can be read.
+        NotOfThisRun: If the run has no such global model, or fewer than two readable checkpoints.
     """
     _check_simulated(record)
     if setup.is_personal(config, setup.initial_model(config)):
         raise NotOfThisRun("the nodes' own parts of earlier rounds are not kept, and without them there is no model")
     folder = record.folder / checkpoints.FOLDER
-    found: dict[int, Seen] = {}
+    by_round: dict[int, Seen] = {}
     for server_round in reversed(checkpoints.rounds(folder)):
         try:
             then = replace(record, checkpoint=checkpoints.load(folder, server_round))
         except Damaged:
-            continue  # the report says so of the last one; an earlier one is a round less to show
+            continue  # the report names a damaged last checkpoint; an earlier one is left out
         client = predictions.client_of(then, config, node.domain, node)
         _load(client, then)
-        found[server_round] = look(client, config, ROUND_IMAGES)
-    if len(found) < 2:
+        by_round[server_round] = look(client, config, ROUND_IMAGES)
+    if len(by_round) < 2:
         raise NotOfThisRun("it needs the checkpoints of two rounds")
-    return found
+    return by_round
 
 
 def look(client: DomainClient, config: RunConfig, most: int) -> Seen:
-    """Look at the same test images of each domain, at most so many, whatever the model."""
+    """Return the features of up to ``most`` test images of each domain, the same for all models."""
     client.model.eval()
     features, y, where = [], [], []
     for place, domain in enumerate(config.dataset.domains):
@@ -140,12 +140,15 @@ def _check_simulated(record: Record) -> None:
 
 
 def _local_seconds(record: Record) -> float:
-    """Return how long a local round takes at most, by the last round: in turn inline, side by side in a simulation."""
+    """Return the largest duration of a local round, estimated from the last round.
+
+    Inline, nodes train one after the other; in a simulation, in parallel.
+    """
     last = record.lines[-1]
     return float(last["seconds"]) / (len(last["nodes"]) if record.engine == "inline" else 1)
 
 
 def _load(client: DomainClient, record: Record) -> None:
-    """Put the weights of the record's checkpoint into the client's model, its private parts beside them."""
+    """Load the weights of the record's checkpoint and the private parts into the client's model."""
     assert record.checkpoint is not None
     setup.load(record.checkpoint.weights, client, "the checkpoint's", record.checkpoint.server_round)

@@ -1,4 +1,4 @@
-"""What the page shows of the last weights: confusion, features, prototypes, clusters, Grad-CAM."""
+"""The sections about the last weights: confusion, features, prototypes, clusters, Grad-CAM."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ from fedshift_app.run.figures import images_told
 from fedshift_core.seeding import generator
 from strategies.federation.schedule import BN_WAYS_TOLD
 
-MATRIX_ROWS = 400  # of class means by domain; beyond, a cell would be smaller than a pixel
+MATRIX_ROWS = 400  # of class means by domain; with more, a cell would be smaller than a pixel
 
 
 def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Section]:
-    """Return the parts of the page that stand on test images or weights.
+    """Return the sections of the page that need test images or weights.
 
     Args:
         record: The run.
-        sight: What could be seen.
-        numbers: Takes the numbers behind the figures, for ``report.json``.
+        sight: The predictions on the test images.
+        numbers: Receives the numbers behind the figures, for ``report.json``.
     """
     classes = record.classes
     numbers["classes"] = list(classes)
@@ -43,20 +43,20 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
             part.missing = " ".join(f"{domain} is not shown: {why}." for domain, why in missing.items())
             part.lacks |= {f"{part.name} of {domain}": why for domain, why in missing.items()}
     parts[0].notes = [*who, *parts[0].notes]
-    return [by_class.section(record.figures, asked=record.config.evaluate.figures), *parts]
+    return [by_class.section(record.figures, requested=record.config.evaluate.figures), *parts]
 
 
 def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str, Ints]:
-    """Return the matrices that nodes counted, of domains that nobody, or one node's model alone, scored here."""
-    told = record.figures
-    found: dict[str, Ints] = {}
-    for domain in record.config.dataset.domains if told is not None else ():
-        one = told.domains.get(domain) if told is not None else None
-        rows = one.confusion if one is not None else None
-        whole = rows is not None and [len(row) for row in rows] == [len(classes)] * len(classes)
-        if whole and (sight.personal or domain not in sight.views):
-            found[domain] = np.array(rows, np.int64)
-    return found
+    """Return the nodes' confusion matrices of domains that the report does not score completely."""
+    figures = record.figures
+    matrices: dict[str, Ints] = {}
+    for domain in record.config.dataset.domains if figures is not None else ():
+        of_domain = figures.domains.get(domain) if figures is not None else None
+        rows = of_domain.confusion if of_domain is not None else None
+        complete = rows is not None and [len(row) for row in rows] == [len(classes)] * len(classes)
+        if complete and (sight.personal or domain not in sight.views):
+            matrices[domain] = np.array(rows, np.int64)
+    return matrices
 
 
 def _leave_out(section: Section, sight: Sight) -> None:
@@ -69,29 +69,29 @@ def _capital(text: str) -> str:
 
 
 def _who(record: Record, sight: Sight) -> list[str]:
-    """Return which weights scored what."""
+    """Return a note on which weights scored which images."""
     assert record.checkpoint is not None
     views = list(sight.views.values())
-    told = [f"Of the weights after round {record.checkpoint.server_round}."]
+    sentences = [f"Of the weights after round {record.checkpoint.server_round}."]
     if sight.personal:
         nodes = ", ".join(f"{view.domain}: node {view.node.index}" for view in views)
-        told.append(
+        sentences.append(
             f"Each domain with the private parts of one of its nodes ({nodes}); the table counts all nodes of a domain."
         )
         unheld = [view.domain for view in views if view.node.domain != view.domain]
         if unheld:
-            told.append(f"{', '.join(unheld)}: held by no node, so scored by the first of all.")
+            sentences.append(f"{', '.join(unheld)}: held by no node, so scored by the first of all.")
         anew = [f"node {view.node.index}" for view in views if view.anew]
         if anew:
-            told.append(f"{', '.join(anew)}: has not trained yet; its private parts are as they were initialised.")
+            sentences.append(f"{', '.join(anew)}: has not trained yet; its private parts are as they were initialised.")
     if record.config.evaluate.bn[0] != (keep := record.config.model.bn_keep):
-        told.append(
+        sentences.append(
             f"BatchNorm's statistics are those of the kept model ({BN_WAYS_TOLD[keep]}), "
             "not those of the run's first score."
         )
     if not sight.alone:
-        told.append("The method adapts to the test images before it predicts, here to those that were drawn.")
-    return [" ".join(told)]
+        sentences.append("The method adapts to the test images before it predicts, here to those that were drawn.")
+    return [" ".join(sentences)]
 
 
 def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers: dict[str, Any]) -> Section:
@@ -101,8 +101,10 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
         _leave_out(section, sight)
     for place, domain in enumerate(record.config.dataset.domains):
         if domain in counted:
-            told = record.figures.domains.get(domain) if record.figures else None
-            number = images_told(int(counted[domain].sum()), told.images if told else None, " test images", ",")
+            of_domain = record.figures.domains.get(domain) if record.figures else None
+            number = images_told(
+                int(counted[domain].sum()), of_domain.images if of_domain else None, " test images", ","
+            )
             scored = f"{domain}: all {number}, as its nodes counted them in the run"
             section.figures.append(maps.confusion_of(domain, counted[domain], classes, place, scored))
         if view := sight.views.get(domain):
@@ -125,21 +127,21 @@ def _features(record: Record, sight: Sight, classes: tuple[str, ...], numbers: d
         return section
     domains, views = record.config.dataset.domains, sight.views
     broken = [view.domain for view in views.values() if not np.isfinite(view.features).all()]
-    whole = {domain: view for domain, view in views.items() if domain not in broken}
+    finite = {domain: view for domain, view in views.items() if domain not in broken}
     if broken:
         section.notes.append(f"Not shown: {', '.join(broken)}, whose features are not finite.")
         section.lacks |= {f"features of {domain}": "they are not finite" for domain in broken}
     if sight.personal:
         section.notes.append("Features of different domains come from different networks here.")
-    widths = {view.features.shape[1] for view in whole.values()}
+    widths = {view.features.shape[1] for view in finite.values()}
     if len(widths) > 1:
         section.notes.append(f"No t-SNE: the networks' features are {', '.join(map(str, sorted(widths)))} wide.")
-    elif whole:
-        _add_tsne(section, record, whole, classes)
-    values = {domain: analysis.singular_values(view.features) for domain, view in whole.items()}
-    ranks = {domain: analysis.effective_rank(found) for domain, found in values.items()}
-    for domain, found in values.items():
-        numbers["domains"][domain] |= {"singular_values": found.tolist(), "effective_rank": ranks[domain]}
+    elif finite:
+        _add_tsne(section, record, finite, classes)
+    values = {domain: analysis.singular_values(view.features) for domain, view in finite.items()}
+    ranks = {domain: analysis.effective_rank(spectrum) for domain, spectrum in values.items()}
+    for domain, spectrum in values.items():
+        numbers["domains"][domain] |= {"singular_values": spectrum.tolist(), "effective_rank": ranks[domain]}
     if values:
         section.figures.append(maps.singular_values(values, [domains.index(domain) for domain in values], ranks))
     return section
@@ -170,9 +172,9 @@ def _add_tsne(section: Section, record: Record, views: dict[str, View], classes:
 def _prototypes(record: Record, sight: Sight, classes: tuple[str, ...], numbers: dict[str, Any]) -> Section:
     section = Section("prototypes", "Prototypes")
     knowledge = record.checkpoint.knowledge if record.checkpoint else {}
-    found = analysis.global_prototypes(knowledge)
-    if found is not None:
-        prototypes, labels = found
+    held = analysis.global_prototypes(knowledge)
+    if held is not None:
+        prototypes, labels = held
         matrix = analysis.cosines(prototypes)
         names = _names(labels, classes)
         numbers["prototype_similarity"] = {"labels": labels.tolist(), "matrix": matrix.tolist()}
@@ -186,13 +188,13 @@ def _prototypes(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
         section.notes.append(f"{registry.label(record.config.method['name'])} has no global prototypes.")
     _add_class_means(section, record, sight, classes, numbers)
     _add_node_clusters(section, record, numbers)
-    if found is not None and len(set(labels.tolist())) < len(labels):
-        _add_image_clusters(section, record, sight, found, classes, numbers)
+    if held is not None and len(set(labels.tolist())) < len(labels):
+        _add_image_clusters(section, record, sight, held, classes, numbers)
     return section
 
 
 def _names(labels: Ints, classes: tuple[str, ...]) -> list[str]:
-    """Name prototypes by their class, those of one class by a letter too."""
+    """Name prototypes by their class; several of one class get a letter too."""
     seen: dict[int, int] = {}
     several = len(set(labels.tolist())) < len(labels)
     names = []
@@ -205,7 +207,10 @@ def _names(labels: Ints, classes: tuple[str, ...]) -> list[str]:
 def _add_class_means(
     section: Section, record: Record, sight: Sight, classes: tuple[str, ...], numbers: dict[str, Any]
 ) -> None:
-    """Show how near the same class lies in different domains: all methods have that, as far as there are images."""
+    """Add the cosines of the mean features of each class in different domains.
+
+    All methods have them if test images are available.
+    """
     if sight.nothing:
         section.lacks["mean features of each domain"] = sight.nothing
         section.missing = f"{_capital(sight.nothing)}."
@@ -216,27 +221,27 @@ def _add_class_means(
     if len({view.features.shape[1] for view in views}) != 1 or len(views) * len(classes) > MATRIX_ROWS:
         return
     means = {view.domain: analysis.class_means(view.features, view.y, len(classes)) for view in views}
-    rows = [(k, domain) for k in range(len(classes)) for domain, (_, there) in means.items() if there[k]]
+    rows = [(k, domain) for k in range(len(classes)) for domain, (_, present) in means.items() if present[k]]
     matrix = analysis.cosines(np.stack([means[domain][0][k] for k, domain in rows]))
     alike = np.array([[a[0] == b[0] and a[1] != b[1] for b in rows] for a in rows])
     other = np.array([[a[0] != b[0] for b in rows] for a in rows])
-    told = ""
+    averages = ""
     if alike.any() and other.any():
         near, far = matrix[alike].mean(), matrix[other].mean()
-        told = f" One class in two domains: {near:.2f} on average; two classes: {far:.2f}."
+        averages = f" One class in two domains: {near:.2f} on average; two classes: {far:.2f}."
     numbers["class_mean_similarity"] = {
         "rows": [[classes[k], domain] for k, domain in rows], "matrix": matrix.tolist(),
     }  # fmt: skip
     section.figures.append(
         maps.similarity(
             matrix, [classes[k] for k, _ in rows], "means", "the mean test features of each class and domain",
-            f"Cosine of the mean test features of each class (blocks) in each domain ({', '.join(means)}).{told}",
+            f"Cosine of the mean test features of each class (blocks) in each domain ({', '.join(means)}).{averages}",
         )
     )  # fmt: skip
 
 
 def _add_node_clusters(section: Section, record: Record, numbers: dict[str, Any]) -> None:
-    """Show FINCH's clusters of the nodes' style prototypes (FedCode, Eq. 9) against the nodes' domains."""
+    """Add FINCH's clusters of the nodes' style prototypes (FedCode, Eq. 9) by domain."""
     state = record.checkpoint.state if record.checkpoint else {}
     if "pseudo-labels" not in state:
         return
@@ -260,26 +265,29 @@ def _add_node_clusters(section: Section, record: Record, numbers: dict[str, Any]
 
 
 def _add_image_clusters(
-    section: Section, record: Record, sight: Sight, found: tuple[Floats, Ints], classes: tuple[str, ...],
+    section: Section, record: Record, sight: Sight, held: tuple[Floats, Ints], classes: tuple[str, ...],
     numbers: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Show FINCH's clusters of class prototypes (FPL) against domains: which of its class's is next to an image."""
-    prototypes, labels = found
+    """Add FINCH's clusters of class prototypes (FPL) by domain.
+
+    Each image counts for the nearest prototype of its class.
+    """
+    prototypes, labels = held
     domains = record.config.dataset.domains
     views = [view for view in sight.views.values() if view.features.shape[1] == prototypes.shape[1]]
     if not views:
         counts = np.bincount(labels, minlength=len(classes))
-        told = ", ".join(f"{name} {number}" for name, number in zip(classes, counts, strict=True))
-        section.notes.append(f"FINCH's clusters by class: {told}.")
+        counts_text = ", ".join(f"{name} {number}" for name, number in zip(classes, counts, strict=True))
+        section.notes.append(f"FINCH's clusters by class: {counts_text}.")
         return
     near = [analysis.nearest_of_class(view.features, view.y, prototypes, labels) for view in views]
     rows = np.concatenate([np.full(len(part), domains.index(v.domain)) for v, part in zip(views, near, strict=True)])
     columns = np.concatenate(near)
     y = np.concatenate([view.y for view in views])
-    there = columns >= 0
-    table = analysis.contingency(rows[there], columns[there], (len(domains), len(labels)))
-    several = [k for k in range(len(classes)) if (labels == k).sum() > 1 and (there & (y == k)).any()]
-    each = [analysis.mutual_information(rows[there & (y == k)], columns[there & (y == k)]) for k in several]
+    matched = columns >= 0
+    table = analysis.contingency(rows[matched], columns[matched], (len(domains), len(labels)))
+    several = [k for k in range(len(classes)) if (labels == k).sum() > 1 and (matched & (y == k)).any()]
+    each = [analysis.mutual_information(rows[matched & (y == k)], columns[matched & (y == k)]) for k in several]
     agreement = float(np.mean(each)) if each else 0.0
     numbers["prototype_clusters"] = {
         "domains": list(domains), "labels": labels.tolist(), "images_by_prototype": table.tolist(),

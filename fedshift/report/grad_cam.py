@@ -23,66 +23,70 @@ from fedshift.report.analysis import Floats
 
 SHOWN_SIDE = 96  # pixels of an image on the page
 GAP = 4
-HEAT = np.array((220.0, 50.0, 32.0))  # the colour of what counts most; what counts least is darkened
+HEAT = np.array((220.0, 50.0, 32.0))  # colour of the highest values; the lowest values are darkened
 LEAST_LIGHT = 0.35
 
 
 def layer_of(model: SplitModel) -> nn.Module | None:
-    """Return the last stage of a residual network, the last convolution of another; None if it has none.
+    """Return the last stage of a residual network, or the last convolution of another network.
 
-    What stands in the place of a convolution counts as one; of a linear layer, whose map has no places, as none.
+    A layer that replaces a convolution counts as one. A layer that replaces a linear layer does not, because its map
+    has no positions. The result is None for a network without convolution.
     """
     encoder = model.encoder
     if isinstance(encoder, ResNetEncoder):
         return encoder.stages[-1]
-    found: nn.Module | None = None
+    last: nn.Module | None = None
     inside: set[nn.Module] = set()
     for layer in encoder.modules():
         if layer not in inside and isinstance(layer, nn.Conv2d | Erased):
             inside |= set(layer.modules())
-            found = found if isinstance(layer, Erased) and layer.is_flat else layer
-    return found
+            last = last if isinstance(layer, Erased) and layer.is_flat else layer
+    return last
 
 
 def layer_name(model: SplitModel) -> str:
-    """Return what :func:`layer_of` chooses, in words; empty if there is nothing."""
+    """Return the name of the layer of :func:`layer_of`; empty if it finds none."""
     if isinstance(model.encoder, ResNetEncoder):
         return "last stage"
     return "" if layer_of(model) is None else "last convolution"
 
 
 def heat_maps(client: DomainClient, images: ImageSet, classes: NDArray[np.int64]) -> list[Floats]:
-    """Return Grad-CAM of a class of each image (N,), each (H, W) and scaled to 0 to 1; none without a convolution."""
+    """Return Grad-CAM of a class of each image, each (H, W) and scaled to 0 to 1.
+
+    The list is empty for a network without convolution.
+    """
     from captum.attr import LayerGradCam  # type: ignore[import-untyped]
 
     layer = layer_of(client.model)
     if layer is None or len(images) == 0:
         return []
     client.model.eval()
-    # The method's own way, by a pass through the model as it is: an adaptation may hand out what it predicted before.
+    # Use the method's own prediction: an adaptation may return a prediction that it stored earlier.
     cam = LayerGradCam(functools.partial(type(client).predict, client), layer)
-    found: list[Tensor] = []
+    heats: list[Tensor] = []
     start = 0
     for batch, _ in client.plain_batches(images):
-        x = batch.clone().requires_grad_()  # the gradient flows also where a method has frozen the weights
+        x = batch.clone().requires_grad_()  # so that gradients flow even if a method has frozen the weights
         target = torch.from_numpy(classes[start : start + len(x)]).to(x.device)
         with torch.enable_grad():
             maps = cam.attribute(x, target=target, relu_attributions=True)  # N x 1 x h x w
-        found.append(maps.detach().float())
+        heats.append(maps.detach().float())
         start += len(x)
-    return list(scaled(torch.cat(found), images.x.shape[1:3]))
+    return list(scaled(torch.cat(heats), images.x.shape[1:3]))
 
 
 def scaled(maps: Tensor, size: tuple[int, ...]) -> Floats:
-    """Return maps (N, 1, h, w) in the size of the images, (N, H, W), each as shares of its highest value."""
+    """Return maps (N, 1, h, w) as shares of their highest value in image size, (N, H, W)."""
     heat = F.interpolate(maps.float(), size=size, mode="bilinear", align_corners=False)[:, 0]
     peak = heat.amax(dim=(1, 2), keepdim=True)
-    found: Floats = (heat / peak.clamp(min=1e-12)).double().cpu().numpy()
-    return found
+    shares: Floats = (heat / peak.clamp(min=1e-12)).double().cpu().numpy()
+    return shares
 
 
 def pair(image: NDArray[np.uint8], heat: Floats) -> str:
-    """Return a PNG as a ``data:`` URI: an image (H, W, 3), and beside it the same under its heat (H, W)."""
+    """Return a PNG as a ``data:`` URI: an image (H, W, 3) and the image under its heat (H, W)."""
     both = [shown(image), shown(under(image, heat))]
     width, height = both[0].size
     sheet = Image.new("RGBA", (2 * width + GAP, height), (0, 0, 0, 0))
@@ -98,12 +102,12 @@ def under(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
     light = LEAST_LIGHT + (1 - LEAST_LIGHT) * heat[..., None]
     strength = 0.55 * heat[..., None]
     mixed = (1 - strength) * light * image + strength * HEAT
-    whole: NDArray[np.uint8] = np.clip(mixed.round(), 0, 255).astype(np.uint8)
-    return whole
+    pixels: NDArray[np.uint8] = np.clip(mixed.round(), 0, 255).astype(np.uint8)
+    return pixels
 
 
 def shown(image: NDArray[np.uint8]) -> Image.Image:
-    """Return an image (H, W, 3) in the size in which the page has it."""
+    """Return an image (H, W, 3) in its size on the page."""
     scale = SHOWN_SIDE / max(image.shape[:2])
     size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
     return Image.fromarray(image).resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)

@@ -1,4 +1,4 @@
-"""Figures of what the last weights make of the test images, and of what the server holds of prototypes."""
+"""Figures of predictions and features of the last weights, and of the server's prototypes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from fedshift.html.drawing import (
-    BELOW,
-    BESIDE,
     CLASSES,
+    COLUMN_NAME,
     GRID,
     LABELLED,
+    ROW_NAME,
     TEXT,
     Drawing,
     canvas,
@@ -30,9 +30,9 @@ from fedshift.report.analysis import Floats, Ints
 from fedshift.report.predictions import View
 from strategies.federation.roster import Node
 
-NAMED = 12  # up to so many rows a heat map names each, and shows numbers
-EACH_NODE = 48  # up to so many nodes each has a row of its own
-FLOOR = 1e-8  # of the largest singular value; what is below is rounding
+NAMED = 12  # up to this number of rows, a heat map has numbers and the name of each row
+EACH_NODE = 48  # up to this number, each node has a row of its own
+FLOOR = 1e-8  # of the largest singular value; smaller values are rounding errors
 
 
 def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> Drawing:
@@ -42,7 +42,7 @@ def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> D
 
 
 def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, scored: str) -> Drawing:
-    """Draw a confusion matrix (C, C), rows in percent of the class; ``scored`` says on which images."""
+    """Draw a confusion matrix (C, C), rows in percent of the class; ``scored`` names the images."""
     c, images = len(classes), int(counts.sum())
     accuracy = 100 * int(counts.trace()) / max(images, 1)
     shares = analysis.row_shares(counts)
@@ -75,7 +75,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequence[str]) -> Drawing:
-    """Draw how many training images of each class each node holds; of many nodes, each domain together."""
+    """Draw the number of training images of each class on each node; many nodes are summed by domain."""
     ordered = sorted(nodes, key=lambda node: (domains.index(node.domain), node.index))
     each = len(ordered) <= EACH_NODE
     if each:
@@ -105,7 +105,7 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
 def tsne(
     placed: Floats, y: Ints, domain_of: Ints, domains: Sequence[str], classes: Sequence[str]
 ) -> tuple[Drawing, Drawing]:
-    """Draw the plane of t-SNE twice: coloured by class, and by domain; the marker is the domain's in both.
+    """Draw t-SNE twice: coloured by class and by domain; markers show the domain.
 
     Args:
         placed: (N, 2).
@@ -150,21 +150,21 @@ def singular_values(values: Mapping[str, Floats], places: Sequence[int], ranks: 
         ranks: Effective rank by domain.
     """
     figure, (axes,) = canvas(3.2)
-    for place, (domain, found) in zip(places, values.items(), strict=True):
-        largest = found[0] if len(found) else 0.0
-        shown = np.log10(found[found > FLOOR * largest])
+    for place, (domain, spectrum) in zip(places, values.items(), strict=True):
+        largest = spectrum[0] if len(spectrum) else 0.0
+        shown = np.log10(spectrum[spectrum > FLOOR * largest])
         axes.plot(np.arange(1, len(shown) + 1), shown, color=domain_colour(place), label=domain)
     axes.set_xlabel("place by size")
     axes.set_ylabel("log10 of singular value")
     axes.grid(axis="y")
     legend_above(figure, axes)
-    told = ", ".join(f"{domain} {rank:.1f}" for domain, rank in ranks.items())
-    title = f"Singular values of the covariance of the features; effective rank: {told}."
+    ranks_text = ", ".join(f"{domain} {rank:.1f}" for domain, rank in ranks.items())
+    title = f"Singular values of the covariance of the features; effective rank: {ranks_text}."
     return finish(
         figure, "singular", title,
         f"Each domain's features, largest first (F2DC, figure 1): a steep fall is dimensional collapse. Not drawn: "
         f"below 1e{int(np.log10(FLOOR))} of the largest. Effective rank "
-        f"(Roy & Vetterli, 2007): {told}.",
+        f"(Roy & Vetterli, 2007): {ranks_text}.",
     )  # fmt: skip
 
 
@@ -173,10 +173,10 @@ def similarity(matrix: Floats, groups: Sequence[str], key: str, what: str, capti
 
     Args:
         matrix: (P, P).
-        groups: What each row belongs to, (P,); neighbours with the same name are named once.
+        groups: The group of each row, (P,); neighbours with the same name are named once.
         key: Name of the figure.
-        what: What the rows are, for who does not see it.
-        caption: What stands under it.
+        what: What the rows are, for the text alternative.
+        caption: The text under it.
     """
     least = float(matrix.min())
     shares = (matrix - least) / (1 - least) if least < 1 else np.ones_like(matrix)
@@ -192,13 +192,13 @@ def similarity(matrix: Floats, groups: Sequence[str], key: str, what: str, capti
 
 
 def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str, what: str, caption: str) -> Drawing:
-    """Draw how many nodes or images of each domain (row) are in each cluster (column), in shares of the row."""
+    """Draw the share of each domain's nodes or images (row) in each cluster (column)."""
     figure, (axes,) = canvas(0.9 + 0.32 * len(rows))
     texts = None
     if len(columns) <= 2 * NAMED:
         texts = [[str(value) if value else "" for value in row] for row in table]
     heat_map(axes, analysis.row_shares(table).tolist(), texts)
-    axes.set_yticks(range(len(rows)), [short(name, BESIDE) for name in rows])
+    axes.set_yticks(range(len(rows)), [short(name, ROW_NAME) for name in rows])
     if len(columns) <= LABELLED:
         turned = 90 if len(columns) > 8 else 0
         axes.set_xticks(range(len(columns)), columns, rotation=turned)
@@ -209,9 +209,9 @@ def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str,
 
 
 def _label(axes: Axes, columns: Sequence[str], rows: Sequence[str] | None = None) -> None:
-    """Name columns and rows, by default alike, neighbours of one name in their middle.
+    """Label columns and rows, by default alike; neighbours with the same name share a label.
 
-    Where there are too many, they are only numbered.
+    Too many of them are only numbered.
     """
     for names, across in ((columns, True), (columns if rows is None else rows, False)):
         starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
@@ -220,9 +220,9 @@ def _label(axes: Axes, columns: Sequence[str], rows: Sequence[str] | None = None
             continue
         ends = [*starts[1:], len(names)]
         middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
-        told = [short(names[start], BELOW if across else BESIDE) for start in starts]
-        size = 10 if len(told) <= 20 else 6
+        labels = [short(names[start], COLUMN_NAME if across else ROW_NAME) for start in starts]
+        size = 10 if len(labels) <= 20 else 6
         if across:
-            axes.set_xticks(middles, told, rotation=90 if max(map(len, told)) > 2 else 0, fontsize=size)
+            axes.set_xticks(middles, labels, rotation=90 if max(map(len, labels)) > 2 else 0, fontsize=size)
         else:
-            axes.set_yticks(middles, told, fontsize=size)
+            axes.set_yticks(middles, labels, fontsize=size)

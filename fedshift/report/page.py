@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from fedshift.html.drawing import Drawing
 from fedshift.html.theme import STYLE, widths
 
-NARROW = 4  # columns of a table of results that stands beside figures; a wider one has the page's width
+NARROW = 4  # columns of a table of results next to figures; a wider one has the page's width
 _STYLE = (
     STYLE
     + """
@@ -136,9 +136,9 @@ _TEMPLATE = """
 <h2 id="{{ section.id }}">{{ section.name }}</h2>
 {% if section.missing %}<p>{{ section.missing }}</p>{% endif %}
 {{ notes(section) }}
-{% set beside = section.tables | selectattr('beside') | list %}
-{{ drawn(section.figures, tabled(beside[0]) if beside else '') }}
-{% for table in section.tables if not table.beside %}
+{% set next_to_figure = section.tables | selectattr('next_to_figure') | list %}
+{{ drawn(section.figures, tabled(next_to_figure[0]) if next_to_figure else '') }}
+{% for table in section.tables if not table.next_to_figure %}
 <details{{ ' open' if table.open else '' }}><summary>{{ table.folded }}</summary>
 {{ tabled(table) }}
 </details>
@@ -201,9 +201,9 @@ class Table:
         id: Its name on the page.
         heads: Headings of its columns.
         rows: Its cells.
-        folded: What the line says under which it can be folded away.
-        open: It is not folded at first.
-        beside: It stands beside the first figure, and cannot be folded.
+        folded: The summary line under which it can be folded.
+        open: Whether it is open at first.
+        next_to_figure: Whether it is placed next to the first figure and cannot be folded.
     """
 
     id: str
@@ -211,7 +211,7 @@ class Table:
     rows: list[list[str]]
     folded: str = ""
     open: bool = True
-    beside: bool = False
+    next_to_figure: bool = False
 
 
 @dataclass
@@ -221,9 +221,9 @@ class Section:
     Attributes:
         id: Its anchor.
         name: Its heading.
-        missing: Why it is not there, or not whole.
-        lacks: What could have been drawn and could not, by its name the reason; not what a run like this never has.
-        notes: What to know of its figures.
+        missing: Reason why it is missing or incomplete.
+        lacks: Reasons why figures could not be drawn, by name; not of figures that a run like this never has.
+        notes: Notes on its figures.
         figures: Its figures.
         strips: By domain, images.
         tables: Its tables.
@@ -240,14 +240,14 @@ class Section:
 
     @property
     def empty(self) -> bool:
-        """Whether it has nothing but the reason why."""
+        """Whether it has only the reason why it is missing."""
         return bool(self.missing) and not (self.figures or self.strips or self.tables)
 
 
 def folded(sections: Sequence[Section]) -> list[Section]:
-    """Return the sections that show something, and in place of the others one that says why, in a line for each reason.
+    """Return the sections with content, and one that lists the reasons for the others.
 
-    A domain without images, or a deployment, would else have five headings over the same sentence.
+    Otherwise a deployment, or a domain without images, would have five headings with the same sentence.
     """
     why: dict[str, list[str]] = {}
     for section in sections:
@@ -255,8 +255,8 @@ def folded(sections: Sequence[Section]) -> list[Section]:
             why.setdefault(section.missing, []).append(section.name)
     if not why:
         return list(sections)
-    lines = [f"{' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}: {told}"
-             for told, names in why.items()]  # fmt: skip
+    lines = [f"{' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}: {reason}"
+             for reason, names in why.items()]  # fmt: skip
     return [*(section for section in sections if not section.empty), Section("not-shown", "Not shown", notes=lines)]
 
 
@@ -264,7 +264,7 @@ def render(content: Mapping[str, Any]) -> str:
     """Return the page.
 
     Args:
-        content: What the template names (``fedshift.report.build``).
+        content: The variables of the template (``fedshift.report.build``).
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     helpers = {"style": _STYLE, "widths": widths, "narrow": NARROW}

@@ -26,22 +26,22 @@ from fedshift.report.analysis import Floats
 from fedshift.report.features import Seen
 from fedshift.report.same_images import Attended
 
-COLUMNS = 3  # of the rounds' panels, at most
-NAMED_CLASSES = 20  # up to so many each has its name below its bar
+COLUMNS = 3  # largest number of panels in a line
+NAMED_CLASSES = 20  # up to this number, each class has its name below its bar
 HEADS = ("image", "f~ fused", "f+ robust", "f- related", "f* corrected")
 PLAIN_HEADS = ("image", "Grad-CAM")
-PICTURES = 6  # side by side, at most
+PICTURES = 6  # largest number in a line
 
 
 def one_node(
     placed: Floats, seen: Seen, domains: Sequence[str], classes: Sequence[str], who: str, home: str
 ) -> Drawing:
-    """Draw the plane of t-SNE of one node's features, coloured by class; the marker is the domain's."""
+    """Draw t-SNE of one node's features, coloured by class; markers show the domain."""
     figure, (axes,) = canvas(4.4)
     for i, domain in enumerate(domains):
-        there = seen.domain_of == i
-        colours = [class_colour(int(k), len(classes)) for k in seen.y[there]]
-        x, up = placed[there].T
+        of_domain = seen.domain_of == i
+        colours = [class_colour(int(k), len(classes)) for k in seen.y[of_domain]]
+        x, up = placed[of_domain].T
         axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
         axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
     _class_legend(axes, seen, classes)
@@ -58,12 +58,12 @@ def one_node(
 
 
 def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Sequence[str]) -> Drawing:
-    """Draw the same images' features at several rounds, each in a plane of its own, coloured by class.
+    """Draw the features of the same images at several rounds, one panel each, coloured by class.
 
     Args:
-        placed: By round, (N, 2).
-        seen: Of one of the rounds, the images of ``domain`` alone; classes are the same in all.
-        domain: Whose images they are.
+        placed: Positions by round, (N, 2).
+        seen: The images of ``domain`` at one of the rounds; the classes are the same at all rounds.
+        domain: The domain of the images.
         classes: Names of all classes.
     """
     columns = min(COLUMNS, len(placed))
@@ -81,8 +81,8 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
         legend_above(figure, panels[0])
     else:
         class_key(figure, panels, classes)
-    told = ", ".join(map(str, placed))
-    title = f"Features over the rounds {told} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
+    numbers = ", ".join(map(str, placed))
+    title = f"Features over the rounds {numbers} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
     caption = (
         f"The global model's features of the same {len(seen.y)} test images of {domain} after the rounds whose "
         f"checkpoints are kept (FedSeProto, figure 2), coloured by class.{_wheel(classes)}"
@@ -91,7 +91,7 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
 
 
 def variance_by_class(variance: Floats, classes: Sequence[str]) -> Drawing:
-    """Draw the variance of each class's prototypes over domains, (C,), and the mean; NaN has no bar."""
+    """Draw the variance over domains of each class's prototypes, (C,), and the mean; NaN has no bar."""
     figure, (axes,) = canvas(2.8)
     places = np.arange(len(classes))
     mean = float(np.nanmean(variance))
@@ -118,45 +118,45 @@ def variance_by_class(variance: Floats, classes: Sequence[str]) -> Drawing:
 
 
 def variance_by_round(means: Mapping[int, float], classes: Mapping[int, Floats]) -> Drawing:
-    """Draw the mean variance of prototypes over domains after several rounds, and of the classes from least to most."""
+    """Draw the mean variance of prototypes over domains by round, with the range over classes."""
     figure, (axes,) = canvas(2.4)
     at = list(means)
-    least, most = ([float(pick(found)) for found in classes.values()] for pick in (np.nanmin, np.nanmax))
+    least, most = ([float(pick(variance)) for variance in classes.values()] for pick in (np.nanmin, np.nanmax))
     axes.fill_between(at, least, most, color=GRID, alpha=0.3, linewidth=0)
     axes.plot(at, list(means.values()), color=TEXT, marker="o")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("variance")
     axes.grid(axis="y")
     shown_rounds(axes, at[-1])
-    told = ", ".join(f"round {n} {value:.3f}" for n, value in means.items())
-    title = f"Mean variance of the prototypes over domains: {told}."
+    text = ", ".join(f"round {n} {value:.3f}" for n, value in means.items())
+    title = f"Mean variance of the prototypes over domains: {text}."
     caption = (
-        f"The same variance by the global model after the rounds whose checkpoints are kept ({told}): the mean over "
+        f"The same variance by the global model after the rounds whose checkpoints are kept ({text}): the mean over "
         "the classes, the band from the least to the largest of them."
     )
     return finish(figure, "variance-round", title, caption)
 
 
-def same_images(found: Sequence[Attended], classes: Sequence[str], who: str) -> Drawing:
-    """Draw, class by class, an image of each domain and its Grad-CAM: a row for each domain, as many classes as fit.
+def same_images(examples: Sequence[Attended], classes: Sequence[str], who: str) -> Drawing:
+    """Draw an image of each class and domain with its Grad-CAM; each domain has a row.
 
     Args:
-        found: An image of each class and domain, class by class.
+        examples: An image of each class and domain, class by class.
         classes: Names of all classes.
-        who: Whose model looks at them.
+        who: The name of the model.
     """
-    split = bool(found[0].peaks)
+    split = bool(examples[0].peaks)
     heads = HEADS if split else PLAIN_HEADS
-    shown = list(dict.fromkeys(example.true for example in found))
-    domains = list(dict.fromkeys(example.domain for example in found))
+    shown = list(dict.fromkeys(example.true for example in examples))
+    domains = list(dict.fromkeys(example.domain for example in examples))
     across = min(max(1, PICTURES // len(heads)), len(shown))  # classes side by side
     rows, columns = len(domains) * -(-len(shown) // across), across * len(heads)
     figure, panels = canvas((0.25 + 1.02 * rows) * len(HEADS) / columns, rows, columns)
     for axes in panels:
         _bare(axes)
-    for example in found:
-        above, beside = divmod(shown.index(example.true), across)
-        row, first = above * len(domains) + domains.index(example.domain), beside * len(heads)
+    for example in examples:
+        above, column = divmod(shown.index(example.true), across)
+        row, first = above * len(domains) + domains.index(example.domain), column * len(heads)
         cells = panels[row * columns + first :][: len(heads)]
         pictures = [example.image, *(grad_cam.under(example.image, heat) for heat in example.heats)]
         for axes, picture in zip(cells, pictures, strict=True):
@@ -171,10 +171,10 @@ def same_images(found: Sequence[Attended], classes: Sequence[str], who: str) -> 
             for axes, head in zip(cells, (short(classes[example.true]), *heads[1:]), strict=True):
                 axes.set_title(head, loc="center", fontsize=9)
     named = ", ".join(classes[k] for k in shown)
-    right_ones = sum(example.predicted == example.true for example in found)
+    right_ones = sum(example.predicted == example.true for example in examples)
     title = (
         f"Grad-CAM by {who} of the first test images of the classes {named} in the domains {', '.join(domains)}: "
-        f"{right_ones} of {len(found)} are recognised."
+        f"{right_ones} of {len(examples)} are recognised."
     )
     caption = (
         f"The first test image of each of the classes {named} in each domain, and what speaks for its class (red) by "

@@ -1,4 +1,4 @@
-"""Figures of the papers that need a closer look at a run; one that the run does not allow is named with the reason."""
+"""Figures of the papers; a figure that the run does not allow is named with the reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ def add(
     parts: list[Section], record: Record, sight: Sight, config: RunConfig, node: Node, named: bool,
     numbers: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Add the figures to the parts of the page that they belong to; nothing where no test image can be seen.
+    """Add the figures to the sections of the page; none if no test image can be scored.
 
     Args:
-        parts: The parts that stand on test images or weights.
+        parts: The sections that need test images or weights.
         record: The run.
-        sight: What could be seen of it.
-        config: Its configuration, with the place of the images on this machine.
-        node: Whose model is looked at.
-        named: Whether that was asked for.
-        numbers: Takes the numbers behind the figures, for ``report.json``.
+        sight: The predictions on its test images.
+        config: Its configuration, with the folder of the images on this machine.
+        node: The node whose model is used.
+        named: Whether the user named the node.
+        numbers: Receives the numbers behind the figures, for ``report.json``.
     """
     if sight.nothing:
         return
@@ -108,18 +108,18 @@ class _Look:
         views = list(self.sight.views.values())
         if len({view.features.shape[1] for view in views}) > 1:
             raise NotOfThisRun("the features of the networks differ in width")
-        found = self._variance([(view.features, view.y) for view in views])
-        self.numbers["prototype_variance"] = {"by_class": found.tolist(), "mean": float(np.nanmean(found))}
-        return panels.variance_by_class(found, self.classes)
+        variance = self._variance([(view.features, view.y) for view in views])
+        self.numbers["prototype_variance"] = {"by_class": variance.tolist(), "mean": float(np.nanmean(variance))}
+        return panels.variance_by_class(variance, self.classes)
 
     def variance_by_round(self) -> Drawing:
         """I2PFL, figures 1 and 3: over the rounds that are kept."""
         places = range(len(self.config.dataset.domains))
         parts = {n: [_of_domain(seen, place) for place in places] for n, seen in self._kept.items()}
-        found = {n: self._variance([(part.features, part.y) for part in each]) for n, each in parts.items()}
-        means = {n: float(np.nanmean(each)) for n, each in found.items()}
+        by_round = {n: self._variance([(part.features, part.y) for part in each]) for n, each in parts.items()}
+        means = {n: float(np.nanmean(each)) for n, each in by_round.items()}
         self.numbers["prototype_variance_by_round"] = {str(n): mean for n, mean in means.items()}
-        return panels.variance_by_round(means, found)
+        return panels.variance_by_round(means, by_round)
 
     def same_images(self) -> Drawing:
         """F2DC, figure 2: of a node that was named after one more local round, else of the last weights."""
@@ -128,20 +128,20 @@ class _Look:
         else:
             client = report_features.with_last_weights(self.record, self.config, self.node)
             who = f"the last weights as {self.who} has them"
-        found = same_images.attended(client, self.config)
+        examples = same_images.attended(client, self.config)
         self.numbers["same_images"] = {
             "node": self.node.index, "after_local_round": self.named,
             "images": [
-                {"domain": one.domain, "place": one.place, "class": one.true, "predicted": one.predicted,
-                 "highest": dict(zip(same_images.MAPS, one.peaks, strict=False))}
-                for one in found
+                {"domain": item.domain, "place": item.place, "class": item.true, "predicted": item.predicted,
+                 "highest": dict(zip(same_images.MAPS, item.peaks, strict=False))}
+                for item in examples
             ],
         }  # fmt: skip
-        return panels.same_images(found, self.classes, who)
+        return panels.same_images(examples, self.classes, who)
 
     def _after_local_training(self) -> DomainClient:
         client, weights = self._trained
-        client.model.load_state_dict(weights)  # clients of one process share a model; other figures put theirs into it
+        client.model.load_state_dict(weights)  # clients of one process share a model, which other figures overwrite
         return client
 
     @cached_property
@@ -154,27 +154,27 @@ class _Look:
         return report_features.at_kept_rounds(self.record, self.config, self.node)
 
     def _variance(self, parts: list[tuple[Floats, analysis.Ints]]) -> Floats:
-        """Return the variance of each class's prototypes over the parts, which are those of domains.
+        """Return the variance of each class's prototypes over the parts; each part is a domain.
 
         Raises:
             FedShiftError: If no class has images in two domains, or features are not finite.
         """
         if not all(np.isfinite(features).all() for features, _ in parts):
             raise FedShiftError("features are not finite")
-        means, there = zip(
+        means, present = zip(
             *(analysis.class_means(features, y, len(self.classes)) for features, y in parts), strict=True
         )
-        found = analysis.variance_over_domains(np.stack(means), np.stack(there))
-        if np.isnan(found).all():
+        variance = analysis.variance_over_domains(np.stack(means), np.stack(present))
+        if np.isnan(variance).all():
             raise NotOfThisRun("no class has test images in two domains")
-        return found
+        return variance
 
 
 def _usable(seen: Seen) -> Seen:
-    """Return what was seen, if it can be put into a plane.
+    """Return the features if t-SNE can use them.
 
     Raises:
-        FedShiftError: If features are not finite, or images too few.
+        FedShiftError: If features are not finite, or there are too few images.
     """
     if not np.isfinite(seen.features).all():
         raise FedShiftError("features are not finite")
@@ -184,5 +184,5 @@ def _usable(seen: Seen) -> Seen:
 
 
 def _of_domain(seen: Seen, place: int) -> Seen:
-    there = seen.domain_of == place
-    return Seen(seen.features[there], seen.y[there], seen.domain_of[there])
+    selected = seen.domain_of == place
+    return Seen(seen.features[selected], seen.y[selected], seen.domain_of[selected])

@@ -1,7 +1,7 @@
-"""What the last weights make of the test images, by the same client code that scores them in a run.
+"""Predictions and features of the last weights, from the client code that scores a run.
 
 A method may adapt before it scores (FedICON, FedAvg-FT), predict by prototypes (FedProto), or carry modules (F2DC):
-so predictions and features are taken from the client's own scoring, as it happens.
+so predictions and features are recorded during the client's own scoring.
 """
 
 import shlex
@@ -40,7 +40,7 @@ EXAMPLES = 4  # images of each domain for Grad-CAM
 
 @dataclass(frozen=True)
 class Example:
-    """A test image with what the network looked at.
+    """A test image with the Grad-CAM of its predicted class.
 
     Attributes:
         image: (H, W, 3), uint8.
@@ -57,14 +57,14 @@ class Example:
 
 @dataclass(frozen=True)
 class View:
-    """A domain's test images as a model sees them.
+    """The predictions and features of a model on a domain's test images.
 
     Attributes:
         domain: The domain.
-        node: Whose client scored them.
-        anew: The node has no private parts of this run: initial ones were used.
-        total: How many test images there are.
-        y: True classes of those that were scored, (N,).
+        node: The node whose client scored them.
+        anew: Whether the node has no private parts of this run, so that initial ones were used.
+        total: The number of test images of the domain.
+        y: True classes of the scored images, (N,).
         predicted: Predicted classes, (N,).
         features: (N, D).
         examples: A few of them.
@@ -87,15 +87,15 @@ class View:
 
 @dataclass(frozen=True)
 class Sight:
-    """What could be seen.
+    """The predictions on the test images, as far as they could be scored.
 
     Attributes:
         views: By domain.
-        missing: Why a domain is not among them.
-        nothing: Why there is nothing at all; empty where there is something.
-        personal: Each domain was scored with the private parts of one of its nodes.
-        alone: Whether the prediction of an image depends on no other image.
-        layer: What Grad-CAM looks at; empty if the network has no convolution.
+        missing: Reasons why domains are missing, by domain.
+        nothing: Reason why no domain could be scored; empty otherwise.
+        personal: Whether each domain was scored with the private parts of one of its nodes.
+        alone: Whether the prediction of an image is independent of other images.
+        layer: The layer of Grad-CAM; empty if the network has no convolution.
     """
 
     views: dict[str, View] = field(default_factory=dict)
@@ -111,11 +111,11 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
 
     Args:
         record: The run.
-        data_dir: Where the images are; None for where the configuration says.
-        limit: At most so many images of a domain, drawn with the run's seed; None for all.
+        data_dir: The folder of the images; None for that of the configuration.
+        limit: Largest number of images of a domain, drawn with the run's seed; None for all.
 
     Raises:
-        DataError: If ``data_dir`` is given, and is no folder or holds none of the test images.
+        DataError: If ``data_dir`` is given, but is no folder or holds none of the test images.
     """
     if record.lacking:
         return Sight(nothing=f"the model's code is not here: {record.lacking}")
@@ -153,13 +153,16 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
 
 
 def _check_data_dir(record: Record, data_dir: Path) -> None:
-    """Refuse a folder that is not there, unless no folder would do: private parts of models stay on real nodes."""
+    """Refuse a missing folder, unless the private parts of models are on real nodes.
+
+    In that case no folder would help.
+    """
     if not (record.deployed and setup.is_personal(record.config, setup.initial_model(record.config))):
         check_data_dir(data_dir)
 
 
 def with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
-    """Return the configuration with the images in ``data_dir``, if that is given."""
+    """Return the configuration with ``data_dir`` as the folder of images, if it is given."""
     if data_dir is None:
         return config
     return config.model_copy(update={"dataset": config.dataset.model_copy(update={"data_dir": str(data_dir)})})
@@ -175,9 +178,9 @@ def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> 
         raise DataError(f"{domain} has no test images")
     drawn = total if limit is None else min(limit, total)
     with _watched(client, domain, drawn) as seen:
-        asked = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
-        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), asked)
-    # What was scored before an adaptation comes first.
+        request = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
+        client.evaluate(setup.in_order(record.checkpoint.weights, client, "the checkpoint's"), request)
+    # Scores before an adaptation come first.
     y, predicted = np.concatenate(seen.y)[-drawn:], np.concatenate(seen.predicted)[-drawn:]
     features = np.concatenate(seen.features)[-drawn:].astype(np.float64)
     anew = bool(record.checkpoint.memory) and not client.memory
@@ -186,7 +189,10 @@ def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> 
 
 
 def _who(record: Record, domain: str) -> Node:
-    """Return the first node of a domain that has private parts, or the first; of a held-out domain, of all nodes."""
+    """Return the first node of a domain that has private parts, or its first node.
+
+    For a held-out domain, all nodes are considered.
+    """
     assert record.checkpoint is not None
     nodes = record.checkpoint.nodes
     held = [n for n in nodes if n.domain == domain] or nodes
@@ -194,7 +200,7 @@ def _who(record: Record, domain: str) -> Node:
 
 
 def _check_trained(record: Record, chosen: Node, domain: str) -> None:
-    """Refuse to show a model whose own parts no node of a domain has trained, unless such models count."""
+    """Refuse a model whose private parts no node of a domain has trained, unless such models count."""
     assert record.checkpoint is not None
     if chosen.index in record.checkpoint.memory or record.config.evaluate.untrained == "count":
         return
@@ -203,21 +209,21 @@ def _check_trained(record: Record, chosen: Node, domain: str) -> None:
 
 
 def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, trains: bool = False) -> DomainClient:
-    """Return the client of a node as the last checkpoint would make it anew, private parts and knowledge included.
+    """Return a node's client restored from the last checkpoint, with private parts and knowledge.
 
     Args:
         record: The run, which has a checkpoint.
-        config: Its configuration, with the place of the images on this machine.
-        domain: In a deployment, the domain whose images the client is to read: those of the node are not here.
+        config: Its configuration, with the folder of the images on this machine.
+        domain: In a deployment, the domain whose images the client reads, as the node's own images are elsewhere.
         chosen: The node.
-        trains: It is to train the next local round, and is sent what that needs; else it scores.
+        trains: Whether the client is prepared for the next local round; otherwise for scoring.
 
     Raises:
-        FedShiftError: If the images cannot be read here.
+        FedShiftError: If the images cannot be read on this machine.
     """
     assert record.checkpoint is not None
-    threads = config.train.threads or 1  # as a simulated node has, so that the numbers are the run's
-    if record.deployed:  # each domain's images in the plain layouts that a node's own folder has
+    threads = config.train.threads or 1  # as for a simulated node, so that the numbers equal those of the run
+    if record.deployed:  # each domain's images are in the layout of a node's own folder
         where = Place(domain, chosen.partition_id, -1, config.dataset.source(), False, threads)
     else:
         number = int(record.told["nodes"])
@@ -234,7 +240,7 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
     client.knowledge, client.told = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
     if not record.deployed:
         base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
-        # As a resumed run would find it: what a round left that was never finished does not count.
+        # The state as a resumed run would find it: the state of an unfinished round does not count.
         resumed_after = (*record.resumed_after, record.checkpoint.server_round)
         _, client.memory = Shelf(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
     return client
@@ -242,7 +248,7 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
 
 @dataclass
 class _Seen:
-    """What a client's scorings saw, one after another; the examples are those of the last."""
+    """The records of a client's scorings in order; the examples belong to the last one."""
 
     y: list[Ints] = field(default_factory=list)
     predicted: list[Ints] = field(default_factory=list)
@@ -252,10 +258,10 @@ class _Seen:
 
 @contextmanager
 def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
-    """Let ``client`` note, for each image that it scores, the prediction and the features that led to it.
+    """Record prediction and features of each image that ``client`` scores.
 
-    Scorings by another rule than the client's own (``predict`` given) are passed on and not noted. Each time that all
-    images, ``drawn`` of them, have been scored, examples are taken from the last call.
+    Scorings by another rule than the client's own (``predict`` given) are not recorded. Each time all ``drawn`` images
+    have been scored, examples are taken from the last call.
     """
     seen = _Seen()
     latest: list[Tensor] = []
@@ -269,7 +275,7 @@ def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
     def watching_predict(x: Tensor) -> Tensor:
         latest.clear()
         logits = client.predict(x)
-        if not latest:  # an adaptation had predicted already: features are those of the model as it is now
+        if not latest:  # an adaptation had predicted before: take the features of the current model
             watching_forward(x)
         if len(latest) != 1:
             raise RuntimeError(f"{type(client).__name__}.predict must call forward once, found {len(latest)} calls")
@@ -283,11 +289,11 @@ def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
         before = len(seen.predicted)
         result = score(images, watching_predict)
         seen.y.append(images.y)
-        if sum(map(len, seen.y)) % drawn == 0:  # with the last batch, where a method scores batch by batch
+        if sum(map(len, seen.y)) % drawn == 0:  # at the last batch, if a method scores batch by batch
             seen.examples = _examples(client, domain, images, np.concatenate(seen.predicted[before:]))
         return result
 
-    own = vars(client)  # hides the methods of the class, for this object only
+    own = vars(client)  # hides the methods of the class for this object only
     own |= {"forward": watching_forward, "score": watching_score}
     try:
         yield seen
@@ -296,7 +302,7 @@ def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
 
 
 def _examples(client: DomainClient, domain: str, images: ImageSet, predicted: Ints) -> list[Example]:
-    """Draw images of different classes, the last of them one that was taken for another class, if there is one."""
+    """Draw images of different classes; the last one is misclassified, if any is."""
     order = generator(client.setup.seed, f"report-examples-{domain}").permutation(len(images))
     wrong = [i for i in order if predicted[i] != images.y[i]][:1]
     chosen = [int(i) for i in wrong]

@@ -1,4 +1,4 @@
-"""What a run folder says, finished or not."""
+"""Reads a run folder, finished or not."""
 
 import json
 import logging
@@ -12,8 +12,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config import written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import agreement, checkpoints, figures, model_selection, resuming, summary
-from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run import agreement, checkpoints, config_file, figures, model_selection, resuming, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
@@ -29,22 +28,22 @@ log = logging.getLogger("fedshift")
 
 @dataclass(frozen=True)
 class Record:
-    """A run as its folder tells it.
+    """The contents of a run folder.
 
     Attributes:
         folder: The run folder.
         config: The resolved configuration.
         told: All of ``config.yaml``.
         lines: The full rounds of ``metrics.jsonl``.
-        results: ``results.json``; of a run that is not finished, the summary of its rounds so far; None where no round
-            was scored on all test images.
-        finished: Whether there is a ``results.json``.
-        figures: What the nodes counted of the test images in the last round that was scored on all; None where nothing.
-        checkpoint: The state after the round whose model the run keeps (``keep``), or, where that cannot be read, after
-            the last that can; None where there is none.
-        kept_round: The round that the run has chosen by ``keep``; 0 where it keeps the last.
-        lacking: What code of the run is not here, without which there is no model, and what mends it; empty for none.
-        contradiction: What ``results.json`` says otherwise than the rounds; empty where they agree.
+        results: ``results.json``; for an unfinished run, the summary of its rounds so far. None if no round was scored
+            on all test images.
+        finished: Whether the folder has a ``results.json``.
+        figures: The nodes' counts of test images in the last round that was scored on all; None without counts.
+        checkpoint: The state after the round whose model the run keeps (``keep``). If it cannot be read, the last
+            readable state; None without one.
+        kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.
+        lacking: Code of the run that is not installed and is needed for the model, with the remedy; empty for none.
+        contradiction: Contradictions between ``results.json`` and the rounds; empty if they agree.
     """
 
     folder: Path
@@ -61,12 +60,12 @@ class Record:
 
     @property
     def engine(self) -> str:
-        """Where the run took place."""
+        """The engine of the run."""
         return str(self.told["engine"])
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Its classes; by number where the data set that has their names is not here."""
+        """Its classes; numbers if the data set with their names is not installed."""
         try:
             return self.config.dataset.known().classes
         except ConfigError:
@@ -75,7 +74,7 @@ class Record:
 
     @property
     def deployed(self) -> bool:
-        """Whether the nodes were real ones, whose images and private parts are not here."""
+        """Whether the nodes were real ones, with images and private parts on other machines."""
         return self.engine == DEPLOYMENT
 
     @property
@@ -85,35 +84,35 @@ class Record:
 
     @property
     def nodes(self) -> list[Node]:
-        """All nodes that have ever answered, by index; none before the first full round."""
+        """All nodes that have ever replied, by index; none before the first full round."""
         return self.checkpoint.nodes if self.checkpoint else []
 
 
 def read(folder: Path, command: str = "report") -> Record:
-    """Read a run folder, for a command that messages name.
+    """Read a run folder; messages name ``command``.
 
     Raises:
-        ConfigError: If it is none, or a file in it is not what a run writes.
+        ConfigError: If it is no run folder, or has a file that no run writes.
     """
     path = user_path(folder)
     if not (path / CONFIG_FILE).is_file():
         raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
-    told = read_yaml(path / CONFIG_FILE)
-    told_of_run.check(told, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
-    sections = configuration.as_it_ran(told)
+    recorded = read_yaml(path / CONFIG_FILE)
+    config_file.check(recorded, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
+    sections = configuration.as_it_ran(recorded)
     config, lacking = written.read_back(sections), written.lacking(sections)
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     try:
         counted = _figures(path, results, lines)
     except ValidationError as error:
-        problem, found = told_of_run.first_problem(error)
-        raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(found)}") from None
+        problem, given = config_file.first_problem(error)
+        raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(given)}") from None
     kept_round = _kept_round(lines, config)
     return Record(
         folder=path,
         config=config,
-        told=told,
+        told=recorded,
         lines=lines,
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,
@@ -126,29 +125,32 @@ def read(folder: Path, command: str = "report") -> Record:
 
 
 def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]]) -> Figures | None:
-    """Return the figures of a run; of one that is not finished those of its last round that was scored on all."""
+    """Return the figures of a run.
+
+    An unfinished run has those of its last round that was scored on all test images.
+    """
     if results is not None:
-        told = results.get("figures")
+        content = results.get("figures")
     else:
         scored = [line["round"] for line in lines if line["accuracy"] and "evaluated_share" not in line]
-        told = figures.kept(path, scored[-1] if scored else None)
-    return None if told is None else Figures.model_validate(told)
+        content = figures.kept(path, scored[-1] if scored else None)
+    return None if content is None else Figures.model_validate(content)
 
 
 def _results(path: Path, command: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or "domains" not in found:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or "domains" not in content:
             raise ValueError("expected an object with 'domains'")
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{command}: {path} cannot be read: {error}") from None
-    return found
+    return content
 
 
 def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
-    """Summarise the rounds of a run that is not finished, without the scores of client models."""
+    """Summarise the rounds of an unfinished run, without the scores of client models."""
     history = _history(lines, config)
     scored = any(result.accuracy and result.evaluated_share == 1 for result in history)
     return summary.finite(summary.summary(history)) if scored else None
@@ -156,12 +158,12 @@ def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | 
 
 def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult]:
     """Return the rounds without the scores of client models."""
-    told = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
-    return [resuming.round_result(line, (), config) for line in told]
+    rounds = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
+    return [resuming.round_result(line, (), config) for line in rounds]
 
 
 def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
-    """Return the round that the run has chosen so far; 0 where it keeps the last."""
+    """Return the round that the run has chosen so far; 0 if it keeps the last."""
     best = model_selection.best(_history(lines, config)) if config.keep == model_selection.BEST else None
     return 0 if best is None else best.server_round
 

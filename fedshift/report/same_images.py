@@ -1,6 +1,6 @@
-"""Grad-CAM of a model on test images that seed and domain alone choose: the same in the report of every method.
+"""Grad-CAM on test images that only seed and domain choose, so that reports can be compared.
 
-Of a model with F2DC's modules it is that of the maps of its last insertion.
+A model with F2DC's modules has Grad-CAM of the maps of its last insertion.
 """
 
 import math
@@ -22,22 +22,22 @@ from fedshift.report.features import NotOfThisRun
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.seeding import generator
 
-CLASSES = 3  # of which an image of each domain is shown
+CLASSES = 3  # number of classes shown with an image of each domain
 MAPS = ("f~", "f+", "f-", "f*")
 
 
 @dataclass(frozen=True)
 class Attended:
-    """One test image, and what speaks for its class.
+    """One test image with the Grad-CAM of its class.
 
     Attributes:
-        domain: The image's.
-        place: Where it stands in the domain's test set, from 0.
+        domain: The image's domain.
+        place: Its index in the domain's test set, from 0.
         true: Its class.
-        predicted: What the model takes it for, before any adaptation.
+        predicted: The class that the model predicts before any adaptation.
         image: (H, W, 3), uint8.
-        heats: Grad-CAM of its class, (H, W) each, 0 to 1: of f~, f+, f- and f* of F2DC's modules, else one.
-        peaks: Of F2DC's maps the highest values, as shares of that of f~, NaN where that is 0; else none.
+        heats: Grad-CAM of its class, (H, W) each, 0 to 1: of f~, f+, f- and f* of F2DC's modules, otherwise one.
+        peaks: The highest values of F2DC's maps as shares of that of f~, NaN if that is 0; otherwise none.
     """
 
     domain: str
@@ -50,7 +50,7 @@ class Attended:
 
 
 def attended(client: DomainClient, config: RunConfig) -> list[Attended]:
-    """Return the images of each class, domain by domain, as a client's model sees them.
+    """Return an image of each class and domain with the Grad-CAM of a client's model.
 
     Raises:
         NotOfThisRun: If the network has no convolution, or no class is in all domains.
@@ -62,10 +62,9 @@ def attended(client: DomainClient, config: RunConfig) -> list[Attended]:
 
 
 def chosen(seed: int, tests: Mapping[str, ImageSet]) -> list[tuple[str, int]]:
-    """Return the domain and the place in its test set of each image, class by class.
+    """Return the domain and the index in its test set of each image, class by class.
 
-    They are the first of each class in the order of the test set; the classes, of those that all domains have, are
-    drawn by the seed.
+    The images are the first of each class in the test set. The seed draws the classes from those that all domains have.
 
     Raises:
         NotOfThisRun: If no class is in all domains.
@@ -79,7 +78,7 @@ def chosen(seed: int, tests: Mapping[str, ImageSet]) -> list[tuple[str, int]]:
 
 def _looked_at(client: DomainClient, domain: str, place: int, test: ImageSet) -> Attended:
     image = test.select(np.array([place]))
-    client.model.eval()  # each image has the first noise that a scoring draws, where it draws any
+    client.model.eval()  # each image gets the first noise that a scoring draws, if any
     with torch.inference_mode():
         predicted = [int(client.predict(x).argmax()) for x, _ in client.plain_batches(image)]
     if isinstance(client.model, F2DCModel):
@@ -90,19 +89,19 @@ def _looked_at(client: DomainClient, domain: str, place: int, test: ImageSet) ->
 
 
 def _of_maps(client: DomainClient, model: F2DCModel, image: ImageSet) -> tuple[tuple[Floats, ...], tuple[float, ...]]:
-    """Return Grad-CAM of f~, f+, f- and f*, and their highest values as shares of that of f~.
+    """Return Grad-CAM of f~, f+, f- and f*, and their highest values relative to f~.
 
     The weights of Grad-CAM are the gradients of the class's logit by the fused map f~ = f+ + f*, averaged over the
     map, for all four: so f+ and f* add up to f~ wherever none of them is negative. The mask has noise where the run
     scores with it (``eval_noise``).
     """
     stages = feature_stages(model.encoder)
-    assert stages is not None  # else the modules could not sit in it
+    assert stages is not None  # otherwise the modules could not be inserted
     inserted = [int(name.removeprefix("stage")) for name in model.decoupling]
     model.eval()
     rng = model.noise()
     ((h, _),) = client.plain_batches(image)
-    h = h.clone()  # the buffer of all batches, in which inference leaves no room for gradients
+    h = h.clone()  # a copy: the shared buffer may be an inference tensor, without gradients
     with torch.enable_grad():
         for n, stage in enumerate(stages.maps, start=1):
             h = stage(h)
@@ -116,9 +115,9 @@ def _of_maps(client: DomainClient, model: F2DCModel, image: ImageSet) -> tuple[t
         logits = model.classifier(stages.rest(h))
         (gradient,) = torch.autograd.grad(logits[0, int(image.y[0])], fused)
     weights = gradient.mean(dim=(2, 3), keepdim=True)  # 1 x C x 1 x 1
-    found: list[Tensor] = [
+    heats: list[Tensor] = [
         (weights * f.detach()).sum(dim=1, keepdim=True).relu() for f in (fused, maps.plus, maps.minus, maps.star)
     ]
-    peaks = [float(cam.max()) for cam in found]
+    peaks = [float(cam.max()) for cam in heats]
     shares = tuple(peak / peaks[0] if peaks[0] > 0 else math.nan for peak in peaks)
-    return tuple(grad_cam.scaled(torch.cat(found), image.x.shape[1:3])), shares
+    return tuple(grad_cam.scaled(torch.cat(heats), image.x.shape[1:3])), shares

@@ -1,4 +1,4 @@
-"""What the page says of a run by its folder's text files: accuracy, losses, costs, configuration."""
+"""The parts of the page from a run's text files: accuracy, losses, costs, configuration."""
 
 import json
 from typing import Any
@@ -20,13 +20,13 @@ from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, last_rounds
 
-EVENTS = 30  # that the page names; more are a number
-MOST_EVENT = 700  # characters of one: a node, and its reason of at most ``MOST_TEXT``
+EVENTS = 30  # number of events that the page lists; the rest is counted
+MOST_EVENT = 700  # characters of an event: a node and its reason of at most ``MOST_TEXT``
 
 
 def content(record: Record) -> dict[str, Any]:
-    """Return what the page says without an image or a weight."""
-    return _head(record) | _told(record) | _settings(record)
+    """Return the content of the page that needs no images or weights."""
+    return _head(record) | _results(record) | _settings(record)
 
 
 def _head(record: Record) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _head(record: Record) -> dict[str, Any]:
     }
 
 
-def _told(record: Record) -> dict[str, Any]:
+def _results(record: Record) -> dict[str, Any]:
     results, lines, domains = record.results, record.lines, record.config.dataset.domains
     accuracy, training = Section("accuracy", "Accuracy"), Section("training", "Training")
     columns: list[dict[str, Any]] = []
@@ -88,7 +88,7 @@ def _told(record: Record) -> dict[str, Any]:
 
 
 def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the columns of the table of results, and what their marks mean."""
+    """Return the columns of the table of results and the notes on their marks."""
     columns = [
         _column(last_rounds(results["averaged_rounds"]), results["domains"], results["avg"], results["std"]),
         _column("final", results["final"], mean(results["final"].values())),
@@ -114,13 +114,13 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
         notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
     if lost := results.get("lost"):
         notes.append(f"The run is degraded: {lost_told(lost)}.")
-    ways = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
-    if ways or scored_with(results) != AVERAGED:
-        told = "".join(f"; bn={way}: the same rounds with those {BN_WAYS_TOLD.get(way, way)}" for way in ways)
+    kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
+    if kinds or scored_with(results) != AVERAGED:
+        further = "".join(f"; bn={kind}: the same rounds with those {BN_WAYS_TOLD.get(kind, kind)}" for kind in kinds)
         first = scored_with(results)
-        batch = f"; batches of {test_batch} test images" if BATCH in (first, *ways) else ""
+        batch = f"; batches of {test_batch} test images" if BATCH in (first, *kinds) else ""
         notes.insert(
-            0, f"BatchNorm's statistics: {first} ({BN_WAYS_TOLD.get(first, first)}){told}{batch} (evaluate.bn)."
+            0, f"BatchNorm's statistics: {first} ({BN_WAYS_TOLD.get(first, first)}){further}{batch} (evaluate.bn)."
         )
     if "evaluated" in results:
         notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
@@ -142,15 +142,15 @@ def _clients(results: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
-    """Return, by round, who was left out, and who started anew."""
-    found: list[tuple[Any, str]] = []
+    """Return, by round, the nodes that were left out or started again."""
+    events: list[tuple[Any, str]] = []
     for line in lines:
-        found += [(line["round"], f"left out: {who}") for who in line["left_out"]]
-        found += [
+        events += [(line["round"], f"left out: {who}") for who in line["left_out"]]
+        events += [
             (line["round"], f"started anew, without its private parts: {who}") for who in line.get("started_anew", [])
         ]
-    more = len(found) - EVENTS
-    shown = [(number, plain(what, MOST_EVENT)) for number, what in found[:EVENTS]]
+    more = len(events) - EVENTS
+    shown = [(number, plain(what, MOST_EVENT)) for number, what in events[:EVENTS]]
     return [*shown, ("", f"and {more} more, see metrics.jsonl")] if more > 0 else shown
 
 
@@ -164,7 +164,7 @@ def _nodes(record: Record) -> list[dict[str, Any]]:
 
 
 def _federation(record: Record) -> Section:
-    """Return the figure of the classes that each node holds; those of a node are told by nobody else."""
+    """Return the section with the class counts of the nodes that reported them."""
     known = record.classes
     nodes = [node for node in record.nodes if len(node.class_counts) == len(known)]
     figures = [maps.class_counts(nodes, record.config.dataset.domains, known)] if nodes else []
@@ -172,17 +172,17 @@ def _federation(record: Record) -> Section:
 
 
 def _settings(record: Record) -> dict[str, Any]:
-    config, told = record.config, record.told
+    config, recorded = record.config, record.told
     method = registry.known(config.method["name"])
-    asked = as_asked(flat(config.model_dump(mode="json")))
-    own = {key.removeprefix("method."): value for key, value in asked.items() if key.startswith("method.")}
+    settings = as_asked(flat(config.model_dump(mode="json")))
+    own = {key.removeprefix("method."): value for key, value in settings.items() if key.startswith("method.")}
     params = ", ".join(f"{key}={_word(value)}" for key, value in own.items() if key != "name")
-    beside = {key: asked[key] for key in ("modules", "adapt.name") if asked.get(key, NONE) != NONE}
+    extras = {key: settings[key] for key in ("modules", "adapt.name") if settings.get(key, NONE) != NONE}
     networks = ", ".join(config.model.per_node) or config.model.name
     rows = [
         *_method(method, config.method["name"]),
         ("parameters", params or "none"),
-        *beside.items(),
+        *extras.items(),
         ("data", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
         ("model", f"{networks}, BatchNorm {config.model.bn}"),
         (
@@ -191,16 +191,16 @@ def _settings(record: Record) -> dict[str, Any]:
             f"lr {config.train.lr}",
         ),
         *([] if method is None else [("travels", registry.travels(method)), ("stays on the node", method.private)]),
-        ("command", str(told.get("command", "unknown"))),
-        ("started", str(told.get("started", "unknown"))),
-        ("versions", ", ".join(f"{name} {number}" for name, number in told.get("versions", {}).items())),
+        ("command", str(recorded.get("command", "unknown"))),
+        ("started", str(recorded.get("started", "unknown"))),
+        ("versions", ", ".join(f"{name} {number}" for name, number in recorded.get("versions", {}).items())),
         ("folder", record.folder.name),
     ]
-    return {"settings": rows, "config": yaml.safe_dump(told, sort_keys=False, allow_unicode=True)}
+    return {"settings": rows, "config": yaml.safe_dump(recorded, sort_keys=False, allow_unicode=True)}
 
 
 def _method(method: Method | None, name: str) -> list[tuple[str, str]]:
-    """Return what the method is; of one whose file or package is not here its name."""
+    """Return the description of the method; only its name if its code is not installed."""
     if method is None:
         return [("method", f"{name} (its code is not here)")]
     approximation = [("approximation", method.approximation)] if method.approximation else []
@@ -208,5 +208,5 @@ def _method(method: Method | None, name: str) -> list[tuple[str, str]]:
 
 
 def _word(value: Any) -> str:
-    """Return a value as a configuration writes it."""
+    """Return a value as it is written in a configuration."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""``fedshift compare --keep``: what a comparison needs of a run, as one small file without weights or local paths."""
+"""``fedshift compare --keep``: one small file per run, without weights or local paths."""
 
 import json
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
 
-#: Of ``config.yaml`` what says how a result came about. Not the command as typed: it names places of one machine.
-_TOLD = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "images", "started", "scored_again")
+#: Keys of ``config.yaml`` that describe how a result was made. The typed command is left out: it has local paths.
+_CONFIG_KEYS = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "images", "started", "scored_again")
 
 
 def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
     """Write each finished run as one JSON file that ``compare`` reads: ``results.json`` with ``config.yaml`` in it.
 
     Args:
-        paths: As ``runs.read``.
-        folder: Where to; it is made. A file of the same run is written anew.
+        paths: As for ``loading.read``.
+        folder: The target folder, which is created. A file of the same run is overwritten.
 
     Returns:
         The files, each named after its run's folder.
 
     Raises:
-        ConfigError: As ``runs.read``; if two runs have one name, or a file cannot be written.
+        ConfigError: As for ``loading.read``; if two runs have the same name, or a file cannot be written.
     """
     finished = loading.read(paths).runs  # all were read before the first one is written
     files = [folder / f"{run.name}.json" for run in finished]
@@ -49,21 +49,21 @@ def _content(run: Run) -> dict[str, Any]:
         return kept
     place = run.place
     config = read_yaml(place / CONFIG_FILE)
-    told = {key: config[key] for key in _TOLD if key in config}
-    resolved = told["resolved"]
+    kept_config = {key: config[key] for key in _CONFIG_KEYS if key in config}
+    resolved = kept_config["resolved"]
     resolved["dataset"] = {key: value for key, value in resolved["dataset"].items() if key != "data_dir"}
     results: dict[str, Any] = json.loads((place / RESULTS_FILE).read_text(encoding="utf-8"))
     if figures := results.get("figures"):  # without what grows with the classes
         short = {
-            name: one and {key: one.get(key) for key in ("n", "images", *SHORT)}
-            for name, one in figures["domains"].items()
+            name: figure and {key: figure.get(key) for key in ("n", "images", *SHORT)}
+            for name, figure in figures["domains"].items()
         }
         results["figures"] = {"round": figures["round"], "domains": short}
     by_round = {str(number): round(avg, 2) for number, avg in loading.curve(run).items()}
     more: dict[str, Any] = {"curve": by_round} if by_round else {}
     if run.contradiction:
         more[loading.CONTRADICTION] = run.contradiction
-    return results | more | {"config": told}
+    return results | more | {"config": kept_config}
 
 
 def _as_lines(content: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Whether runs were made on the same images: the SHA-256 of each domain and split, compared over all runs of a table.
+"""Checks that runs used the same images, by the SHA-256 of each domain and split.
 
-A hash is of all images of a domain and split as they are decoded, with their labels: not of those that a seed draws for
-a node. So runs of all seeds and methods must agree on each, whatever part of it they train on. Runs that say nothing
-(real nodes, images that are drawn by a seed, files that an earlier version kept) are taken as they are.
+A hash covers all decoded images of a domain and split with their labels, not only those that a seed draws for a node.
+So runs of all seeds and methods must agree on each hash, whatever part of the images they train on. Runs without hashes
+(real nodes, images drawn by a seed, files kept by an earlier version) are accepted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,23 +11,23 @@ from typing import Any
 
 from fedshift.results.loading import NODES, Run, read_config
 
-#: In place of a difference between rows of other images.
+#: Text in place of a difference between rows with other images.
 OTHER_IMAGES = "other images"
-#: Marks the number of seeds of a row whose runs are of other images than one another.
+#: Marks the number of seeds of a row whose runs have different images.
 MARK = "†"
-#: Settings of the section ``dataset`` that do not decide what a domain's images are, once they are read.
+#: Settings of the section ``dataset`` that do not change a domain's images once they are read.
 _ASIDE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.public")
-#: Sections that decide which images of a domain a node holds; the seed and the number of nodes do so, too.
+#: Sections that determine which images of a domain a node holds, together with the seed and the number of nodes.
 _DIVIDING = ("allocation.", "shift.")
-#: So many domains and splits, versions of them, and runs of each, are named in a line; of others their number.
+#: Numbers of splits, versions and runs per version that a line names; the rest is counted.
 _MOST_SPLITS, _MOST_VERSIONS, _MOST_RUNS = 4, 3, 2
 
 
 def unlike(runs: Iterable[Run]) -> list[str]:
-    """Return which images are not the same in all runs, and in which runs, line by line; none if all agree.
+    """Return a line for each difference in images, with the runs; none if all runs agree.
 
     Args:
-        runs: Runs; of those that stand for several (``comparing.unseen``) their parts count.
+        runs: Runs; of joined runs (``compare.leave_one_out``) the parts are checked.
     """
     flat = [part for run in runs for part in (run.parts or (run,))]
     named = [(run.name, run.images, repr(_reading(run))) for run in flat]
@@ -35,26 +35,26 @@ def unlike(runs: Iterable[Run]) -> list[str]:
 
 
 def unlike_folders(folders: Iterable[Path]) -> list[str]:
-    """Return the same of run folders, finished or not.
+    """Return the same lines for run folders, finished or not.
 
     Raises:
-        ConfigError: If a file of one is not what a run writes.
+        ConfigError: If a folder has a file that no run writes.
     """
     named = []
     for folder in folders:
-        told = read_config(folder)
-        dataset = told["resolved"].get("dataset")
+        config = read_config(folder)
+        dataset = config["resolved"].get("dataset")
         settings = dataset if isinstance(dataset, Mapping) else {}
         reading = {key: value for key, value in settings.items() if f"dataset.{key}" not in _ASIDE}
-        named.append((folder.name, told.get("images") or {}, repr(reading)))
+        named.append((folder.name, config.get("images") or {}, repr(reading)))
     return _other_hashes(named)
 
 
 def _other_hashes(runs: Sequence[tuple[str, Mapping[str, Mapping[str, str]], str]]) -> list[str]:
-    """Return which hashes are not the same.
+    """Return a line for each group of hashes that differ.
 
     Args:
-        runs: Name, hash by domain and split, and how images are read: of runs that read them otherwise nothing follows.
+        runs: Name, hash by domain and split, and reading settings. Only runs with equal reading settings are compared.
     """
     names: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name, images, reading in runs:
@@ -73,7 +73,10 @@ def _other_hashes(runs: Sequence[tuple[str, Mapping[str, Mapping[str, str]], str
 
 
 def _other_counts(runs: Sequence[Run]) -> list[str]:
-    """Return the seeds in which nodes hold other images by their numbers of each class, where they should not."""
+    """Return a line for each seed in which nodes hold different numbers of images by class.
+
+    Only runs with the same settings of the partition are compared.
+    """
     members: dict[tuple[int, str], list[Run]] = {}
     for run in runs:
         dividing = {key: value for key, value in run.config.items() if key.startswith(_DIVIDING)}
@@ -87,12 +90,12 @@ def _other_counts(runs: Sequence[Run]) -> list[str]:
 
 
 def _counts(run: Run) -> str:
-    """Return what the nodes hold, whichever of them came first."""
+    """Return the domain and class counts of all nodes in a fixed order."""
     return repr(sorted(repr((node.get("domain"), node.get("class_counts"))) for node in run.results.nodes))
 
 
 def _reading(run: Run) -> dict[str, Any]:
-    """Return the settings that decide what the images of a domain and split are."""
+    """Return the settings that determine the images of a domain and split."""
     return {key: value for key, value in run.config.items() if key.startswith("dataset.") and key not in _ASIDE}
 
 

@@ -1,4 +1,4 @@
-"""Which runs may stand in one table: differing settings are named, and a method's own are told apart."""
+"""Decides which runs form one table: names differing settings and separates those of a method."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,19 +7,20 @@ from fedshift.results import contents
 from fedshift.results.loading import BASELINE, Run, usual_settings
 from fedshift_app.config import registry
 
-#: What the row of a run is called whose values a search chose.
+#: Label of the row of a run whose values a search chose.
 TUNED = "tuned"
-#: So many runs are named for a value; of others the number is told.
+#: Number of runs named for a value; the rest is counted.
 _NAMED = 2
-#: So many differing parameters stand in every row of a method; of more, those that are not as the experiment has them.
+#: Up to this number, every row of a method names all differing parameters; beyond it, only those that the experiment
+#: has otherwise.
 _IN_EVERY_ROW = 2
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Return the settings in which runs differ more than by seed, method and what a method asks for itself.
+    """Return the settings in which runs differ, other than seed, method and the method's own settings.
 
-    A value that the run's method asks for (``own_settings``) counts as what the experiment says without it, one that a
-    search chose as what it replaced.
+    A value that the method sets (``own_settings``) counts as the experiment's value without the method. A value that a
+    search chose counts as the value that it replaced.
 
     Returns:
         By dotted key the value of each run.
@@ -27,34 +28,34 @@ def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
     runs = [run.before_search for run in runs]
     plain = [_plain(run) for run in runs]
     raw = [run.group_settings for run in runs]
-    found = {}
+    differences = {}
     for key in sorted({key for settings in raw for key in settings}):
         values = [settings.get(key) for settings in raw]
         if len(_distinct(values)) > 1 and len(_distinct(settings.get(key) for settings in plain)) > 1:
-            found[key] = values
-    return found
+            differences[key] = values
+    return differences
 
 
 def own(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Return by method the settings in which it differs from the others because it asks for them."""
+    """Return, by method, the settings in which it differs from the others because it sets them."""
     runs = [run.before_search for run in runs]
     counted = differing(runs)
-    found: dict[str, dict[str, Any]] = {}
+    by_method: dict[str, dict[str, Any]] = {}
     for run in runs:
-        for key, value in _asked(run).items():
+        for key, value in _in_effect(run).items():
             others = (other.config.get(key) for other in runs)
             if key not in counted and len(_distinct([value, *others])) > 1:
-                found.setdefault(run.results.method, {})[key] = value
-    return {method: dict(sorted(settings.items())) for method, settings in found.items()}
+                by_method.setdefault(run.results.method, {})[key] = value
+    return {method: dict(sorted(settings.items())) for method, settings in by_method.items()}
 
 
-def told(runs: Sequence[Run], differences: dict[str, list[Any]]) -> str:
+def differences_line(runs: Sequence[Run], differences: dict[str, list[Any]]) -> str:
     """Return the differing settings in one line: each value with the runs that have it."""
     parts = []
     for key, values in differences.items():
         by_value = [
-            f"{shown(one)} ({_some([run.name for run, value in zip(runs, values, strict=True) if value == one])})"
-            for one in _distinct(values)
+            f"{shown(each)} ({_some([run.name for run, value in zip(runs, values, strict=True) if value == each])})"
+            for each in _distinct(values)
         ]
         parts.append(f"{key} is {' and '.join(by_value)}")
     return "; ".join(parts)
@@ -69,8 +70,8 @@ def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list
 def row_labels(runs: Sequence[Run], unnamed: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the row of each run: its method, and the parameters in which runs of that method differ.
 
-    Where they are many, a row leaves out those that have the value in ``unnamed`` (``usual_parameters``). Runs whose
-    values a search chose are rows apart, named ``tuned``.
+    If they are many, a row leaves out those with the value in ``unnamed`` (``usual_parameters``). Runs whose values a
+    search chose form separate rows, named ``tuned``.
     """
     keys = {_family(run): _varied(runs, _family(run)) for run in runs}
     return [
@@ -78,105 +79,105 @@ def row_labels(runs: Sequence[Run], unnamed: Mapping[str, Mapping[str, Any]]) ->
     ]  # fmt: skip
 
 
-def tuned_told(run: Run) -> str:
+def tuned_values(run: Run) -> str:
     """Return the values that a search chose for a run, each with the one that it replaced."""
     return ", ".join(f"{parameter(key)}={shown(run.config.get(key))} ({shown(was)})" for key, was in run.tuned.items())
 
 
 def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Return by method the values of parameters that rows do not name.
+    """Return, by method, the values of parameters that rows do not name.
 
     Of more than two differing parameters a row names only those that are not as the experiment has them. The
     experiment of the method's first run counts, so that rows of two experiments are never named alike.
     """
-    found = {}
+    by_method = {}
     for run in runs:
-        if run.results.method in found or run.tuned:
+        if run.results.method in by_method or run.tuned:
             continue
         keys = _varied(runs, _family(run))
         usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
         many = len(keys) > _IN_EVERY_ROW
-        found[run.results.method] = {key: usual[key] for key in keys if many and key in usual}
-    return {method: values for method, values in found.items() if values}
+        by_method[run.results.method] = {key: usual[key] for key in keys if many and key in usual}
+    return {method: values for method, values in by_method.items() if values}
 
 
 def by_hand(runs: Sequence[Run]) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Return by method the parameters that its experiment has otherwise, and no row names, as all its runs have them.
+    """Return, by method, common parameters of its runs that differ from the experiment and no row names.
 
     Returns:
-        By dotted key the runs' value and the experiment's. Of an experiment that is not in conf/experiments nothing is
-        known.
+        The value of the runs and that of the experiment, by dotted key. Experiments outside conf/experiments are
+        unknown and have none.
     """
-    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    by_method: dict[str, dict[str, tuple[Any, Any]]] = {}
     for run in runs:
-        if run.results.method in found or run.tuned:
+        if run.results.method in by_method or run.tuned:
             continue
         usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
         varied = _varied(runs, _family(run))
-        found[run.results.method] = {
+        by_method[run.results.method] = {
             key: (value, usual[key])
             for key, value in run.row_settings.items()
             if key in usual and key not in varied and value != usual[key]
         }
-    return {method: values for method, values in found.items() if values}
+    return {method: values for method, values in by_method.items() if values}
 
 
 def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """Return what should be the same in all runs, or different in two methods, and is not."""
-    found = [
-        f"not the same {key}: {told(runs, {key: values})}"
+    """Return warnings: surroundings or images that differ, methods that ended with equal weights."""
+    lines = [
+        f"not the same {key}: {differences_line(runs, {key: values})}"
         for key, values in _other_surroundings(runs).items()
         if not _witnesses(runs, values)
     ]  # fmt: skip
-    found += contents.unlike(runs)
-    found += [run.contradiction for one in runs for run in (one.parts or (one,)) if run.contradiction]
+    lines += contents.unlike(runs)
+    lines += [run.contradiction for joined in runs for run in (joined.parts or (joined,)) if run.contradiction]
     for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
         for other, its in zip(runs[:i], labels[:i], strict=True):
             if label != its and _suspicious(run, other):
                 seed = run.results.seed
-                found.append(f"{its} and {label} ended with the same weights (seed {seed}): does one do nothing?")
-    return found
+                lines.append(f"{its} and {label} ended with the same weights (seed {seed}): does one do nothing?")
+    return lines
 
 
 def harmless(runs: Sequence[Run]) -> list[str]:
-    """Return the surroundings that are not the same, but were seen to change nothing: same runs, same weights."""
+    """Return notes on differing surroundings for which equal runs ended with the same weights."""
     return [
         f"not the same {key}, but {_some(seen)} ran with each and ended with the same weights: "
-        + told(runs, {key: values})
+        + differences_line(runs, {key: values})
         for key, values in _other_surroundings(runs).items()
         if (seen := _witnesses(runs, values))
     ]
 
 
 def _other_surroundings(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return by key the value of each run, of surroundings that are not the same in all."""
+    """Return the value of each run by key, for surroundings that are not the same in all runs."""
     keys = sorted({key for run in runs for key in run.surroundings})
-    found = {key: [run.surroundings.get(key, "not told") for run in runs] for key in keys}
-    return {key: values for key, values in found.items() if len(_distinct(values)) > 1}
+    by_key = {key: [run.surroundings.get(key, "not told") for run in runs] for key in keys}
+    return {key: values for key, values in by_key.items() if len(_distinct(values)) > 1}
 
 
 def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
-    """Return the runs, by method and seed, that were made under several of the values and ended with the same weights.
+    """Return the method and seed of runs that ended with the same weights under several values.
 
     Returns:
-        None of them if they do not join all values with one another, or one ended with other weights.
+        An empty list if they do not connect all values, or one of them ended with other weights.
     """
     made: dict[str, list[tuple[Run, str]]] = {}
     for run, value in zip(runs, values, strict=True):
         settings = run.row_settings | run.group_settings | {"seed": run.results.seed}
         made.setdefault(repr(sorted(settings.items())), []).append((run, value))
     joined = [{value} for value in _distinct(values)]
-    found = []
+    witnesses = []
     for same in made.values():
         under = {value for _, value in same}
         if len(under) < 2:
             continue
         if len({run.results.weights_sha256 for run, _ in same}) > 1:
             return []
-        found.append(f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}")
-        touched = [one for one in joined if one & under]
-        joined = [one for one in joined if not one & under] + [set[str]().union(*touched)]
-    return found if len(joined) == 1 else []
+        witnesses.append(f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}")
+        touched = [group for group in joined if group & under]
+        joined = [group for group in joined if not group & under] + [set[str]().union(*touched)]
+    return witnesses if len(joined) == 1 else []
 
 
 def parameter(key: str) -> str:
@@ -185,40 +186,40 @@ def parameter(key: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value of a setting as YAML would have it."""
+    """Return a value of a setting as YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{shown(one)}' for key, one in sorted(value.items()))}}}"
+        return f"{{{','.join(f'{key}:{shown(item)}' for key, item in sorted(value.items()))}}}"
     return str(value)
 
 
 def _plain(run: Run) -> dict[str, Any]:
-    asked = _own(run)
-    return run.group_settings | {key: asked[key][1] for key in _asked(run)}
+    settings = _own(run)
+    return run.group_settings | {key: settings[key][1] for key in _in_effect(run)}
 
 
-def _asked(run: Run) -> dict[str, Any]:
-    """Return the settings that the run has because its method asks for them."""
+def _in_effect(run: Run) -> dict[str, Any]:
+    """Return the settings of a run whose values come from its method."""
     return {key: value for key, (value, _) in _own(run).items() if run.config.get(key) == value}
 
 
 def _own(run: Run) -> dict[str, tuple[Any, Any]]:
-    return {key: value for key, value in run.asked.items() if key in run.group_settings}
+    return {key: value for key, value in run.method_settings.items() if key in run.group_settings}
 
 
 def _family(run: Run) -> tuple[str, bool]:
-    """Return what the rows of a run are told apart within: its method, and whether a search chose its values."""
+    """Return the family of a run's row: its method, and whether a search chose its values."""
     return run.results.method, bool(run.tuned)
 
 
 def _varied(runs: Sequence[Run], family: tuple[str, bool]) -> list[str]:
     """Return the parameters, of method or modules, in which the runs of a method differ."""
     settings = [run.row_settings for run in runs if _family(run) == family]
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len(_distinct(one[key] for one in settings if key in one)) > 1]
+    keys = dict.fromkeys(key for of_run in settings for key in of_run)
+    return [key for key in keys if len(_distinct(of_run[key] for of_run in settings if key in of_run)) > 1]
 
 
 def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
@@ -230,14 +231,14 @@ def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
 
 
 def _suspicious(run: Run, other: Run) -> bool:
-    """Return whether equal shared weights say that a method did nothing of its own.
+    """Return whether equal shared weights suggest that a method had no effect.
 
     Personal models may differ all the same; methods that share no weights leave them as they were.
     """
-    one, two = run.results, other.results
-    if one.weights_sha256 != two.weights_sha256 or one.evaluated != two.evaluated or one.seed != two.seed:
+    ours, theirs = run.results, other.results
+    if ours.weights_sha256 != theirs.weights_sha256 or ours.evaluated != theirs.evaluated or ours.seed != theirs.seed:
         return False
-    return one.evaluated == "global model" or one.domains == two.domains
+    return ours.evaluated == "global model" or ours.domains == theirs.domains
 
 
 def _some(names: list[str]) -> str:
@@ -246,15 +247,15 @@ def _some(names: list[str]) -> str:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for value in values:
-        if value not in found:
-            found.append(value)
-    return found
+        if value not in distinct:
+            distinct.append(value)
+    return distinct
 
 
 def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
-    """Return what rows are sorted by: the baseline first, then methods as registered, then their parameters.
+    """Return the sort key of a row: the baseline first, then registered methods, then parameters.
 
     Of a method with many parameters (``unnamed``) the row that names none is the first.
     """
@@ -262,7 +263,7 @@ def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, A
     varied = any(run.row_settings.get(key) != value for key, value in known.items())
     values = [(0, value, "") if _is_number(value) else (1, 0.0, shown(value)) for value in run.row_settings.values()]
     method = run.results.method
-    place = methods.index(method) if method in methods else len(methods)  # of a method that is not here: the last
+    place = methods.index(method) if method in methods else len(methods)  # methods that are not installed come last
     return (method != BASELINE, place, method, bool(run.tuned), varied, values)
 
 

@@ -17,8 +17,7 @@ from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import agreement
-from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run import agreement, config_file
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE, full_lines
@@ -29,27 +28,26 @@ from fedshift_core.wire.names import AVERAGED
 from fedshift_core.yaml_files import read_yaml
 from strategies.federation.schedule import LAST_ROUNDS
 
-#: Settings that make rows of a table: a method with modules, with an adaptation, averaged otherwise is another one;
-#: and so is one whose personal models are scored elsewhere.
+#: Settings that make separate rows of a table: modules, adaptation, averaging, and where personal models are scored.
 ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")
-#: Settings that make neither rows nor groups: seeds are averaged over, the name of an experiment decides no number, how
-#: nodes compute with precision=auto should decide none (``surroundings``).
+#: Settings that make neither rows nor groups. Seeds are averaged over. The name of an experiment changes no number, and
+#: the precision that nodes choose with precision=auto should change none (``surroundings``).
 ASIDE = (
     *FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic",
-    "federation.max_update", "federation.max_images",  # of what honest nodes do they change nothing
+    "federation.max_update", "federation.max_images",  # they do not change results of honest nodes
 )  # fmt: skip
-#: What a search replaced, by the key that it chose a value for.
+#: Prefix of the values that a search replaced.
 TUNED = "tuned."
-#: Named like a setting: how many nodes there were, which ``allocation.counts=any`` leaves open.
+#: The number of nodes, named like a setting; ``allocation.counts=any`` leaves it open.
 NODES = "nodes"
-#: Of these ways to score a run's settings name the first, which its numbers have; a score may name another.
-WAYS = "evaluate.bn"
-#: The method whose difference to the others is told; it asks for nothing of its own.
+#: Kinds of BatchNorm statistics. A run's settings have the first, which its numbers use; a score may name another.
+BN_STATISTICS = "evaluate.bn"
+#: The method with which the others are compared; it changes no settings of other sections.
 BASELINE = "fedavg"
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 KEPT_SUFFIX = ".json"  # of a run in one file
-CONTRADICTION = "contradiction"  # key of such a file: what the run's results said otherwise than its rounds
-MOST_SAID = 500  # characters of that
+CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds
+MOST_SAID = 500  # characters of a contradiction
 
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -90,7 +88,7 @@ class Clients(_Results):
 
 
 class Results(_Results):
-    """What a comparison needs of ``results.json``; accuracies in percent, None where a domain is missing."""
+    """The part of ``results.json`` that comparisons use; accuracies in percent, None where missing."""
 
     method: str
     dataset: str
@@ -105,10 +103,10 @@ class Results(_Results):
     client_models: Clients | None = None
     others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
     spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
-    scored_with: str = AVERAGED  # the way of evaluate.bn behind domains, final, best_test and best_validation
-    figures: Figures | None = None  # of the last or chosen round; none of a run that asked for none, or is old
-    lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that it did without
-    untrained: dict[str, list[int]] = Field(default_factory=dict)  # by averaged round: nodes that had not trained yet
+    scored_with: str = AVERAGED  # kind of evaluate.bn behind domains, final, best_test, best_validation
+    figures: Figures | None = None  # of the last or chosen round; None if not requested, or old
+    lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that were left out
+    untrained: dict[str, list[int]] = Field(default_factory=dict)  # by averaged round: nodes that had not trained
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
     curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
@@ -120,16 +118,16 @@ class Run:
 
     Attributes:
         place: Its folder, or its results file with the configuration in it.
-        results: What it came to.
+        results: Its results.
         config: Its settings by dotted key, and its number of nodes.
-        resolved: All its settings, as it was asked to run.
-        surroundings: What should not matter: engine, versions, state of the source.
-        tuned: By dotted key, the values that a search replaced (``fedshift tune``); empty for all other runs.
+        resolved: All its settings, as they were requested.
+        surroundings: What should not change results: engine, versions, state of the source.
+        tuned: The values that a search replaced (``fedshift tune``), by dotted key; empty for all other runs.
         scored_again: The name of the run whose models it scored (``fedshift rescore``); empty for all other runs.
-        told_asked: What its method asks of other sections, where only the run itself can tell (``asked``).
-        images: The SHA-256 of its images by domain and split, as they were when it began; empty where nobody knows.
-        contradiction: What its ``results.json`` says otherwise than its rounds; empty where they agree.
-        parts: The leave-one-out runs that it stands for (``comparing.unseen``); empty for a run.
+        recorded_method_settings: Its ``method_settings`` as the run recorded them; empty if it did not.
+        images: The SHA-256 of its images at its start, by domain and split; empty where unknown.
+        contradiction: Contradictions between its ``results.json`` and its rounds; empty if they agree.
+        parts: The leave-one-out runs that it joins (``compare.leave_one_out``); empty for a single run.
     """
 
     place: Path
@@ -139,26 +137,29 @@ class Run:
     surroundings: Mapping[str, str]
     tuned: Mapping[str, Any] = field(default_factory=dict)
     scored_again: str = ""
-    told_asked: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    recorded_method_settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     contradiction: str = ""
     parts: tuple["Run", ...] = ()
 
     @property
-    def asked(self) -> Mapping[str, tuple[Any, Any]]:
-        """Return what its method asks of other sections, by dotted key, with what the experiment says without it."""
+    def method_settings(self) -> Mapping[str, tuple[Any, Any]]:
+        """Return the settings of other sections that its method sets, by dotted key.
+
+        Each value comes with that of the experiment without the method.
+        """
         known = own_settings(self.config["experiment"], self.config["dataset.name"], self.results.method)
-        return self.told_asked or known
+        return self.recorded_method_settings or known
 
     @property
     def name(self) -> str:
-        """Return the name of its folder or file; of several, all."""
+        """Return the name of its folder or file; of a joined run, all names."""
         if self.parts:
             return " + ".join(run.name for run in self.parts)
         return self.place.stem if self.place.is_file() else self.place.name
 
     def averaged(self, score: str) -> int:
-        """Return over how many rounds the numbers of a score are averaged, where they are."""
+        """Return the number of rounds over which a score is averaged."""
         clients = self.results.client_models if score == "clients" else None
         return self.results.averaged_rounds if clients is None else clients.averaged_rounds
 
@@ -171,7 +172,7 @@ class Run:
 
     @property
     def before_search(self) -> "Run":
-        """Return it as it would be with the values that a search replaced: those it chose make no group."""
+        """Return the run with the values that a search replaced; the chosen values make no group."""
         return replace(self, config={**self.config, **self.tuned}, tuned={}) if self.tuned else self
 
     @property
@@ -184,12 +185,12 @@ class Run:
 
 
 class Given(NamedTuple):
-    """What paths stand for.
+    """The runs that paths stand for.
 
     Attributes:
         runs: The finished runs.
-        unfinished: The names of those that are not finished.
-        unreadable: Why the others cannot be read, by name: of folders and files that a given folder holds.
+        unfinished: The names of the unfinished runs.
+        unreadable: The errors of runs that cannot be read, by name; only of runs inside a given folder.
     """
 
     runs: list[Run]
@@ -197,7 +198,7 @@ class Given(NamedTuple):
     unreadable: dict[str, ConfigError]
 
     def left_out(self) -> list[str]:
-        """Return a line for each run that cannot be read, with the reason and what mends it."""
+        """Return a line for each run that cannot be read, with the reason and the remedy."""
         reasons = {name: " ".join(str(error).split()) for name, error in self.unreadable.items()}
         return [f"left out, cannot be read: {shown(name)}: {reason}" for name, reason in reasons.items()]
 
@@ -206,16 +207,16 @@ def read(paths: Sequence[Path]) -> Given:
     """Read all finished runs.
 
     Args:
-        paths: Run folders, folders that hold some, and results files: beside a ``config.yaml``, or with its content
+        paths: Run folders, folders that hold some, and results files: next to a ``config.yaml``, or with its content
             under ``config``.
 
     Returns:
-        The runs, and what was left out. A run that is named itself is never left out because it cannot be read.
+        The runs, and those left out. A run that is named itself is never left out as unreadable.
 
     Raises:
-        ConfigError: If there is no finished run, or a file that was named, or all of them, is not what it should be.
+        ConfigError: If no run is finished, or a named file, or every file, is not valid.
     """
-    places: dict[Path, bool] = {}  # with whether it was named itself
+    places: dict[Path, bool] = {}  # value: whether the place was named itself
     for path in map(user_path, paths):
         for place in _places(path):
             places[place] = places.get(place, False) or place in (path, path.parent)
@@ -239,31 +240,31 @@ def read(paths: Sequence[Path]) -> Given:
 
 @cache
 def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tuple[Any, Any]]:
-    """Return what a method asks of other sections in an experiment, beside what the experiment says without it.
+    """Return the settings of other sections that a method sets in an experiment.
 
-    Asked by conf/methods and by the experiment's ``methods:``. The experiment without it is that with its own method:
-    FedAvg, or, where nodes have different networks, FedSeProto, which asks for nothing either. Of an experiment that
-    is not in conf/experiments, and of a user's own images, nothing is known here: the run tells it (``Run.asked``).
+    They come from conf/methods and the experiment's ``methods:``. The reference is the experiment with its own method:
+    FedAvg, or FedSeProto where nodes have different networks; neither sets anything. For experiments outside
+    conf/experiments and a user's own images, only the run knows them (``Run.recorded_method_settings``).
 
     Returns:
-        By dotted key the value that the method asks for, and that of the experiment.
+        The method's value and the experiment's value, by dotted key.
     """
     if not _known(experiment, dataset, method):
         return {}
-    asked = usual_settings(experiment, dataset, method)
+    usual = usual_settings(experiment, dataset, method)
     plain = _settings({"experiment": experiment, "dataset": dataset})
     return {
-        key: (asked.get(key), plain.get(key))
-        for key in asked.keys() | plain.keys()
-        if not key.startswith("method.") and asked.get(key) != plain.get(key)
+        key: (usual.get(key), plain.get(key))
+        for key in usual.keys() | plain.keys()
+        if not key.startswith("method.") and usual.get(key) != plain.get(key)
     }
 
 
 @cache
 def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, Any]:
-    """Return the settings of a method in an experiment by dotted key, with nothing set by hand.
+    """Return the default settings of a method in an experiment by dotted key.
 
-    Of an experiment that is not in conf/experiments, and of a user's own images, nothing is known.
+    The result is empty for experiments outside conf/experiments and for a user's own images.
     """
     if not _known(experiment, dataset, method):
         return {}
@@ -272,11 +273,11 @@ def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, A
 
 @cache
 def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
-    """Return the settings of an experiment by dotted key, and its number of nodes if that is not left open.
+    """Return the settings of an experiment by dotted key, and its number of nodes if fixed.
 
     Args:
         experiment: One of conf/experiments.
-        given: What a printed row asks for beside it, as the run-config key ``set`` would have it.
+        given: Further settings of a printed row, in the form of the run-config key ``set``.
     """
     config = configuration.resolve({"experiment": experiment, "set": given})
     nodes = config.allocation.num_nodes()
@@ -284,7 +285,7 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
 
 
 def _known(experiment: str, dataset: str, method: str) -> bool:
-    """Return whether an experiment of ours can be resolved with a data set and a method by their names alone."""
+    """Return whether experiment, data set and method are known by their names alone."""
     if registry.known(method) is None:
         return False
     named = experiment in names("experiments") and dataset in catalog.DATASETS
@@ -305,85 +306,88 @@ def _places(path: Path) -> list[Path]:
         return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
     if not path.is_dir():
         raise ConfigError(f"there is no file or folder {path}")
-    found = held(path)
-    if not found:
+    places = held(path)
+    if not places:
         raise ConfigError(f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config")
-    return found
+    return places
 
 
 def held(folder: Path) -> list[Path]:
-    """Return the folder if it is that of a run, else the run folders and results files in it."""
+    """Return the folder if it is a run folder, otherwise the run folders and results files in it."""
     if (folder / CONFIG_FILE).is_file():
         return [folder]
     return [inner for inner in sorted(folder.iterdir()) if (inner / CONFIG_FILE).is_file() or _is_kept(inner)]
 
 
 def _is_kept(path: Path) -> bool:
-    """Return whether a file is a ``results.json`` that was kept apart with its configuration."""
+    """Return whether a file is a ``results.json`` that was kept with its configuration."""
     if path.suffix != KEPT_SUFFIX or not path.is_file():
         return False
     try:
         content = _json(path)
     except ConfigError:
-        return False  # of another use, or cut off while it was written: a file that is named is refused
+        return False  # another kind of file, or a truncated one; a file named by the user is refused elsewhere
     return isinstance(content, dict) and {"config", "domains"} <= content.keys()
 
 
 def _read(place: Path) -> Run:
-    told: Any
+    recorded: Any
     if place.is_dir():
         file, content = place / RESULTS_FILE, _json(place / RESULTS_FILE)
-        told = read_yaml(place / CONFIG_FILE)
+        recorded = read_yaml(place / CONFIG_FILE)
     else:
         file, content = place, _json(place)
-        told = content.get("config") if isinstance(content, dict) else None
-    if not isinstance(told, dict) or not isinstance(told.get("resolved"), dict):
+        recorded = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("resolved"), dict):
         raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
-    told_of_run.check(told, str(place), ("resolved",))
+    config_file.check(recorded, str(place), ("resolved",))
     try:
         results = Results.model_validate(content)
     except ValidationError as error:
-        problem, found = told_of_run.first_problem(error)
-        raise ConfigError(f"{file}: {problem}, found {as_found(found)}") from None
+        problem, given = config_file.first_problem(error)
+        raise ConfigError(f"{file}: {problem}, found {as_found(given)}") from None
     try:
-        resolved = written.read_back(told["resolved"])
+        resolved = written.read_back(recorded["resolved"])
     except ConfigError as error:
         raise error.under(f"{place}: its configuration is not one of this version") from None
     if results.figures is not None:
-        apart = told.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
+        own_images = recorded.get("engine") == DEPLOYMENT or resolved.shift.label_mix == "own"
         holders = [str(node.get("domain")) for node in results.nodes]
-        known = distinct.filled(results.figures, results.evaluated, holders, apart)
+        known = distinct.filled(results.figures, results.evaluated, holders, own_images)
         results = results.model_copy(update={"figures": known})
     config = as_asked(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
-    config[WAYS] = config[WAYS][0]  # the further ways change no number of the first
+    config[BN_STATISTICS] = config[BN_STATISTICS][0]  # further kinds do not change the numbers of the first
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
             f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
             f"{config['method.name']!r}, {config['seed']}"
         )
-    around = {key: told.get(key) for key in ("engine", "arithmetic", "git")} | dict(told.get("versions") or {})
+    around = {key: recorded.get(key) for key in ("engine", "arithmetic", "git")} | dict(recorded.get("versions") or {})
     surroundings = {key: str(value) for key, value in around.items() if value is not None}
-    again = told.get("scored_again")
+    again = recorded.get("scored_again")
     scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
-    asked = {key: (value, plain) for key, (value, plain) in (told.get("asked") or {}).items()}
-    images, said = told.get("images") or {}, _contradiction(place, content)
-    return Run(place, results, config, resolved, surroundings, tuned, scored_again, asked, images, said)
+    required = {key: (value, plain) for key, (value, plain) in (recorded.get("asked") or {}).items()}
+    images, said = recorded.get("images") or {}, _contradiction(place, content)
+    return Run(place, results, config, resolved, surroundings, tuned, scored_again, required, images, said)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return ``config.yaml`` of a run folder, whose values are of the kinds that a run writes.
+    """Return ``config.yaml`` of a run folder after a check of its types.
 
     Raises:
-        ConfigError: If it is missing or not of a run.
+        ConfigError: If it is missing or was not written by a run.
     """
-    told: dict[str, Any] = read_yaml(folder / CONFIG_FILE)
-    told_of_run.check(told, str(folder / CONFIG_FILE), ("resolved",))
-    return told
+    recorded: dict[str, Any] = read_yaml(folder / CONFIG_FILE)
+    config_file.check(recorded, str(folder / CONFIG_FILE), ("resolved",))
+    return recorded
 
 
 def _contradiction(place: Path, content: Mapping[str, Any]) -> str:
-    """Return in a line what a run's results say otherwise than its rounds; of a kept file what it keeps of that."""
+    """Return the contradictions between a run's results and rounds in one line.
+
+    A kept file has them under a key of its own.
+    """
     if place.is_file():
         return shortened(plain(str(content.get(CONTRADICTION) or " ")).strip(), MOST_SAID)
     lines = agreement.contradictions(content, full_lines(place / METRICS_FILE))
@@ -400,17 +404,17 @@ def _json(file: Path) -> Any:
 def curve(run: Run) -> dict[int, float]:
     """Return a run's mean accuracy over the domains by round, of the rounds scored on all test images.
 
-    A round that lacks a domain has none: a mean over the rest is another quantity. Empty where nothing tells of rounds,
-    as in a file that was kept by an earlier version, and of runs that were joined.
+    A round that lacks a domain is left out, because a mean over the rest is another quantity. The result is empty for
+    joined runs and for files that an earlier version kept.
     """
     if run.parts:
         return {}
     if run.place.is_file():
         return run.results.curve
-    found = {}
+    by_round = {}
     for line in full_lines(run.place / METRICS_FILE):
-        told = line.get("accuracy")
-        values = list(told.values()) if isinstance(told, dict) and "evaluated_share" not in line else []
+        accuracy = line.get("accuracy")
+        values = list(accuracy.values()) if isinstance(accuracy, dict) and "evaluated_share" not in line else []
         if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
-            found[line["round"]] = sum(values) / len(values)
-    return found
+            by_round[line["round"]] = sum(values) / len(values)
+    return by_round

@@ -1,4 +1,4 @@
-"""Which numbers of finished runs are compared: the scores of ``--score``."""
+"""The scores of ``--score``: which numbers of finished runs are compared."""
 
 import shlex
 from collections.abc import Callable, Collection
@@ -10,7 +10,7 @@ from fedshift_core.spelling import meant
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
 from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS, last_rounds
 
-#: Of a column of ``--score bn``: the worst domain with that way, beside the average over the domains.
+#: Suffix of a column of ``--score bn``: the worst domain with these statistics.
 WORST_OF = " WORST"
 
 
@@ -22,10 +22,10 @@ Score = Callable[[Run], dict[str, float | None]]
 
 
 def score(name: str) -> tuple[Score, str]:
-    """Return how to take a run's numbers, by domain or measure in percent, and what they are called.
+    """Return the function that takes a run's numbers, in percent, and the name of the score.
 
     Raises:
-        ConfigError: With the scores there are.
+        ConfigError: If the name is unknown; the message lists the scores.
     """
     if name not in SCORES:
         raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}{meant(name, SCORES)}")
@@ -41,91 +41,91 @@ def _validation(run: Run) -> dict[str, float | None]:
 
 
 def _clients(run: Run) -> dict[str, float | None]:
-    found = run.results.client_models
-    if found is None:
+    clients = run.results.client_models
+    if clients is None:
         raise NotScoredError(f"--score clients: {run.name} scored no client models (evaluate.client_models=last)")
-    known = [value for value in found.by_domain.values() if value is not None]
-    overall = sum(known) / len(known) if known and len(known) == len(found.by_domain) else None
+    known = [value for value in clients.by_domain.values() if value is not None]
+    overall = sum(known) / len(known) if known and len(known) == len(clients.by_domain) else None
     return (
-        {f"ATA {domain}": value for domain, value in found.ata.items()}
-        | {"LTA": found.lta, "GASA": found.gasa, "CPRR": found.cprr, "GATA": found.gata}
-        | {f"all on {domain}": value for domain, value in found.by_domain.items()} | {"all on AVG": overall}
+        {f"ATA {domain}": value for domain, value in clients.ata.items()}
+        | {"LTA": clients.lta, "GASA": clients.gasa, "CPRR": clients.cprr, "GATA": clients.gata}
+        | {f"all on {domain}": value for domain, value in clients.by_domain.items()} | {"all on AVG": overall}
     )  # fmt: skip
 
 
-def with_statistics(run: Run, way: str) -> dict[str, float | None] | None:
-    """Return a run's accuracies with BatchNorm's statistics of a way of ``evaluate.bn``; None where there are none."""
-    return run.results.domains if way == run.results.scored_with else run.results.others.get(BN_SCORE + way)
+def with_statistics(run: Run, kind: str) -> dict[str, float | None] | None:
+    """Return a run's accuracies with a kind of BatchNorm statistics; None if it lacks them."""
+    return run.results.domains if kind == run.results.scored_with else run.results.others.get(BN_SCORE + kind)
 
 
-def _by_statistics(way: str) -> Score:
+def _by_statistics(kind: str) -> Score:
     def take(run: Run) -> dict[str, float | None]:
-        found = with_statistics(run, way)
-        if found is None:
+        values = with_statistics(run, kind)
+        if values is None:
             place = str(run.place) if run.place.is_dir() else run.name
-            setting = f"'evaluate.bn=[{run.results.scored_with},{way}]'"
+            setting = f"'evaluate.bn=[{run.results.scored_with},{kind}]'"
             raise NotScoredError(
-                f"--score {BN_SCORE}{way}: {shown(run.name, MOST_NAME)} was not scored so, but can be, by a new run "
+                f"--score {BN_SCORE}{kind}: {shown(run.name, MOST_NAME)} was not scored so, but can be, by a new run "
                 "or, where its folder has a checkpoint, by `fedshift rescore`; --score bn shows the ways there are",
                 remedy=f"in a new run: {setting}\nor: fedshift rescore {shlex.quote(place)} {setting}",
             )
-        return found
+        return values
 
     return take
 
 
 def _by_figure(name: str) -> Score:
     def take(run: Run) -> dict[str, float | None]:
-        told = run.results.figures
-        if told is None:
+        figures = run.results.figures
+        if figures is None:
             raise NotScoredError(
                 f"--score {name}: {run.name} has no figures (evaluate.figures=true; runs of earlier versions had none)"
             )
-        domains = {domain: told.domains.get(domain) for domain in run.results.domains}
-        return {domain: None if one is None else getattr(one, name) for domain, one in domains.items()}
+        domains = {domain: figures.domains.get(domain) for domain in run.results.domains}
+        return {domain: None if figure is None else getattr(figure, name) for domain, figure in domains.items()}
 
     return take
 
 
 def _all_statistics(run: Run) -> dict[str, float | None]:
-    """Return average and worst of the domains by way of ``evaluate.bn``.
+    """Return average and worst of the domains for each kind of BatchNorm statistics.
 
-    The average is None, and the worst is not there, where a way was not asked or lacks a domain.
+    If a kind was not requested or lacks a domain, the average is None and the worst is left out.
     """
     averages: dict[str, float | None] = {}
     worsts: dict[str, float | None] = {}
-    for way in BN_WAYS_TOLD:
-        known = [value for value in (with_statistics(run, way) or {}).values() if value is not None]
+    for kind in BN_WAYS_TOLD:
+        known = [value for value in (with_statistics(run, kind) or {}).values() if value is not None]
         full = len(known) == len(run.results.domains)
-        averages[way] = sum(known) / len(known) if full else None
+        averages[kind] = sum(known) / len(known) if full else None
         if full and len(known) > 1:
-            worsts[f"{way}{WORST_OF}"] = min(known)
+            worsts[f"{kind}{WORST_OF}"] = min(known)
     return averages | worsts
 
 
-#: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is told.
+#: The scores of ``--score`` that are not by domain, with the measure whose difference to the baseline is shown.
 MEASURES = {"clients": "GATA", "bn": AVERAGED}
-#: The scores of ``--score`` that are not accuracies, and what they are called; of ``ece`` the lowest is the best.
+#: The scores of ``--score`` that are not accuracies, with their names; the lowest ``ece`` is the best.
 FIGURES = {
     "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC", "ece": "expected calibration error",
 }  # fmt: skip
 LOWEST_IS_BEST = ("ece",)
-#: How the scores that are means over rounds are called where five rounds are averaged.
+#: Name of the scores that are means over five rounds.
 LAST_FIVE = "mean of the last five rounds"
 
 
 def called_of(called: str, rounds: Collection[int]) -> str:
-    """Return what a score is called, with the number of rounds that are averaged.
+    """Return the name of a score with the number of averaged rounds.
 
     Args:
         called: As :data:`SCORES` has it.
-        rounds: Over how many rounds the runs of a table average.
+        rounds: The numbers of rounds over which the runs of a table average.
     """
     if not rounds or set(rounds) == {LAST_ROUNDS}:
         return called
     least, most = min(rounds), max(rounds)
-    told = last_rounds(most) if least == most else f"last {least} to {most} rounds"
-    return called.replace(LAST_FIVE, told if most == 1 else f"mean of the {told}")
+    rounds_text = last_rounds(most) if least == most else f"last {least} to {most} rounds"
+    return called.replace(LAST_FIVE, rounds_text if most == 1 else f"mean of the {rounds_text}")
 
 
 #: The scores of ``--score``.
@@ -136,8 +136,8 @@ SCORES: dict[str, tuple[Score, str]] = {
     "validation": (_validation, "round chosen on validation images"),
     "bn": (_all_statistics, f"AVG and WORST by BatchNorm's statistics (evaluate.bn), {LAST_FIVE}"),
     **{
-        f"{BN_SCORE}{way}": (_by_statistics(way), f"BatchNorm's statistics {told}, {LAST_FIVE}")
-        for way, told in BN_WAYS_TOLD.items()
+        f"{BN_SCORE}{kind}": (_by_statistics(kind), f"BatchNorm's statistics {description}, {LAST_FIVE}")
+        for kind, description in BN_WAYS_TOLD.items()
     },
     **{name: (_by_figure(name), "last round") for name in FIGURES},
     "clients": (_clients, f"client models after local training, {LAST_FIVE}"),

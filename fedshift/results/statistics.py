@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-#: Below so many common seeds no test is made.
+#: Smallest number of common seeds for a test.
 LEAST_FOR_TEST = 3
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation (ddof=1) over ``n`` seeds; None where there are too few."""
+    """Mean and sample standard deviation (ddof=1) over ``n`` seeds; None for too few seeds."""
 
     mean: float | None
     std: float | None
@@ -29,7 +29,7 @@ class Paired:
         difference: Mean and spread of the differences.
         seeds: The common seeds.
         p: Of a two-sided paired t-test; None for fewer than three seeds, or if all differences are equal.
-        interval: The 95 % interval of the mean difference by Student's t, without 0 where p < 0.05; None as p.
+        interval: The 95 % interval of the mean difference by Student's t; it excludes 0 if p < 0.05. None where p is.
     """
 
     difference: Spread
@@ -39,7 +39,7 @@ class Paired:
 
 
 def spread(values: Sequence[float | None]) -> Spread:
-    """Return mean and spread of the values that are known."""
+    """Return mean and spread of the known values."""
     known = [value for value in values if value is not None]
     return Spread(
         statistics.fmean(known) if known else None, statistics.stdev(known) if len(known) > 1 else None, len(known)
@@ -47,22 +47,22 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def paired(ours: Mapping[int, float | None], base: Mapping[int, float | None]) -> Paired:
-    """Compare two methods over the seeds that both know.
+    """Compare two methods over their common seeds.
 
     Args:
         ours: A number by seed.
-        base: That of the method that is subtracted.
+        base: The numbers of the method that is subtracted.
     """
     both = [
-        (seed, one, other)
+        (seed, own, other)
         for seed in sorted(ours.keys() & base.keys())
-        if (one := ours[seed]) is not None and (other := base[seed]) is not None
+        if (own := ours[seed]) is not None and (other := base[seed]) is not None
     ]
-    difference = spread([one - other for _, one, other in both])
+    difference = spread([own - other for _, own, other in both])
     p = interval = None
     # Equal differences have no spread to test against; sums of floats leave 1e-14 of one.
     if len(both) >= LEAST_FOR_TEST and difference.std is not None and difference.std > 1e-9:
-        p = float(stats.ttest_rel([one for _, one, _ in both], [other for _, _, other in both]).pvalue)
+        p = float(stats.ttest_rel([own for _, own, _ in both], [other for _, _, other in both]).pvalue)
         assert difference.mean is not None
         reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(both) - 1)) * difference.std / math.sqrt(len(both))
         interval = (difference.mean - reach, difference.mean + reach)

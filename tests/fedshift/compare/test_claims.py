@@ -66,12 +66,12 @@ def test_signs_and_p_decide(make: Make, tmp_path: Path) -> None:
     found = claims([tmp_path / "pacs"])
     f2dc = one(found, "F2DC")
     gains = [printed("F2DC")[d] - printed("FedAvg")[d] for d in printed("F2DC")]
-    assert f2dc.there == pytest.approx(sum(gains) / 4) and f2dc.own and f2dc.whole
-    assert f2dc.here.difference.mean == pytest.approx(3.5) and f2dc.here.p == pytest.approx(0.0067, abs=1e-4)
+    assert f2dc.printed_gain == pytest.approx(sum(gains) / 4) and f2dc.own and f2dc.all_domains
+    assert f2dc.our_gain.difference.mean == pytest.approx(3.5) and f2dc.our_gain.p == pytest.approx(0.0067, abs=1e-4)
     assert (f2dc.verdict, f2dc.why) == (SEEN, "")
     assert one(found, "FedProx").verdict == REVERSED and not one(found, "FedProx").own
-    assert one(found, "FPL").verdict == NOT_SEEN and one(found, "FPL").here.p == pytest.approx(0.46, abs=0.01)
-    assert one(found, "FedSA").verdict == SEEN and one(found, "FedSA").here.p is None
+    assert one(found, "FPL").verdict == NOT_SEEN and one(found, "FPL").our_gain.p == pytest.approx(0.46, abs=0.01)
+    assert one(found, "FedSA").verdict == SEEN and one(found, "FedSA").our_gain.p is None
     assert not [claim for claim in found.found if "feddyn" in claim.runs and claim.table == TABLE]
     assert not [claim for claim in found.found if claim.row == "FedAvg"]
 
@@ -130,7 +130,7 @@ def test_the_folders_of_runs_that_lie_in_one_are_one_comparison(make: Make, tmp_
         (run / "config.yaml").write_text(yaml.safe_dump(told.pop("config")))
         (run / "results.json").write_text(json.dumps(told))
     kept, finished = one(claims([tmp_path / "pacs"]), "F2DC"), one(claims([tmp_path / "runs"]), "F2DC")
-    assert finished.verdict == SEEN and finished.here == kept.here
+    assert finished.verdict == SEEN and finished.our_gain == kept.our_gain
 
 
 def test_domains_that_only_one_side_has_do_not_count(make: Make, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_leave_one_out_takes_each_domain_from_the_run_that_left_it_out(make: Mak
     unseen = [claim for claim in found.found if claim.row == "I2PFL"]
     assert len(unseen) == 1 and printed_module.get(unseen[0].table).printed.beside[0].unseen
     assert (
-        unseen[0].here.difference.mean == pytest.approx(3.5)
+        unseen[0].our_gain.difference.mean == pytest.approx(3.5)
         and set(unseen[0].domains) == {*PACS}
         and unseen[0].verdict == NOT_COMPARABLE
     )
@@ -236,7 +236,7 @@ def test_tuned_rows_are_held_against_tuned_fedavg(make: Make, tmp_path: Path) ->
         make("f2dc", seed, 55 + 1.1 * seed)
         make("fedavg", seed, 72 + seed, *searched)
     claim = one(claims([tmp_path / "pacs"]), "F2DC")
-    assert claim.here.difference.mean == pytest.approx(3.1)
+    assert claim.our_gain.difference.mean == pytest.approx(3.1)
     assert claim.verdict == SEEN
 
 
@@ -264,4 +264,4 @@ def test_two_allocations_in_a_folder_are_two_rows(make: Make, tmp_path: Path) ->
             make("fedavg", seed, 52 + seed, *more)
             make("f2dc", seed, 55 + 1.1 * seed, *more)
     claim = one(claims([tmp_path / "pacs"]), "F2DC")
-    assert (claim.verdict, len(claim.here.seeds)) == (SEEN, 3)
+    assert (claim.verdict, len(claim.our_gain.seeds)) == (SEEN, 3)

@@ -514,7 +514,7 @@ def test_each_value_that_is_not_the_papers_is_named(
     run = make_run(method, 0, numbers, experiment=experiment, flat=flat, nodes=nodes, client_models=CLIENTS)
     found = compare([run], paper=paper, score="clients" if "fedcode" in experiment else "last5")
     (row,) = found.numbers.rows
-    assert row.paper is not None and [one.told for one in row.paper.altered] == told
+    assert row.paper is not None and [one.text for one in row.paper.altered] == told
     named = f"{row.label} beside {row.paper.label}"
     expected = f"not the paper's, {named}: {', '.join(told)}" if told else f"all as in the paper: {named}"
     assert expected in found.numbers.notes
@@ -526,12 +526,12 @@ def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_oth
     run = make_run("f2dc-code", 0, DIGITS, experiment="f2dc-digits", nodes=as_many(20))
     (row,) = compare([run], paper="f2dc.table2").numbers.rows
     assert row.paper is not None and row.paper.label == "F2DC"
-    assert [one.told for one in row.paper.altered] == [
+    assert [one.text for one in row.paper.altered] == [
         "name=f2dc-code (paper f2dc)", "conv_layers=3 (paper 2)", "noise=gumbel_pair (paper logistic_pair)",
         "local_modules=aggregate (paper local)", "aggregation=fedavg (paper daa)", "train.lr=0.1 (paper 0.01)",
         "train.momentum=0.0 (paper 0.9)", "train.weight_decay=0.0 (paper 1e-05)",
     ]  # fmt: skip
-    assert [one.told for one in row.paper.readings] == [
+    assert [one.text for one in row.paper.readings] == [
         "hidden=50 (64)", "eval_noise=true (false)", "eval_modules=aggregated (client_mean)",
     ]  # fmt: skip
 

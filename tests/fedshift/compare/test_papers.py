@@ -12,7 +12,7 @@ from support import ROOT
 from datasets import catalog
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import altered
-from fedshift.papers.printed import Beside, PrintedRow, Table
+from fedshift.papers.printed import ColumnMap, PrintedRow, Table
 from fedshift.results.grouping import shown
 from fedshift.results.loading import NODES, ROW_SECTIONS
 from fedshift_app.config import registry
@@ -141,7 +141,7 @@ BESIDE = [(table, beside) for table in TABLES for beside in table.printed.beside
 
 @pytest.mark.parametrize(("table", "beside"), BESIDE, ids=[f"{t.id}-{b.dataset[0]}" for t, b in BESIDE])
 def test_what_a_row_stands_for_in_the_papers_own_experiment_differs_in_what_is_printed_otherwise_alone(
-    table: Table, beside: Beside
+    table: Table, beside: ColumnMap
 ) -> None:
     experiment = table.experiment(beside)
     for row in table.printed.rows:
@@ -149,8 +149,8 @@ def test_what_a_row_stands_for_in_the_papers_own_experiment_differs_in_what_is_p
             settings = {key: value for key, value in ours.items() if key != "experiment"}
             config = resolved(ours.get("experiment", experiment), beside.when | settings)
             standing = table.standing(config)
-            assert table.beside(config) == beside
-            assert standing is not None and (standing.row.method, standing.asked) == (row.method, ours)
+            assert table.column_map(config) == beside
+            assert standing is not None and (standing.row.method, standing.settings) == (row.method, ours)
             printed = table.prints_of(config["method.name"])
             differing = altered([config], table, beside, standing)
             assert {one.key for one in differing} == printed.keys() & config.keys()
@@ -181,7 +181,7 @@ def test_fedicon_without_its_parts_is_a_row_of_table_8_where_its_images_are_feda
     for config in (there, resolved("fedicon-table8-without-lie", {"method.name": same})):
         standing = table.standing(config)
         assert standing is not None and standing.row.method == label
-        assert altered([config], table, table.beside(config), standing) == ()
+        assert altered([config], table, table.column_map(config), standing) == ()
     elsewhere = [resolved(name, parts) for name in ("fedicon-table8", "fedicon-digit5-covariate")]
     for config in (*elsewhere, there | {"images.grayscale": 0.2}, there | {"images.resized_crop": [0.5, 1.0]}):
         assert row_of(table, config) is None
@@ -189,7 +189,7 @@ def test_fedicon_without_its_parts_is_a_row_of_table_8_where_its_images_are_feda
 
 def test_a_table_of_no_experiment_is_told() -> None:
     with pytest.raises(ConfigError, match=r"conf/papers: f2dc.table5 lacks the key experiment"):
-        printed_module.get("f2dc.table5").experiment(Beside(dataset=("pacs",), columns={}))
+        printed_module.get("f2dc.table5").experiment(ColumnMap(dataset=("pacs",), columns={}))
 
 
 def test_no_row_that_names_a_method_of_ours_stands_for_nothing() -> None:

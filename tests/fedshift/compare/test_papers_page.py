@@ -63,13 +63,13 @@ def test_the_commands_of_a_line_resolve_and_make_each_row_that_we_have(line: Lin
     for beside in table.printed.beside:
         made, held = set(), set()
         for run in runs:
-            if run["dataset.name"] in beside.dataset and table.beside(run) == beside:
+            if run["dataset.name"] in beside.dataset and table.column_map(run) == beside:
                 standing = table.standing(run)
                 if standing is not None:
                     made.add(standing.row.method)
                     held |= set(run["allocation.held_out"])
                     values = altered([run], table, beside, standing)
-                    otherwise = table.prints_of(str(standing.asked["method.name"]))
+                    otherwise = table.prints_of(str(standing.settings["method.name"]))
                     others = [one for one in values if one.key not in otherwise]
                     assert bool(others) == (run["method.name"] in table.paper.also), run["method.name"]
         assert made == {row.method for row in table.printed.rows if table.readings(row)}

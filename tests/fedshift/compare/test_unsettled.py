@@ -103,8 +103,8 @@ def test_what_a_paper_leaves_open_is_not_called_its_own(
     found = compare([keep(experiment, method, settings)], paper=table)
     (row,) = found.numbers.rows
     assert row.paper is not None
-    assert sorted(one.told for one in row.paper.altered) == sorted(altered)
-    assert [one.told for one in row.paper.readings] == left_open
+    assert sorted(one.text for one in row.paper.altered) == sorted(altered)
+    assert [one.text for one in row.paper.readings] == left_open
     assert all(one.why for one in row.paper.readings) and not any(one.why for one in row.paper.altered)
     notes = [note for note in found.numbers.notes if note.startswith(OPEN)]
     assert notes == ([f"{OPEN}: {row.label}: {', '.join(left_open)}"] if left_open else [])
@@ -159,7 +159,7 @@ def test_a_model_adapted_when_it_is_scored_again_stands_beside_the_papers_row(
 ) -> None:
     (row,) = compare([keep("fedicon-digit5-covariate", method, settings)], paper="fedicon.table1").numbers.rows
     assert row.paper is not None and row.paper.label == label
-    assert [one.told for one in row.paper.altered] == altered
+    assert [one.text for one in row.paper.altered] == altered
 
 
 def test_what_all_rows_have_otherwise_is_told_once(keep: Keep) -> None:
@@ -174,7 +174,7 @@ def test_claims_do_not_count_them_but_take_the_row_that_has_fewer(keep: Keep) ->
         keep("f2dc-pacs", "f2dc", "method.eval_noise=true", seed=seed, accuracy=40 + seed)
         file = keep("f2dc-pacs", "f2dc", seed=seed, accuracy=55 + seed)
     (claim,) = [one for one in claims([file.parent]).found if (one.table, one.row) == ("f2dc.table1b", "F2DC")]
-    assert (claim.differ, claim.left_open, claim.here.difference.mean) == (0, 0, 5)
+    assert (claim.differ, claim.left_open, claim.our_gain.difference.mean) == (0, 0, 5)
 
 
 def test_another_task_is_one_where_the_paper_is_silent_too(keep: Keep) -> None:

@@ -247,7 +247,7 @@ def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
     without = by_class.section(None)
     assert without.missing.startswith("No node counted by class") and without.empty
     assert without.lacks == {"By class": "no node counted by class"}
-    assert by_class.section(None, asked=False).lacks == {}  # the user did without
+    assert by_class.section(None, requested=False).lacks == {}  # the user did without
 
 
 @pytest.mark.long
