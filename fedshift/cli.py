@@ -35,9 +35,9 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-def tell_version(asked: bool) -> None:
+def tell_version(show: bool) -> None:
     """Print the versions that a report of a mistake should name, and end."""
-    if asked:
+    if show:
         from importlib.metadata import version
 
         typer.echo(f"fedshift {__version__} (Flower {version('flwr')}, Python {platform.python_version()})")
@@ -45,7 +45,7 @@ def tell_version(asked: bool) -> None:
 
 
 @app.callback()
-def whole(
+def common_options(
     version: Annotated[
         bool, typer.Option("--version", help="Tell the version.", callback=tell_version, is_eager=True)
     ] = False,
@@ -87,13 +87,13 @@ def run(
     if dry:
         from fedshift.costs import dry_run
 
-        typer.echo(dry_run.told(flat, launch))
+        typer.echo(dry_run.summary(flat, launch))
         return
     from fedshift.launch import worker_count
 
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)
-    workers = worker_count.asked(launch)
+    workers = worker_count.requested(launch)
     if inline and (workers or worker_count.cores()) > 1:
         from fedshift.engine import forking
 
@@ -129,8 +129,8 @@ def run(
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
-    if (told := status.read(folder))["state"] == status.DEGRADED:
-        typer.echo(f"degraded: {told['error']}", err=True)
+    if (last_status := status.read(folder))["state"] == status.DEGRADED:
+        typer.echo(f"degraded: {last_status['error']}", err=True)
         raise SystemExit(exit_codes.DEGRADED)
 
 
@@ -165,7 +165,7 @@ def sweep(
     if listed:
         listing.show(arguments or [], slurm, check_data, check_model)
     elif into:
-        listing.one(arguments or [], into, check_data)
+        listing.run_point(arguments or [], into, check_data)
     else:
         sweeping.sweep(arguments or [], paper, check_data, check_model)
 
@@ -312,10 +312,10 @@ def costs(
 
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
-    found = command.run(arguments or [], paper)
-    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    if found.failed:
-        raise FederationError(f"failed, and not in the table: {', '.join(found.failed)}")
+    table = command.run(arguments or [], paper)
+    typer.echo(table.markdown() if markdown else table.json() if as_json else table.text())
+    if table.failed:
+        raise FederationError(f"failed, and not in the table: {', '.join(table.failed)}")
 
 
 @app.command()

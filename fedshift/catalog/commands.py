@@ -127,14 +127,14 @@ def papers() -> None:
         typer.echo(line)
 
 
-def show(kind: "Registry[T]", told: Callable[[T], str]) -> None:
+def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
     """Print a line for each thing of a kind, with its package if that is another one; to stderr what cannot be used."""
     from fedshift_core.extensions import OURS
 
     width = max(map(len, kind))
     for name, thing in kind.items():
         origin = kind.origin(name)
-        typer.echo(f"{name:<{width}}  {told(thing)}" + ("" if origin == OURS else f" [{origin}]"))
+        typer.echo(f"{name:<{width}}  {line_of(thing)}" + ("" if origin == OURS else f" [{origin}]"))
     tell_problems(kind)
 
 

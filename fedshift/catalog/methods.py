@@ -48,9 +48,9 @@ def listed() -> list[str]:
     width = max(len(method.name) for method in methods) + 2
     lines = [_line(method, width, "") for method in methods if method.name == registry.FIRST]
     for group in get_args(Group):
-        found = [method for method in methods if method.group == group and method.name != registry.FIRST]
-        lines += ["", registry.GROUP_TITLES[group]] if found else []
-        lines += [_line(method, width, "  ") for method in found]
+        members = [method for method in methods if method.group == group and method.name != registry.FIRST]
+        lines += ["", registry.GROUP_TITLES[group]] if members else []
+        lines += [_line(method, width, "  ") for method in members]
     return lines
 
 
@@ -73,7 +73,7 @@ def described(name: str) -> str:
     origin = registry.METHODS.origin(name)
     lines = [f"{name}: {method.title}", *facts(_facts(method, origin))]
     if own := parameters(method):
-        rows = [HEAD, *((one.key, one.default, one.allowed, one.papers) for one in own)]
+        rows = [HEAD, *((parameter.key, parameter.default, parameter.allowed, parameter.papers) for parameter in own)]
         lines += ["", "parameters, as method.KEY=VALUE", *columns(rows)]
     else:
         lines += ["", "no parameters of its own"]
@@ -85,8 +85,8 @@ def described(name: str) -> str:
 def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
     of = registry.METHODS[method.name].of
     _, sections = _divided(method)
-    told = said_by(method)  # a recipe's parameters say these
-    asks = ", ".join(f"{key}={_yaml(value)}" for key, value in _dotted(sections).items() if key not in told)
+    from_recipe = said_by(method)  # a recipe's parameters say these
+    asks = ", ".join(f"{key}={_yaml(value)}" for key, value in _dotted(sections).items() if key not in from_recipe)
     needs = ", ".join(f"{key}={_yaml(value)}" for key, value in method.needs.items())
     return [
         ("venue", method.venue),
@@ -100,7 +100,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("travels", f"besides the weights: {registry.travels(method)}"),
         ("stays", f"on the node: {method.private}"),
         ("asks for", asks),
-        ("tuned in", ", ".join(f"{key} {_yaml(read(told, key).told())}" for key, told in method.search.items())),
+        ("tuned in", ", ".join(f"{key} {_yaml(read(text, key).told())}" for key, text in method.search.items())),
         ("needs", needs),
         ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
     ]
@@ -111,11 +111,11 @@ def page(name: str) -> str:
 
     Some have none of their own, such as FedAvg.
     """
-    told = f"{PAGES}/{name}.md"
-    here = files.APP / told
-    if not here.is_file():
-        return told
-    return f"{here}{EQUATIONS}" if "\n## Equations\n" in here.read_text(encoding="utf-8") else str(here)
+    path = f"{PAGES}/{name}.md"
+    local = files.APP / path
+    if not local.is_file():
+        return path
+    return f"{local}{EQUATIONS}" if "\n## Equations\n" in local.read_text(encoding="utf-8") else str(local)
 
 
 def source(name: str) -> list[str]:
@@ -133,14 +133,14 @@ def parameters(method: Method) -> list[Parameter]:
     """
     said, sections = _divided(method)
     sides = {name: side for side in method.params_models() for name in side.model_fields}
-    found = []
+    rows = []
     for key in method.known_keys():
         if key in sides:
             default, allowed = said.get(key, ranges.default(sides[key], key)), ranges.allowed(sides[key], key)
         else:
             default, allowed = _stood_for(method, key, sections)
-        found.append(Parameter(key, _yaml(default), allowed, _papers(method.name, key)))
-    return found
+        rows.append(Parameter(key, _yaml(default), allowed, _papers(method.name, key)))
+    return rows
 
 
 def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[Any, str]:
@@ -153,10 +153,10 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[A
     if dotted.startswith("adapt.") and isinstance(sections.get("adapt"), Mapping):
         model, last = ranges.adaptation_model(sections["adapt"]["name"]), dotted.rpartition(".")[2]
     else:
-        found = ranges.model_of(dotted)
-        if found is None:
+        model_field = ranges.model_of(dotted)
+        if model_field is None:
             return value, NONE
-        model, last = found
+        model, last = model_field
     value = ranges.default(model, last) if value is None else value
     if isinstance(target, str):
         return value, ranges.allowed(model, last)
@@ -188,19 +188,19 @@ def _few(names: list[str]) -> str:
 
 def _of_papers(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the experiments that stand for papers' tables, each with what it sets of a method."""
-    for experiment, told in _experiments():
-        own = section_of(told, "method")
-        yield experiment, section_of(section_of(told, "methods"), name) | (own if own.get("name") == name else {})
+    for experiment, content in _experiments():
+        own = section_of(content, "method")
+        yield experiment, section_of(section_of(content, "methods"), name) | (own if own.get("name") == name else {})
 
 
 @functools.cache
 def _experiments() -> tuple[tuple[str, dict[str, Any]], ...]:
     read = ((name, read_yaml(configuration.experiment_file(name))) for name in files.names("experiments"))
-    return tuple((name, told) for name, told in read if told.get("paper"))
+    return tuple((name, content) for name, content in read if content.get("paper"))
 
 
-def _class(one: Any) -> str:
-    return one if isinstance(one, str) else f"{one.__module__}:{one.__name__}"
+def _class(class_: Any) -> str:
+    return class_ if isinstance(class_, str) else f"{class_.__module__}:{class_.__name__}"
 
 
 def _yaml(value: Any) -> str:
@@ -212,7 +212,7 @@ def _yaml(value: Any) -> str:
 
 def _dotted(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return what a method's file says of other sections by dotted key."""
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for key, value in section.items():
-        found |= _dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return found
+        dotted |= _dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return dotted

@@ -42,5 +42,5 @@ def _row(name: str, size: int) -> tuple[str, ...]:
     stages = feature_stages(encoder)
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     widths = ", ".join(map(str, stages.widths)) if stages is not None else "-"
-    told = "yes" if stages is not None else "no"
-    return name, str(model.feature_dim), f"{parameters:,}", "yes" if network.batchnorm else "no", told, widths
+    has_stages = "yes" if stages is not None else "no"
+    return name, str(model.feature_dim), f"{parameters:,}", "yes" if network.batchnorm else "no", has_stages, widths

@@ -16,10 +16,10 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
 
 def facts(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
     """Return names with what is said of them; what is empty is left out, what is long is broken below itself."""
-    told = [(name, text) for name, text in rows if text]
-    width = max(len(name) for name, _ in told)
+    filled = [(name, text) for name, text in rows if text]
+    width = max(len(name) for name, _ in filled)
     lines = []
-    for name, text in told:
+    for name, text in filled:
         first, *more = textwrap.wrap(text, WIDTH - width, break_long_words=False, break_on_hyphens=False)
         lines.append(f"{indent}{name:<{width}}  {first}")
         lines += [f"{indent}{'':<{width}}  {line}" for line in more]

@@ -33,26 +33,26 @@ def dataset(name: str) -> str:
     Raises:
         ConfigError: If there is none of that name.
     """
-    found = catalog.get(name)
+    entry = catalog.get(name)
     origin = catalog.DATASETS.origin(name)
-    own = found.own is not None
-    said = configuration.dataset_defaults(found)
-    counts = ", ".join(f"{domain} {found.counts[domain]:,}" for domain in found.domains if domain in found.counts)
-    classes = ", ".join(found.classes[:MOST_CLASSES]) + (", ..." if len(found.classes) > MOST_CLASSES else "")
-    users = [one for one in files.names("experiments") if _dataset_of(one) == name]
+    own = entry.own is not None
+    said = configuration.dataset_defaults(entry)
+    counts = ", ".join(f"{domain} {entry.counts[domain]:,}" for domain in entry.domains if domain in entry.counts)
+    classes = ", ".join(entry.classes[:MOST_CLASSES]) + (", ..." if len(entry.classes) > MOST_CLASSES else "")
+    users = [other for other in files.names("experiments") if _dataset_of(other) == name]
     rows = [
         ("from", "" if origin == OURS else origin),
-        ("domains", "those of data-dir" if own else ", ".join(found.domains)),
-        ("by default", ", ".join(said.get("domains", ())) if said.get("domains") != list(found.domains) else ""),
-        ("tests only", ", ".join(sorted(found.test_only))),
-        ("classes", "those of data-dir" if own else f"{len(found.classes)}: {classes}"),
-        ("images", f"{found.size} x {found.size} pixels unless dataset.size says another; published: {counts or '-'}"),
+        ("domains", "those of data-dir" if own else ", ".join(entry.domains)),
+        ("by default", ", ".join(said.get("domains", ())) if said.get("domains") != list(entry.domains) else ""),
+        ("tests only", ", ".join(sorted(entry.test_only))),
+        ("classes", "those of data-dir" if own else f"{len(entry.classes)}: {classes}"),
+        ("images", f"{entry.size} x {entry.size} pixels unless dataset.size says another; published: {counts or '-'}"),
         ("sets", _keys({key: said[key] for key in ("images", "allocation") if key in said})),
         ("experiments", ", ".join(users)),
         ("page", "docs/datasets.md" if origin == OURS and not own else "docs/your-own-data.md" if own else ""),
         ("check", f"fedshift prepare {name} data-dir=DIR"),
     ]
-    return "\n".join([f"{name}: {found.title}", *facts(rows)])
+    return "\n".join([f"{name}: {entry.title}", *facts(rows)])
 
 
 def _dataset_of(experiment: str) -> object:
@@ -70,10 +70,10 @@ def experiments() -> list[str]:
     width = max(map(len, names))
     lines = []
     for name in names:
-        told = _read(name)
+        content = _read(name)
         nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
-        table = f" [{told['paper']}]" if told.get("paper") else ""
-        lines.append(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")
+        table = f" [{content['paper']}]" if content.get("paper") else ""
+        lines.append(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {content.get('title', '')}{table}")
     return lines
 
 
@@ -84,13 +84,13 @@ def experiment(name: str) -> str:
         ConfigError: If there is none, or its file is wrong.
     """
     path = configuration.experiment_file(name)
-    told = read_yaml(path)
+    content = read_yaml(path)
     config = configuration.resolve({"experiment": name})
     train, model = config.train, config.model
-    special = section_of(told, "methods")
+    special = section_of(content, "methods")
     rows = [
         ("file", shown(path)),
-        ("stands for", _paper(str(told.get("paper") or ""))),
+        ("stands for", _paper(str(content.get("paper") or ""))),
         ("data set", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
         ("nodes", _nodes(config)),
         ("network", f"{model.name}, model.bn={model.bn}"),
@@ -105,7 +105,7 @@ def experiment(name: str) -> str:
         ("shift", "" if config.shift.name == "none" else f"shift.name={config.shift.name}"),
         ("run", f"fedshift run {name}" + ("" if _draws(config) else " data-dir=DIR") + " method=METHOD"),
     ]
-    return "\n".join([f"{path.stem}: {told.get('title', '')}".rstrip(": "), *facts(rows)])
+    return "\n".join([f"{path.stem}: {content.get('title', '')}".rstrip(": "), *facts(rows)])
 
 
 def _draws(config: RunConfig) -> bool:

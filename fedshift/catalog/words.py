@@ -34,7 +34,7 @@ def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
     names = [] if before else files.names("experiments")
     dotted = (key for key in dotted_keys.known() if "." in key or key in WITHOUT_DOT)
     keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted, *_of_method(before))
-    return [one for one in (*names, *(f"{key}=" for key in keys)) if one.startswith(incomplete)]
+    return [word for word in (*names, *(f"{key}=" for key in keys)) if word.startswith(incomplete)]
 
 
 def _listed(key: str, begun: str) -> list[str]:
@@ -52,10 +52,10 @@ def values(key: str) -> tuple[str, ...]:
     }  # fmt: skip
     if key in named:
         return tuple(named[key])
-    found = model_of(key.replace("-", "_")) if not key.startswith(("method.", "modules.", "adapt.")) else None
-    if found is None:
+    model_field = model_of(key.replace("-", "_")) if not key.startswith(("method.", "modules.", "adapt.")) else None
+    if model_field is None:
         return ()
-    model, name = found
+    model, name = model_field
     return tuple(_words(model.model_fields[name].annotation))
 
 

@@ -19,7 +19,7 @@ OURS: dict[str, "Callable[[Costs, int], float]"] = {
     "step_flops": lambda costs, nodes: costs.step_flops,
     "seconds": lambda costs, nodes: costs.seconds,
 }
-TOLD = {
+MEANINGS = {
     "sent": "parameters that all nodes send", "bytes_up": "bytes that all nodes send",
     "step_flops": "FLOPs of a step", "seconds": "seconds of one node's local round",
 }  # fmt: skip
@@ -54,7 +54,7 @@ def table_of(paper: str) -> Table:
     """
     table = printed_module.get(paper)
     if not table.printed.costs:
-        known = ", ".join(one.id for one in printed_module.all_tables() if one.printed.costs)
+        known = ", ".join(candidate.id for candidate in printed_module.all_tables() if candidate.printed.costs)
         raise ConfigError(f"--paper {table.id}: it prints {table.printed.metric}, no costs; allowed are {known}")
     return table
 
@@ -70,25 +70,27 @@ def pairs(table: Table, costs: "Sequence[tuple[str, Costs]]", nodes: int) -> lis
     columns = table.printed.costs
     plain = next(row for row in table.printed.rows if [*table.readings(row)] == [{"method.name": BASELINE}])
     theirs = {column: plain.value(column) or 0.0 for column in columns}
-    beside = [(name, one, standing) for name, one in costs if (standing := table.standing(one.settings)) is not None]
-    base = next((_ours(one, nodes, columns) for _, one, standing in beside if standing.row == plain), None)
-    found = []
-    for name, one, standing in beside:
-        ours = _ours(one, nodes, columns)
+    with_rows = [
+        (name, cost, standing) for name, cost in costs if (standing := table.standing(cost.settings)) is not None
+    ]
+    base = next((_ours(cost, nodes, columns) for _, cost, standing in with_rows if standing.row == plain), None)
+    matches = []
+    for name, cost, standing in with_rows:
+        ours = _ours(cost, nodes, columns)
         printed = {column: value for column in columns if (value := standing.row.value(column)) is not None}
-        found.append(
+        matches.append(
             Pair(
                 name, standing.row.method, ours, printed, None if base is None else _times(ours, base),
                 _times(printed, theirs),
             )
         )  # fmt: skip
-    return found
+    return matches
 
 
-def rows(columns: Sequence[str], found: Sequence[Pair]) -> list[tuple[str, ...]]:
+def rows(columns: Sequence[str], row_pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
     """Return the head and two lines a pair, ours and the paper's, each number with its multiple of FedAvg's."""
     lines: list[tuple[str, ...]] = [("method", *columns)]
-    for pair in found:
+    for pair in row_pairs:
         lines.append((pair.name, *(_cell(pair.ours, pair.times_ours or {}, column) for column in columns)))
         lines.append(
             (f"  paper: {pair.label}", *(_cell(pair.printed, pair.times_printed, column) for column in columns))
@@ -98,7 +100,7 @@ def rows(columns: Sequence[str], found: Sequence[Pair]) -> list[tuple[str, ...]]
 
 def notes(table: Table, nodes: int) -> list[str]:
     """Return what the numbers are."""
-    ours = "; ".join(f"{column}: {TOLD[cost.of]}" for column, cost in table.printed.costs.items())
+    ours = "; ".join(f"{column}: {MEANINGS[cost.of]}" for column, cost in table.printed.costs.items())
     return [
         f"{table.id}: {table.paper.paper} ({table.paper.venue}), {table.printed.id}, {table.printed.dataset}: "
         f"{table.printed.about}; here {nodes} nodes",

@@ -8,7 +8,7 @@ from fedshift.launch import runner, worker_count
 from fedshift_app.run import console, resuming
 
 
-def told(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
+def summary(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
     """Return what a run would be and take.
 
     Args:
@@ -19,7 +19,7 @@ def told(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
         FedShiftError: If it could not start.
     """
     worker_count.check(launch)
-    asked = worker_count.asked(launch)
+    requested = worker_count.requested(launch)
     config, past = resuming.resolve(flat, hold=False)
     nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
     check_data(config, nodes)
@@ -27,9 +27,9 @@ def told(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
 
     console.set_up()
     if launch.get("engine", "simulation") == "inline":
-        places = worker_count.workers(config, nodes, asked)
+        places = worker_count.workers(config, nodes, requested)
     else:
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         each = runner.resources(config, nodes, *limits)
         places = each.actors or worker_count.places(each.cpus)
-    return estimate.told(estimate.estimate(config, nodes, places))
+    return estimate.summary(estimate.estimate(config, nodes, places))

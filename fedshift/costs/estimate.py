@@ -88,10 +88,10 @@ class Scoring:
     statistics: float
     own: int
 
-    def seconds(self, ways: int, measured: Measured) -> float:
+    def seconds(self, scorings: int, measured: Measured) -> float:
         """Return how long all of them take, one after another, where so many ways are scored."""
-        images = (ways * self.test + self.validation) * measured.scored + self.statistics * measured.taken
-        return images + ways * self.own * measured.before
+        images = (scorings * self.test + self.validation) * measured.scored + self.statistics * measured.taken
+        return images + scorings * self.own * measured.before
 
 
 @dataclass(frozen=True)
@@ -141,14 +141,14 @@ class Estimate:
     def scoring(self, server_round: int) -> Scoring:
         """Return what is scored after a round, by the questions that the server would ask."""
         fed = self.federation
-        asked = fed.evaluation(server_round, list(self.nodes)).first()
+        parts_of = fed.evaluation(server_round, list(self.nodes)).first()
         of = {node: expected_images(node, fed.evaluate.bn_images) for node in self.nodes}
-        own = sum(of[node] for node in asked) * (OWN in fed.bn_ways)
-        retaken = sum(of.values()) * self.playing / len(of) * fed.retakes
-        validation = sum(node.num_validation for node in asked) * fed.validation
-        test = sum(len(part) for parts in asked.values() for part in parts)
-        trained_on = sum(node.num_examples * len(parts) for node, parts in asked.items())
-        return Scoring(test, validation, own + retaken, trained_on)
+        own = sum(of[node] for node in parts_of) * (OWN in fed.bn_ways)
+        reestimated = sum(of.values()) * self.playing / len(of) * fed.retakes
+        validation = sum(node.num_validation for node in parts_of) * fed.validation
+        test = sum(len(part) for parts in parts_of.values() for part in parts)
+        trained_on = sum(node.num_examples * len(parts) for node, parts in parts_of.items())
+        return Scoring(test, validation, own + reestimated, trained_on)
 
     @property
     def test_images(self) -> int:
@@ -160,12 +160,12 @@ class Estimate:
         """Seconds of all scoring in the run."""
         rounds = self.config.rounds
         one_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # of all rounds with such a share
-        ways = len(self.federation.bn_ways)
-        each = {share: self.scoring(n).seconds(ways, self.measured) for share, n in one_of.items()}
+        scorings = len(self.federation.bn_ways)
+        each = {share: self.scoring(n).seconds(scorings, self.measured) for share, n in one_of.items()}
         return sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored) / self.side_by_side
 
     @property
-    def ways_share(self) -> float:
+    def bn_share(self) -> float:
         """What the ways of ``evaluate.bn`` take beyond one scoring as averaged, as a share of a round's training."""
         full = replace(self.scoring(self.config.rounds), validation=0)  # which no further way scores
         more = full.seconds(len(self.federation.bn_ways) - 1, self.measured)
@@ -211,13 +211,13 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     )  # fmt: skip
 
 
-def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Measured:
+def _measure(client: DomainClient, message: Message, bn_statistics: Sequence[str]) -> Measured:
     """Let a client play its round with few images and epochs, and score these; it must not be used any more.
 
     Args:
         client: It.
         message: The server's question to train.
-        ways: Those of ``evaluate.bn`` that the run scores with.
+        bn_statistics: Those of ``evaluate.bn`` that the run scores with.
     """
     server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
     parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
@@ -240,7 +240,7 @@ def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Mea
     before = max(0.0, seconds - sooner) / (len(test) - half) if steps > fewer else 0.0  # it trains on its own first
     scored = max(0.0, seconds / len(test) - before)
     taken = 0.0
-    if {OWN, RETAKEN} & set(ways):
+    if {OWN, RETAKEN} & set(bn_statistics):
         began = time.perf_counter()
         _, images = client.take_statistics(len(test))
         taken = (time.perf_counter() - began) / images
@@ -300,14 +300,14 @@ def _shortened(client: DomainClient, most: int) -> list[Phase]:
         A list, in which the phases of its next local round will be as they would have been, and of each one after it.
     """
     phases = client.phases
-    whole: list[Phase] = []
+    full: list[Phase] = []
 
     def cut(server_round: int) -> list[Phase]:
-        whole[:] = phases(server_round)
-        return [phase.cut(EPOCHS if phase.epochs else 0, most) for phase in whole]
+        full[:] = phases(server_round)
+        return [phase.cut(EPOCHS if phase.epochs else 0, most) for phase in full]
 
     vars(client)["phases"] = cut  # hides the method of the class, for this object only
-    return whole
+    return full
 
 
 def _memory() -> int:
@@ -316,27 +316,27 @@ def _memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KB
 
 
-def told(found: Estimate) -> str:
+def summary(result: Estimate) -> str:
     """Return the resolved configuration, the nodes with their images, and what the run is going to take."""
-    config, measured = found.config, found.measured
+    config, measured = result.config, result.measured
     said = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None)
     head = ("node", "domain", "training images", "validation", "test images of its domain")
     rows = [
         (str(n.index), n.domain, str(n.num_examples), str(n.num_validation or "-"), str(n.num_test))
-        for n in found.nodes
+        for n in result.nodes
     ]  # fmt: skip
-    fed, full = found.federation, found.scoring(config.rounds)
+    fed, full = result.federation, result.scoring(config.rounds)
     gpu = " of the GPU" if torch.cuda.is_available() else ""
-    side = f"{found.side_by_side} at a time" if found.side_by_side > 1 else "one after another"
+    side = f"{result.side_by_side} at a time" if result.side_by_side > 1 else "one after another"
     lines: list[tuple[str, str]] = [
         ("method", registry.approximation_told(config.method["name"])),
-        ("nodes", f"{len(found.nodes)}, of which {found.playing} train in a round, {side}"),
+        ("nodes", f"{len(result.nodes)}, of which {result.playing} train in a round, {side}"),
         (
             "time",
-            f"about {console.duration(found.seconds)}: {config.rounds} rounds of {_seconds(found.train_seconds)} "
-            f"training, {_seconds(found.score_seconds)} for all scoring of {full.test} test images"
+            f"about {console.duration(result.seconds)}: {config.rounds} rounds of {_seconds(result.train_seconds)} "
+            f"training, {_seconds(result.score_seconds)} for all scoring of {full.test} test images"
             + f" and {full.validation} of validation parts" * bool(full.validation)
-            + f", {_seconds(found.first_seconds)} more for the nodes' first rounds" * bool(found.first_seconds),
+            + f", {_seconds(result.first_seconds)} more for the nodes' first rounds" * bool(result.first_seconds),
         ),
         (
             "measured",
@@ -347,23 +347,23 @@ def told(found: Estimate) -> str:
         ),
         (
             "bytes",
-            f"{disk_space.size(found.down)} down and {disk_space.size(measured.up * found.playing)} up in round 1, "
-            f"{disk_space.size((found.down + measured.up * found.playing) * config.rounds)} in the run if all were "
+            f"{disk_space.size(result.down)} down and {disk_space.size(measured.up * result.playing)} up in round 1, "
+            f"{disk_space.size((result.down + measured.up * result.playing) * config.rounds)} in the run if all were "
             "like it",
         ),
         (
             "memory",
             f"{disk_space.size(measured.memory)}{gpu} in this process, and as much in each of "
-            f"{found.side_by_side} clients at a time",
+            f"{result.side_by_side} clients at a time",
         ),
-        ("disk", f"about {disk_space.size(found.folder)} for the run folder"),
+        ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
         ("machine", machine.describe()),
     ]
-    if found.ways_share:
+    if result.bn_share:
         further = len(fed.bn_ways) - 1
         lines.insert(2, (
             "ways", f"of evaluate.bn, {', '.join(fed.bn_ways)}: beyond one scoring {further} x {full.test} test images "
-            f"and {full.statistics:.0f} training images, forward only, {100 * found.ways_share:.2g} % of a round's "
+            f"and {full.statistics:.0f} training images, forward only, {100 * result.bn_share:.2g} % of a round's "
             "training in each round that is scored"
         ))  # fmt: skip
     notes = (

@@ -163,34 +163,34 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
     strategy.settle(settled.model_dump_json())
     strategy.roster.listener = refusals = _Refusals()
-    found: dict[str, Costs] = {}
+    by_kind: dict[str, Costs] = {}
     threads = torch.get_num_threads()
     try:
         for server_round in played(config.rounds):
             messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
-            counts, kind = server_round > 1 or config.rounds == 1, _told(messages[0])
-            if counts and kind not in found:
-                found[kind] = _counted(label, deciding(config), kind, messages, grid)
+            counts, kind = server_round > 1 or config.rounds == 1, _kind(messages[0])
+            if counts and kind not in by_kind:
+                by_kind[kind] = _counted(label, deciding(config), kind, messages, grid)
             replies = grid.send_and_receive(messages)
             for reply in replies:
                 if reply.has_error():
                     raise FederationError(f"round {server_round}: a node failed: {reply.error.reason}")
             if counts:
-                found[kind].add(server_round, replies, grid.times)
+                by_kind[kind].add(server_round, replies, grid.times)
             merged, _ = strategy.aggregate_train(server_round, replies)
             assert merged is not None  # the strategy raises where there is nothing to merge
             arrays = merged
             if counts:
-                found[kind].refused = refusals.count
+                by_kind[kind].refused = refusals.count
     finally:
         torch.set_num_threads(threads)
-    return list(found.values())
+    return list(by_kind.values())
 
 
 def deciding(config: RunConfig) -> dict[str, Any]:
     """Return the settings that may decide what a run costs, by dotted key, as its method's parameters say them."""
-    told = as_asked(flat(config.model_dump(mode="json")))
-    return {key: value for key, value in told.items() if key.startswith(COST_SECTIONS)}
+    settings = as_asked(flat(config.model_dump(mode="json")))
+    return {key: value for key, value in settings.items() if key.startswith(COST_SECTIONS)}
 
 
 def played(rounds: int) -> list[int]:
@@ -244,7 +244,7 @@ def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Mes
     return Costs(label, settings, kind, len(messages), counts, network, batch, steps, down)
 
 
-def _told(message: Message) -> str:
+def _kind(message: Message) -> str:
     """Return the words, not the numbers, that the server's method tells a node of its round."""
-    told = client_app.told(message.content.config_records[CONFIG])
-    return ", ".join(f"{name}={value}" for name, value in told.items() if isinstance(value, str))
+    scalars = client_app.told(message.content.config_records[CONFIG])
+    return ", ".join(f"{name}={value}" for name, value in scalars.items() if isinstance(value, str))

@@ -112,17 +112,17 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     except FedShiftError:
         path.unlink()  # no file that a run would refuse
         raise
-    typer.echo(_told(path, survey))
+    typer.echo(_summary(path, survey))
     return path
 
 
 def _labels(survey: folders.Survey) -> checking.Labels:
     """Return the labels of the sites whose images are files, by site and split."""
-    found: dict[tuple[str, Split], list[int]] = defaultdict(list)
+    labels: dict[tuple[str, Split], list[int]] = defaultdict(list)
     for site in survey.sites:
         for picture in site.pictures:
-            found[site.domain, picture.split].append(picture.label)
-    return {part: np.array(labels, np.int64) for part, labels in found.items()}
+            labels[site.domain, picture.split].append(picture.label)
+    return {part: np.array(values, np.int64) for part, values in labels.items()}
 
 
 def _dataset(arguments: Sequence[str]) -> DatasetConfig:
@@ -144,14 +144,14 @@ def _dataset(arguments: Sequence[str]) -> DatasetConfig:
 
 def _sides(survey: folders.Survey) -> list[int]:
     """Return the shorter sides of some images of each site, those that cannot be read left out."""
-    found: list[int] = []
+    sides: list[int] = []
     for site in survey.sites:
         step = max(1, len(site.pictures) // LOOKED_AT)
         for picture in site.pictures[::step]:
             with contextlib.suppress(DataError):  # `fedshift prepare` tells of it
                 (header,) = checkup.headers([Item(picture.path, str(picture.path))])
-                found.append(min(header.size))
-    return found
+                sides.append(min(header.size))
+    return sides
 
 
 def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: Proposal) -> str:
@@ -228,7 +228,7 @@ def _one_each(names: Sequence[str]) -> str:
     return "{" + ", ".join(f"{_quoted(name)}: 1" for name in names) + "}"
 
 
-def _told(path: Path, survey: folders.Survey) -> str:
+def _summary(path: Path, survey: folders.Survey) -> str:
     """Return what was written and the next commands."""
     file = shlex.quote(_as_typed(path))
     sites = ", ".join(shown(name) for name in survey_domains(survey))
@@ -256,5 +256,5 @@ def _left(survey: folders.Survey) -> str:
 
 def _as_typed(path: Path) -> str:
     """Return a path relative to the working folder where it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    working_folder = Path.cwd()
+    return str(path.relative_to(working_folder)) if path.is_relative_to(working_folder) else str(path)

@@ -60,10 +60,10 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
         with _bar(f"{domain} {split}") as show:
             return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show, cfg.form())
 
-    found = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
-    told = data_check.as_json(cfg, found, around) if as_json else data_check.as_text(cfg, found, around)
-    typer.echo(told)
-    broken = sum(len(part.broken) for part in found.parts)
+    findings = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
+    report = data_check.as_json(cfg, findings, around) if as_json else data_check.as_text(cfg, findings, around)
+    typer.echo(report)
+    broken = sum(len(part.broken) for part in findings.parts)
     if broken and not cfg.skip_broken:
         typer.echo(
             f"{broken} {'image' if broken == 1 else 'images'} cannot be read: mend or remove, or go on without: "
@@ -136,10 +136,12 @@ def preview(
     chosen = _chosen_domains(name, cfg.known().domains, domains)
     if public:
         others = [domain for domain in chosen if domain != public]
-        asked = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
-        cfg = configuration.resolve_dataset(name, data_dir, asked)
+        overrides = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
+        cfg = configuration.resolve_dataset(name, data_dir, overrides)
         of = cfg.domains if cfg.public_share else (cfg.public_domain,)
-        sets = {f"public, {one}": node_data.public_images(cfg, Allocation(), cfg.source(), (one,), 0) for one in of}
+        sets = {
+            f"public, {domain}": node_data.public_images(cfg, Allocation(), cfg.source(), (domain,), 0) for domain in of
+        }
         return _sheet(cfg.known().classes, sets, per_class, severities)
     sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), None, cfg.form()) for domain in chosen}
     return _sheet(cfg.known().classes, sets, per_class, severities)

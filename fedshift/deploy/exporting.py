@@ -49,7 +49,7 @@ def node_name(index: int, domain: str) -> str:
     return name[: credentials.MOST_NODE_NAME]
 
 
-def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[NodeFolder]:
+def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list[NodeFolder]:
     """Write the images that each node of an experiment holds.
 
     Training images are the same share, in the same order, that the node takes in simulation; the test
@@ -68,10 +68,10 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
         )
     if output.exists():
         raise ConfigError(f"{shown(output)} exists already; choose another folder, or remove it")
-    number = runner.num_nodes(config, asked_nodes)
+    number = runner.num_nodes(config, requested_nodes)
     dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
-    whole = config.allocation.model_copy(update={"validation_fraction": 0.0})
-    config = config.model_copy(update={"allocation": whole})  # once: holdings are cached by allocation
+    undivided = config.allocation.model_copy(update={"validation_fraction": 0.0})
+    config = config.model_copy(update={"allocation": undivided})  # once: holdings are cached by allocation
     folders = [NodeFolder(output / node_name(i, domain), domain, i) for i, domain in enumerate(dealt)]
     cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
     classes = cfg.known().classes
@@ -105,9 +105,9 @@ def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[Split
     domain = dealt[index]
     where = Place(domain, index, len(dealt), config.dataset.source(), shared=True, threads=0)
     own = own_images(config, where)
-    found: dict[Split, ImageSet] = {"train": own.train, "test": own.test or _test(config, where, dealt)}
+    images: dict[Split, ImageSet] = {"train": own.train, "test": own.test or _test(config, where, dealt)}
     given = given_validation(config, where)
-    return found if given is None else found | {"validation": given}
+    return images if given is None else images | {"validation": given}
 
 
 def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:

@@ -184,22 +184,22 @@ class ForkServer:
         self._selector.register(what, selectors.EVENT_READ, then)
 
     def _answer(self) -> None:
-        told = self._control.recv(MOST_BYTES)
-        if not told:
+        request = self._control.recv(MOST_BYTES)
+        if not request:
             self._over = True
             return
-        task = json.loads(told)
-        pid = self._forward(told, task["fab"]) or self._fork_for(task)
+        task = json.loads(request)
+        pid = self._forward(request, task["fab"]) or self._fork_for(task)
         self._control.sendall(json.dumps({"pid": pid}).encode())
 
-    def _forward(self, told: bytes, fab_hash: str) -> int | None:
+    def _forward(self, request: bytes, fab_hash: str) -> int | None:
         """Let the process that has the app imported fork; return None if there is none."""
         if fab_hash not in self._ready:
             return None
         channel = self._apps.pop(fab_hash)
         self._apps[fab_hash] = channel
         try:
-            channel.sendall(told)
+            channel.sendall(request)
             return int(json.loads(channel.recv(MOST_BYTES))["pid"])
         except (OSError, ValueError, KeyError):  # it was ended
             self._drop(fab_hash)
@@ -236,22 +236,22 @@ class ForkServer:
             warm_app(theirs, fab_hash, self._load, self._run)
         theirs.close()
         self._apps[fab_hash] = ours
-        self._watch(ours, lambda: self._hear(fab_hash, ours))
+        self._watch(ours, lambda: self._note_ready(fab_hash, ours))
         self._watch_end(pid, "")
         for oldest in list(self._apps)[:-MOST_APPS]:
             self._drop(oldest)
 
-    def _hear(self, fab_hash: str, channel: socket.socket) -> None:
+    def _note_ready(self, fab_hash: str, channel: socket.socket) -> None:
         """Take note that an app is imported, or that it cannot be; or that its process has ended."""
         if self._apps.get(fab_hash) is not channel:  # dropped by what came with the same look at the sockets
             return
-        told = channel.recv(MOST_BYTES)
-        if told and "ready" in json.loads(told):
+        report = channel.recv(MOST_BYTES)
+        if report and "ready" in json.loads(report):
             self._ready.add(fab_hash)
             return
-        if told:
+        if report:
             self._hopeless.add(fab_hash)
-            print(f"no warm process for this app: {json.loads(told)['refused']}", file=sys.stderr, flush=True)
+            print(f"no warm process for this app: {json.loads(report)['refused']}", file=sys.stderr, flush=True)
         self._drop(fab_hash)
 
     def _drop(self, fab_hash: str) -> None:

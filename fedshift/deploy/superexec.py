@@ -84,10 +84,10 @@ class WarmProcess:
 
     def _receive(self, seconds: float) -> dict[str, Any]:
         self._control.settimeout(seconds)
-        told = self._control.recv(MOST_BYTES)
-        if not told:
+        data = self._control.recv(MOST_BYTES)
+        if not data:
             raise OSError("it has ended")
-        answer = json.loads(told)
+        answer = json.loads(data)
         if refused := answer.get("refused"):
             raise OSError(refused)
         return dict(answer)

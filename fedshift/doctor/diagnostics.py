@@ -46,7 +46,7 @@ class Problem:
     remedy: str
 
 
-def found() -> list[Problem]:
+def problems() -> list[Problem]:
     """Look for everything."""
     return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
 
@@ -58,13 +58,16 @@ def packages() -> Iterator[Problem]:
     except PackageNotFoundError:
         yield Problem("FedShift is not installed, only found as a folder", "pip install -e . in the folder")
         return
-    for one in wanted:
-        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+    for requirement in wanted:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        here = installed(one.name)
-        if here is None or not one.specifier.contains(here, prereleases=True):
-            found = f"{one.name} {here}" if here else f"{one.name} is missing"
-            yield Problem(f"{found}, needed is {one.name}{one.specifier}", f"pip install '{one.name}{one.specifier}'")
+        installed_version = installed(requirement.name)
+        if installed_version is None or not requirement.specifier.contains(installed_version, prereleases=True):
+            state = f"{requirement.name} {installed_version}" if installed_version else f"{requirement.name} is missing"
+            yield Problem(
+                f"{state}, needed is {requirement.name}{requirement.specifier}",
+                f"pip install '{requirement.name}{requirement.specifier}'",
+            )
 
 
 def extras() -> dict[str, dict[str, str | None]]:
@@ -74,11 +77,11 @@ def extras() -> dict[str, dict[str, str | None]]:
     except PackageNotFoundError:
         return {}
     of: dict[str, dict[str, str | None]] = {}
-    for one in wanted:
-        told = str(one.marker or "")
-        if "extra ==" in told:
-            name = told.split("extra ==")[1].strip(" '\")")
-            of.setdefault(name, {})[one.name] = installed(one.name)
+    for requirement in wanted:
+        marker = str(requirement.marker or "")
+        if "extra ==" in marker:
+            name = marker.split("extra ==")[1].strip(" '\")")
+            of.setdefault(name, {})[requirement.name] = installed(requirement.name)
     return of
 
 
@@ -92,13 +95,13 @@ def installed(name: str) -> str | None:
 
 def folders() -> Iterator[Problem]:
     """Yield folders that cannot be written to, or are nearly full."""
-    asked = {
+    needed = {
         cache.CACHE_DIR: cache.cache_dir(),
         state_store.STATE_DIR: state_store.state_dir(),
         "TMPDIR": Path(tempfile.gettempdir()),
         "output-dir": Path(RUNS),
     }
-    for variable, named in asked.items():
+    for variable, named in needed.items():
         folder = existing(named)
         remedy = f"set {variable} to a folder of your own with room"
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -111,7 +114,7 @@ def folders() -> Iterator[Problem]:
 
 def existing(folder: Path) -> Path:
     """Return the folder, or the first above it that is there."""
-    return next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def limits() -> Iterator[Problem]:
@@ -178,11 +181,11 @@ def refused(port: int, host: str = "") -> str:
         port: Its number.
         host: The address; empty for all of this machine.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind((host, port))
-            one.listen(1)
+            probe.bind((host, port))
+            probe.listen(1)
         except OSError as error:
             return error.strerror or str(error)
     return ""
@@ -195,5 +198,5 @@ def has_onednn() -> bool:
 
 def left_running() -> Iterator[Problem]:
     """Yield processes of commands that were killed, which nobody waits for."""
-    for left in orphans.found():
+    for left in orphans.leftovers():
         yield Problem(f"left running: {left.what}", left.command)

@@ -11,18 +11,18 @@ def refusals(folder: Path) -> list[str]:
     from flwr.cli.config_utils import load_and_validate
     from flwr.cli.utils import validate_project_name
 
-    found = []
+    lines = []
     try:
         config, warnings = load_and_validate(folder / "pyproject.toml", check_module=False)
-        found += warnings
+        lines += warnings
         validate_project_name(str(config["project"]["name"]), "project.name")
     except (click.ClickException, ValueError) as error:
-        found.append(_line(error))
+        lines.append(_line(error))
     try:
         validate_project_name(folder.name, "the folder's name")
     except ValueError as error:
-        found.append(_line(error))
-    return found
+        lines.append(_line(error))
+    return lines
 
 
 def uploaded(folder: Path) -> dict[str, Path]:

@@ -24,7 +24,7 @@ SAID = {
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
-def found(folder: Path) -> list[Problem]:
+def problems(folder: Path) -> list[Problem]:
     """Return all that stands between a folder and Flower Hub.
 
     Raises:
@@ -32,8 +32,8 @@ def found(folder: Path) -> list[Problem]:
     """
     project = _project(folder)
     return [
-        *(Problem(one, "see https://flower.ai/docs/hub/") for one in hub.refusals(folder)),
-        *_told(project),
+        *(Problem(line, "see https://flower.ai/docs/hub/") for line in hub.refusals(folder)),
+        *_description(project),
         *_files(folder),
     ]
 
@@ -46,7 +46,7 @@ def _project(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {shown(file)}: {error}") from None
 
 
-def _told(project: Mapping[str, Any]) -> Iterator[Problem]:
+def _description(project: Mapping[str, Any]) -> Iterator[Problem]:
     """Look at what pyproject.toml says of the app, as far as Flower itself does not."""
     app = project.get("tool", {}).get("flwr", {}).get("app", {})
     if app.get("fab-format-version") != FORMAT:

@@ -52,7 +52,7 @@ class Shared:
             return None
         known.clear()
         known.update(held)
-        return told(ARRAYS, (gone, new))
+        return pack(ARRAYS, (gone, new))
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def read_reply(parcel: bytes) -> Message:
     return answer
 
 
-def told(kind: int, what: Any = None) -> bytes:
+def pack(kind: int, what: Any = None) -> bytes:
     """Return anything else as it travels."""
     return bytes([kind]) + pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
 

@@ -41,10 +41,10 @@ def serve(connection: "Connection[Any, Any]", num_nodes: int, environment: Mappi
         from fedshift_app import client_app  # what is wrong with it is told, not raised on the way here
 
         outbox.take_log_lines()
-        outbox.send(transport.told(transport.READY))
+        outbox.send(transport.pack(transport.READY))
         _work(client_app.app, arrived, outbox, num_nodes)
     except Exception as error:
-        outbox.send(transport.told(transport.BROKEN, f"{type(error).__name__}: {error}"))
+        outbox.send(transport.pack(transport.BROKEN, f"{type(error).__name__}: {error}"))
 
 
 def _receive(connection: "Connection[Any, Any]", arrived: "queue.SimpleQueue[bytes]") -> None:
@@ -97,7 +97,7 @@ class _Outbox(QueueHandler):
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a record, which has been made fit for it."""
-        self.send(transport.told(transport.LINE, record))
+        self.send(transport.pack(transport.LINE, record))
 
     def take_log_lines(self) -> None:
         """Be the one handler of FedShift's log and of all that reach the root."""

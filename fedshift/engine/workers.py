@@ -15,8 +15,9 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedshift.engine import forking, transport, worker
+from fedshift.engine import forking, transport
 from fedshift.engine.inline import LocalGrid, index_of
+from fedshift.engine.worker import serve
 from fedshift_app.flower.simulating import TRIES
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.names import CONFIG, KEPT_IN
@@ -43,7 +44,7 @@ class Worker:
         self.ready = False
         self.connection, theirs = forking.context().Pipe()
         self._process = forking.context().Process(
-            target=worker.serve, args=(theirs, num_nodes, dict(os.environ)), name="fedshift-worker"
+            target=serve, args=(theirs, num_nodes, dict(os.environ)), name="fedshift-worker"
         )
         forking.start(self._process)
         theirs.close()
@@ -127,9 +128,9 @@ class WorkersGrid(LocalGrid):
         try:
             while len(work.replies) < len(work.messages):
                 self._hand_out(work)
-                by_connection = {one.connection: one for one in self._workers}
+                by_connection = {worker.connection: worker for worker in self._workers}
                 for ready in connection.wait(list(by_connection)):
-                    self._hear(by_connection[ready], work)  # type: ignore[index]
+                    self._receive(by_connection[ready], work)  # type: ignore[index]
         except BaseException:
             self.close()  # an answer to these must not come later
             raise
@@ -137,54 +138,54 @@ class WorkersGrid(LocalGrid):
 
     def close(self) -> None:
         """End all workers."""
-        for one in self._workers:
-            one.connection.close()  # all at once, then wait
-        for one in self._workers:
-            one.end()
+        for worker in self._workers:
+            worker.connection.close()  # all at once, then wait
+        for worker in self._workers:
+            worker.end()
         self._workers.clear()
         self._homes.clear()
 
     def _hand_out(self, work: _Work) -> None:
         """Give each worker that is idle its next message, and a second one while there are plenty."""
-        busy = sum(bool(one.jobs) for one in self._workers)
+        busy = sum(bool(worker.jobs) for worker in self._workers)
         while len(self._workers) < min(self._number, busy + len(work.waiting)):
             self._workers.append(Worker(self.num_nodes))
         for most in (1, 2):
-            for one in self._workers:
+            for worker in self._workers:
                 if most == 2 and len(work.waiting) <= PLENTY * self._number:
                     return
-                if len(one.jobs) < most and (place := self._next(one, work)) is not None:
-                    self._give(one, place, work)
+                if len(worker.jobs) < most and (place := self._next(worker, work)) is not None:
+                    self._give(worker, place, work)
 
-    def _next(self, one: Worker, work: _Work) -> int | None:
+    def _next(self, worker: Worker, work: _Work) -> int | None:
         """Take the next message for a worker: its own nodes' and nobody's, else the last that it may take over."""
-        mine = (place for place in work.waiting if self._homes.get(work.node(place)) in (one, None))
+        mine = (place for place in work.waiting if self._homes.get(work.node(place)) in (worker, None))
         theirs = (place for place in reversed(work.waiting) if work.is_kept(place))
         place = next(mine, None)
-        if place is None and not one.jobs:
+        if place is None and not worker.jobs:
             place = next(theirs, None)
         if place is not None:
             work.waiting.remove(place)
         return place
 
-    def _give(self, one: Worker, place: int, work: _Work) -> None:
-        fresh = self._homes.get(work.node(place)) is not one
-        one.jobs.append(place)
-        arrays = self._shared.parcel(one.known)
+    def _give(self, worker: Worker, place: int, work: _Work) -> None:
+        fresh = self._homes.get(work.node(place)) is not worker
+        worker.jobs.append(place)
+        arrays = self._shared.parcel(worker.known)
         job = transport.Job(work.messages[place], fresh).parcel(self._shared)
-        one.send([job] if arrays is None else [arrays, job])
+        worker.send([job] if arrays is None else [arrays, job])
 
-    def _hear(self, one: Worker, work: _Work) -> None:
+    def _receive(self, worker: Worker, work: _Work) -> None:
         """Take in what a worker says, or that it is gone."""
         try:
-            parcel = one.connection.recv_bytes()
+            parcel = worker.connection.recv_bytes()
         except (EOFError, OSError):
-            self._bury(one, work)
+            self._bury(worker, work)
             return
         if parcel[0] == transport.REPLY:
-            place = one.jobs.popleft()
+            place = worker.jobs.popleft()
             if parcel[1]:
-                self._homes[work.node(place)] = one
+                self._homes[work.node(place)] = worker
             else:
                 self._homes.pop(work.node(place), None)
             self._hand_out(work)  # before the answer is read, which takes a while
@@ -196,26 +197,26 @@ class WorkersGrid(LocalGrid):
             if logger.isEnabledFor(record.levelno):
                 logger.handle(record)
         elif parcel[0] == transport.READY:
-            one.ready = True
+            worker.ready = True
         else:
-            doing = "work" if one.ready else "start"
+            doing = "work" if worker.ready else "start"
             raise FederationError(f"a worker process cannot {doing}: {transport.read(parcel)}")
 
-    def _bury(self, one: Worker, work: _Work) -> None:
+    def _bury(self, worker: Worker, work: _Work) -> None:
         """Let others do the work of a worker that died."""
-        self._workers.remove(one)
-        self._homes = {node: home for node, home in self._homes.items() if home is not one}
-        how = one.end()
-        if not one.ready:
+        self._workers.remove(worker)
+        self._homes = {node: home for node, home in self._homes.items() if home is not worker}
+        how = worker.end()
+        if not worker.ready:
             raise FederationError(f"a worker process {how} before it could work")
-        told: dict[str, Any] = {"event": "worker_died"}
-        log.warning("a worker process %s; another one does its work again", how, extra=told)
-        if one.jobs:
-            first = one.jobs[0]
+        fields: dict[str, Any] = {"event": "worker_died"}
+        log.warning("a worker process %s; another one does its work again", how, extra=fields)
+        if worker.jobs:
+            first = worker.jobs[0]
             work.deaths[first] += 1
             if work.deaths[first] == TRIES:
                 raise FederationError(
                     f"node {index_of(work.node(first))}: {TRIES} worker processes died of its work, one after another; "
                     f"the last one {how}"
                 )
-        work.waiting.extendleft(reversed(one.jobs))
+        work.waiting.extendleft(reversed(worker.jobs))

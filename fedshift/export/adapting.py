@@ -37,7 +37,7 @@ def least(adapt: str) -> int:
     return LEAST if adapt in OF_BATCHNORM else 1
 
 
-def told(adapt: str, number: int, *, clean: bool) -> str:
+def summary(adapt: str, number: int, *, clean: bool) -> str:
     """Return what a person is to know of it."""
     how = {
         TENT: f"Adam, lr {tent.LR:g}",

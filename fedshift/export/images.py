@@ -45,7 +45,7 @@ class Batch:
     pixels: list[NDArray[np.uint8]] = field(default_factory=list)
 
 
-def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
+def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
     """Return the images of files and folders, in order, and what a person is to know of them.
 
     The images of ``folder/<class>/`` are labelled where all folders in it bear the names of classes; which spellings
@@ -121,11 +121,11 @@ def _files(folder: Path) -> list[Path]:
 
 def _below(folder: Path, above: set[Path]) -> list[Path]:
     """Return the files below a folder; a link to one of the folders above it is not followed."""
-    found = []
+    files = []
     for sub in layout.folders_in(folder):
         if (place := sub.resolve()) not in above:
-            found += _below(sub, above | {place})
-    return found + [path for path in layout.visible(folder) if not path.is_dir()]
+            files += _below(sub, above | {place})
+    return files + [path for path in layout.visible(folder) if not path.is_dir()]
 
 
 def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:
@@ -167,4 +167,4 @@ def batches(
         waiting.pictures += batch.pictures
         waiting.pixels += batch.pixels
         batch = Batch()
-    yield from (one for one in (waiting, batch) if one.pictures)
+    yield from (last for last in (waiting, batch) if last.pictures)

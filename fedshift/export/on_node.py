@@ -70,8 +70,8 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     # Of the rounds that the shared weights have seen: the run may have gone on since.
     seen = (*model.origin.resumed_after, model.origin.server_round)
     _, memory = Shelf(folder, seen).recall()
-    whole = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
-    return output, saving.write(output, config, whole, wanted.form, {
+    complete = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
+    return output, saving.write(output, config, complete, wanted.form, {
         "parts": "node", "node": name, "site": "", "before": model.before, "measured": model.measured,
         "origin": model.origin,
     })  # fmt: skip
@@ -85,17 +85,17 @@ def _shelf(state: Path, node: str, run_id: str) -> Path:
     """
     if not state.is_dir():
         raise ConfigError(f"--state: there is no folder {shown(state)}; nodes keep their personal parts there")
-    found = sorted(path for path in state.glob(f"*/run-{run_id}") if path.is_dir())
-    names = [path.parent.name for path in found]
-    if not found:
+    folders = sorted(path for path in state.glob(f"*/run-{run_id}") if path.is_dir())
+    names = [path.parent.name for path in folders]
+    if not folders:
         raise ConfigError(f"--state: no node has kept anything of the run {run_id} in {shown(state)}")
     if node:
         if node not in names:
             raise ConfigError(f"--node: {as_found(node)} has kept nothing of this run; {shown(', '.join(names))} have")
-        return found[names.index(node)]
-    if len(found) > 1:
+        return folders[names.index(node)]
+    if len(folders) > 1:
         raise ConfigError(f"--node: several nodes of this run are here, name one: {shown(', '.join(names))}")
-    return found[0]
+    return folders[0]
 
 
 def _with_network(config: RunConfig, name: str, network: str) -> RunConfig:

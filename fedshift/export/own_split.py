@@ -39,7 +39,7 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
     cfg = config.dataset
     if len(config.allocation.pool) > 1:
         raise ConfigError(f"--split {split}: the run divided the images of both splits among its nodes, each its own")
-    found: list[Picture] = []
+    chosen: list[Picture] = []
     for path in given:
         site = path.resolve().name if path.resolve().name in cfg.domains else ""
         source = cfg.source(path.resolve().parent if site else path.resolve())
@@ -50,5 +50,5 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
             if source.skip_broken:
                 left = corrupt_files.left_out(listed, cfg.form())
                 listed = left if isinstance(left, Listing) else listed
-            found += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
-    return found
+            chosen += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
+    return chosen

@@ -47,7 +47,7 @@ def made(scorer: Scorer, form: Form) -> bytes:
     check_form(form)
     with tempfile.TemporaryDirectory(prefix="fedshift-") as folder:
         path = Path(folder) / FILES[form]
-        with _told(form), torch.no_grad(), _quiet():
+        with _errors_in_a_line(form), torch.no_grad(), _quiet():
             _WRITE[form](scorer, path)
             _check(scorer, opened(path, form))
         return path.read_bytes()
@@ -65,7 +65,7 @@ def opened(path: Path, form: Form) -> Program:
 
 
 @contextmanager
-def _told(form: Form) -> Iterator[None]:
+def _errors_in_a_line(form: Form) -> Iterator[None]:
     """Turn what an exporter says, of any type, into a line."""
     try:
         yield
@@ -95,12 +95,12 @@ def _check(scorer: Scorer, program: Program) -> None:
     rng = torch.Generator().manual_seed(0)
     for number in CHECKED:
         images = torch.rand(number, 3, scorer.size, scorer.size, generator=rng)
-        wanted, found = scorer(images), program(images)
-        if found.shape != wanted.shape:
-            raise ValueError(f"{number} images give {tuple(found.shape)}, the model gives {tuple(wanted.shape)}")
-        apart = float((found - wanted).abs().max())
-        if not apart <= TOLERANCE * max(1.0, float(wanted.abs().max())):
-            raise ValueError(f"its scores differ from the model's by {apart:.2g}")
+        expected, actual = scorer(images), program(images)
+        if actual.shape != expected.shape:
+            raise ValueError(f"{number} images give {tuple(actual.shape)}, the model gives {tuple(expected.shape)}")
+        difference = float((actual - expected).abs().max())
+        if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
+            raise ValueError(f"its scores differ from the model's by {difference:.2g}")
 
 
 def _example(scorer: Scorer) -> Tensor:
@@ -130,11 +130,11 @@ def _write_onnx(scorer: Scorer, path: Path) -> None:
     program.save(path, external_data=False)
 
 
-def _distances(one: Tensor, other: Tensor, p: float, mode: int | None) -> Tensor:
+def _distances(rows: Tensor, others: Tensor, p: float, mode: int | None) -> Tensor:
     """Return what torch.cdist does, (B, P), which ONNX does not know: distances of rows (B, D) and (P, D)."""
     if p != 2:
         raise ValueError(f"distances with p={p:g}")
-    return (one[..., :, None, :] - other[..., None, :, :]).square().sum(dim=-1).sqrt()
+    return (rows[..., :, None, :] - others[..., None, :, :]).square().sum(dim=-1).sqrt()
 
 
 _AS_ONNX = {torch.ops.aten._cdist_forward.default: _distances}

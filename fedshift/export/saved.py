@@ -143,7 +143,7 @@ class SavedModel(_Told):
         return base.Form(self.resize, self.window, self.exif)
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _is_consistent(self) -> Self:
         if self.file != FILES[self.form]:
             raise ValueError(f"file: expected {FILES[self.form]} for the form {self.form}, found {as_found(self.file)}")
         if len(set(self.classes)) < len(self.classes):
@@ -158,18 +158,18 @@ class SavedModel(_Told):
 
 def portable(config: RunConfig) -> dict[str, Any]:
     """Return a run's configuration without what belongs to the machine it ran on: the one place that knows."""
-    told: dict[str, Any] = config.model_dump(mode="json")
-    told["dataset"] = told["dataset"] | {"data_dir": ""}
-    told["model"] = told["model"] | {"weights": ""}  # its SHA-256 stays
-    return told | {"tracking": "none", "profile": False}
+    content: dict[str, Any] = config.model_dump(mode="json")
+    content["dataset"] = content["dataset"] | {"data_dir": ""}
+    content["model"] = content["model"] | {"weights": ""}  # its SHA-256 stays
+    return content | {"tracking": "none", "profile": False}
 
 
-def write(folder: Path, told: Mapping[str, Any], data: bytes) -> SavedModel:
+def write(folder: Path, fields: Mapping[str, Any], data: bytes) -> SavedModel:
     """Write a saved model; the folder is there as a whole or not at all.
 
     Args:
         folder: The folder to make.
-        told: All of :class:`SavedModel` but ``file``, ``bytes`` and ``sha256``.
+        fields: All of :class:`SavedModel` but ``file``, ``bytes`` and ``sha256``.
         data: The weights, or the program.
 
     Raises:
@@ -177,9 +177,9 @@ def write(folder: Path, told: Mapping[str, Any], data: bytes) -> SavedModel:
         DiskError: If it cannot be written to.
     """
     check_free(folder)
-    file = FILES[told["form"]]
+    file = FILES[fields["form"]]
     with in_a_line(shown(folder)):
-        model = SavedModel(**told, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        model = SavedModel(**fields, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     with atomic_io.writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", suffix=atomic_io.PART, dir=folder.parent) as own:
@@ -238,8 +238,8 @@ def _parsed(path: Path) -> SavedModel:
     if not isinstance(content, dict):
         raise ConfigError(f"{shown(path)}: expected an object, found {as_found(content)}")
     if content.get("fedshift_model") != VERSION:
-        found = as_found(content.get("fedshift_model"))
-        raise ConfigError(f"{shown(path)}: fedshift_model is {found}, this version reads {VERSION}")
+        version = as_found(content.get("fedshift_model"))
+        raise ConfigError(f"{shown(path)}: fedshift_model is {version}, this version reads {VERSION}")
     with in_a_line(shown(path)):
         return SavedModel.model_validate(content)
 

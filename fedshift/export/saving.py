@@ -31,7 +31,7 @@ from fedshift_core.wire.names import BN_SCORE
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 
-MOST_NODES_TOLD = 8  # that a message lists
+MOST_NODES_LISTED = 8  # that a message lists
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     })  # fmt: skip
 
 
-def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, told: dict[str, Any]) -> SavedModel:
+def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: dict[str, Any]) -> SavedModel:
     """Write a model in a form.
 
     Args:
@@ -96,17 +96,17 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, told: dic
         config: The run's configuration, with the model's own network.
         arrays: Weights by state-dict name, and what else it classifies by, under ``knowledge/NAME``.
         form: How.
-        told: What ``model.json`` says besides: ``parts``, ``node``, ``site``, ``before``, ``measured``, ``origin``.
+        fields: What ``model.json`` says besides: ``parts``, ``node``, ``site``, ``before``, ``measured``, ``origin``.
 
     Raises:
         FedShiftError: If the arrays are not the network's, or it cannot be had in this form.
     """
-    if told["parts"] == "shared":
+    if fields["parts"] == "shared":
         data = atomic_io.pack(arrays)
     else:
         model = scorer.rebuilt(config, arrays, "the saved")  # what is written is what was tried
         data = atomic_io.pack(arrays) if form == "safetensors" else programs.made(model, form)
-    return saved.write(output, told | {
+    return saved.write(output, fields | {
         "form": form,
         "classes": scorer.classes_of(config),
         "size": scorer.size_of(config),
@@ -193,15 +193,15 @@ def _before_a_score(config: RunConfig, allowed: bool) -> str:
         [] if client_class.scores_as_sent(config.node_params()) else [f"method {config.method['name']} makes it anew"]
     )
     done += [] if adapts is None else [f"adapt.name={config.adapt['name']}"]
-    told = " and ".join(done)
-    if told and not allowed:
+    changes = " and ".join(done)
+    if changes and not allowed:
         raise ConfigError(
-            f"save: this run scores no model as it is sent ({told}, on a node's images, ahead of each score); "
+            f"save: this run scores no model as it is sent ({changes}, on a node's images, ahead of each score); "
             "--before-adaptation saves the one before that"
         )
-    if allowed and not told:
+    if allowed and not changes:
         raise ConfigError("--before-adaptation: this run scores its model as it is; leave it out")
-    return told
+    return changes
 
 
 def _node(checkpoint: Checkpoint, index: int) -> Node:
@@ -212,8 +212,8 @@ def _node(checkpoint: Checkpoint, index: int) -> Node:
 
 
 def _listed(nodes: list[Node]) -> str:
-    told = ", ".join(f"{node.index} ({node.domain})" for node in nodes[:MOST_NODES_TOLD])
-    return f"{told} and {len(nodes) - MOST_NODES_TOLD} more" if len(nodes) > MOST_NODES_TOLD else told or "none"
+    names = ", ".join(f"{node.index} ({node.domain})" for node in nodes[:MOST_NODES_LISTED])
+    return f"{names} and {len(nodes) - MOST_NODES_LISTED} more" if len(nodes) > MOST_NODES_LISTED else names or "none"
 
 
 def _with_own_network(config: RunConfig, node: Node | None) -> RunConfig:
@@ -241,24 +241,24 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
     personal = [name for name in needed.weights if name not in checkpoint.weights]
     if record.config.model.per_node:
         personal = list(needed.weights)
-    found = {name: checkpoint.weights[name] for name in needed.weights if name not in set(personal)}
-    found |= {scorer.KNOWLEDGE + name: client.knowledge[name] for name in needed.knowledge}
+    arrays = {name: checkpoint.weights[name] for name in needed.weights if name not in set(personal)}
+    arrays |= {scorer.KNOWLEDGE + name: client.knowledge[name] for name in needed.knowledge}
     if node is not None:
-        return found | _personal(record, checkpoint, node, personal)
+        return arrays | _personal(record, checkpoint, node, personal)
     if bool(personal) != shared:
         raise ConfigError(_not_so(record, checkpoint, personal))
     if needed.knowledge:
         _check_same_for_all(record, checkpoint, needed.knowledge)
-    return found
+    return arrays
 
 
 def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
     if not personal:
         return "--shared: this run's model has no personal parts, it is the same on all nodes; leave --shared out"
-    told = f"save: with {record.config.method['name']!r} each node has a model of its own"
+    reason = f"save: with {record.config.method['name']!r} each node has a model of its own"
     if record.deployed:
-        return f"{told}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
-    return f"{told}: give --node, one of {_listed(checkpoint.nodes)}"
+        return f"{reason}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
+    return f"{reason}: give --node, one of {_listed(checkpoint.nodes)}"
 
 
 def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[str]) -> Arrays:
@@ -309,10 +309,10 @@ def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str
     for other in others:
         for name in names:
             if name not in other or first[name].tobytes() != other[name].tobytes():
-                told = f"save: the server gives each node {name} of its own"
+                reason = f"save: the server gives each node {name} of its own"
                 if record.deployed:
-                    raise ConfigError(f"{told}, which no file for all nodes can hold")
-                raise ConfigError(f"{told}: give --node, one of {_listed(checkpoint.nodes)}")
+                    raise ConfigError(f"{reason}, which no file for all nodes can hold")
+                raise ConfigError(f"{reason}: give --node, one of {_listed(checkpoint.nodes)}")
 
 
 def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured | None:
@@ -343,7 +343,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
 
 
 def _origin(record: Record, checkpoint: Checkpoint) -> Origin:
-    told = record.told
+    config_yaml = record.told
     return Origin(
         experiment=record.config.experiment,
         dataset=record.config.dataset.name,
@@ -352,8 +352,8 @@ def _origin(record: Record, checkpoint: Checkpoint) -> Origin:
         nodes=len(checkpoint.nodes),
         seed=record.config.seed,
         engine=record.engine,
-        run_id=str(told.get("run_id", "")),
+        run_id=str(config_yaml.get("run_id", "")),
         resumed_after=record.resumed_after,
-        versions={str(name): str(number) for name, number in dict(told.get("versions", {})).items()},
-        commit=str(told.get("git", "")),
+        versions={str(name): str(number) for name, number in dict(config_yaml.get("versions", {})).items()},
+        commit=str(config_yaml.get("git", "")),
     )

@@ -151,9 +151,9 @@ def needs(client: DomainClient) -> Needs:
     Raises:
         FedShiftError: If it looks at what was told to this node, or at what the node keeps besides its model.
     """
-    knowledge, told, memory = _Noted(client.knowledge), _Noted(client.told), _Noted(client.memory)
+    knowledge, scalars, memory = _Noted(client.knowledge), _Noted(client.told), _Noted(client.memory)
     kept = client.knowledge, client.told, client.memory
-    client.knowledge, client.told, client.memory = knowledge, told, memory
+    client.knowledge, client.told, client.memory = knowledge, scalars, memory
     client.model.eval()
     size = size_of_client(client)
     try:
@@ -162,7 +162,7 @@ def needs(client: DomainClient) -> Needs:
             client.predict(torch.zeros(2, 3, size, size))
     finally:
         client.knowledge, client.told, client.memory = kept
-    for what, noted in (("what the server tells each node", told), ("what the node keeps besides", memory)):
+    for what, noted in (("what the server tells each node", scalars), ("what the node keeps besides", memory)):
         if noted.read:
             names = ", ".join(sorted(noted.read)[:3])
             raise FedShiftError(f"{type(client).__name__} classifies by {what} ({names}): it cannot be saved")
@@ -205,9 +205,9 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     state = client.model.state_dict()
     check_arrays(weights, {name: state[name] for name in needed.weights}, whose)
     # What does not classify stays as it was initialised; no file has it.
-    whole = {name: weights.get(name, tensor.numpy()) for name, tensor in state.items()}
-    shared = {name: whole[name] for name in client.shared_names}
-    client.memory = {MODEL_PART + name: array for name, array in whole.items() if name not in shared}
+    complete = {name: weights.get(name, tensor.numpy()) for name, tensor in state.items()}
+    shared = {name: complete[name] for name in client.shared_names}
+    client.memory = {MODEL_PART + name: array for name, array in complete.items() if name not in shared}
     setup.load(shared, client, whose)
     client.memory = {}
     client.model.eval().requires_grad_(False)
@@ -215,8 +215,8 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     return scorer.eval()
 
 
-def _check_names(found: Iterable[str], wanted: Iterable[str], whose: str) -> None:
-    if strange := sorted(set(found) ^ set(wanted)):
+def _check_names(names: Iterable[str], wanted: Iterable[str], whose: str) -> None:
+    if strange := sorted(set(names) ^ set(wanted)):
         raise FedShiftError(f"{whose} arrays are not those of the network: {shown(', '.join(strange[:3]))}")
 
 
@@ -227,11 +227,12 @@ def check_arrays(arrays: Arrays, state: Mapping[str, Tensor], whose: str) -> Non
         FedShiftError: With the first that is another.
     """
     for name, array in arrays.items():
-        found = (tuple(array.shape), str(array.dtype))
-        wanted = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
-        if found != wanted:
+        actual = (tuple(array.shape), str(array.dtype))
+        expected = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
+        if actual != expected:
             raise FedShiftError(
-                f"{whose} {name} has shape {found[0]} and type {found[1]}, the network has {wanted[0]} and {wanted[1]}"
+                f"{whose} {name} has shape {actual[0]} and type {actual[1]}, the network has {expected[0]} and "
+                f"{expected[1]}"
             )
         if not np.isfinite(largest(array)):
             raise FedShiftError(f"{whose} {name} holds numbers that are not finite")

@@ -112,18 +112,18 @@ def check_private(path: Path) -> None:
         ConfigError: With the command that mends it.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     quoted = shlex.quote(str(path))
-    if found.st_uid not in (os.geteuid(), 0):
+    if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
-            f"{path} belongs to user {found.st_uid}, this is user {os.geteuid()}",
+            f"{path} belongs to user {status.st_uid}, this is user {os.geteuid()}",
             f"run: chown {os.geteuid()} {quoted}",
         )
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise ConfigError(
-            f"{path} can be read by others: its mode is {stat.S_IMODE(found.st_mode):04o}, allowed is 0600 at most; "
+            f"{path} can be read by others: its mode is {stat.S_IMODE(status.st_mode):04o}, allowed is 0600 at most; "
             "make a new one if others may have read it",
             f"run: chmod 600 {quoted}",
         )

@@ -48,9 +48,9 @@ def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: Text
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stderr is not None
-    beside = threading.Thread(target=_pass_on, args=(process.stderr, err), daemon=True)
+    errors_thread = threading.Thread(target=_pass_on, args=(process.stderr, err), daemon=True)
     with process.stdout, process.stderr:
-        beside.start()
+        errors_thread.start()
         try:
             _pass_on(process.stdout, out)
             return process.wait()
@@ -59,7 +59,7 @@ def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: Text
             process.wait()
             raise
         finally:
-            beside.join()
+            errors_thread.join()
 
 
 def _pass_on(lines: Iterable[str], to: TextIO) -> None:

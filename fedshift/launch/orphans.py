@@ -32,7 +32,7 @@ class Leftover:
         return f"left running: {self.what}; to end: {self.command}"
 
 
-def found() -> list[Leftover]:
+def leftovers() -> list[Leftover]:
     """Return what is left of commands that were killed, and the SuperLinks that plain ``flwr run`` leaves running."""
     orphans: dict[str, set[int]] = {}
     links: set[int] = set()

@@ -67,9 +67,9 @@ class Watchdog:
 
     def __init__(self, variable: str, value: str, folder: Path | None = None) -> None:
         """Start it for ``variable=value``; ``folder`` is then removed as well, with all that is in it."""
-        told = [variable, value, *([str(folder)] if folder else [])]
+        arguments = [variable, value, *([str(folder)] if folder else [])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedshift.launch.watchdog", *told], cwd=APP, stdin=subprocess.PIPE,
+            [sys.executable, "-m", "fedshift.launch.watchdog", *arguments], cwd=APP, stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
@@ -178,13 +178,13 @@ def counted(number: int) -> str:
 
 
 def _marked(variable: str, value: str) -> set[psutil.Process]:
-    found = set()
+    marked = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # another user's, or gone already
             if process.environ().get(variable) == value:
                 # Ray's workers overwrite their environment with their title: found as children.
-                found |= {process, *process.children(recursive=True)}
-    return found
+                marked |= {process, *process.children(recursive=True)}
+    return marked
 
 
 @contextlib.contextmanager

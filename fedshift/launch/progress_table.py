@@ -60,7 +60,7 @@ class Watched:
 
     def __init__(self, status_file: Path) -> None:
         """Watch the run that tells its folder in ``status_file``."""
-        self.told: dict[str, Any] = {}
+        self.status: dict[str, Any] = {}
         self.rounds: list[dict[str, Any]] = []
         self._status_file = status_file
         self._read = 0
@@ -73,7 +73,7 @@ class Watched:
             self._folder = Path(named) if isinstance(named, str) else None
         if self._folder is None:
             return
-        self.told = _json(self._folder / status.FILE) or self.told
+        self.status = _json(self._folder / status.FILE) or self.status
         try:
             with (self._folder / METRICS_FILE).open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._read:  # the run has gone back to an earlier round
@@ -83,39 +83,39 @@ class Watched:
                     if not line.endswith(b"\n"):
                         break
                     self._read += len(line)
-                    told = json.loads(line)
-                    self.rounds.append({key: told.get(key) for key in ("round", "accuracy", "losses", "seconds")})
+                    metrics = json.loads(line)
+                    self.rounds.append({key: metrics.get(key) for key in ("round", "accuracy", "losses", "seconds")})
         except (OSError, ValueError, AttributeError):
             return
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def picture(
-    told: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], console: Console, left: float | None
+    run_status: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], console: Console, left: float | None
 ) -> RenderableType:
     """Return what is shown of a run: where it stands, and of each domain its accuracy over the rounds.
 
     Args:
-        told: ``status.json``; empty before the run has begun.
+        run_status: ``status.json``; empty before the run has begun.
         rounds: Of each full round its line of ``metrics.jsonl``.
         console: How wide and high the terminal is, and which letters it has.
         left: Seconds that the run still takes; None where that is not known.
     """
-    if not told:
+    if not run_status:
         return Text("")
     blocks = BLOCKS if console.encoding.lower().startswith("utf") else LETTERS
     cells = max(NARROWEST, min(WIDEST, console.width - BESIDE))
     head = Text.assemble(
-        (f"{told.get('method')} on {told.get('experiment')}", "bold"),
-        f"  round {told.get('round')} of {told.get('rounds')}, {told.get('state')}: "
-        f"{told.get('answered')} of {told.get('asked')} answered",
+        (f"{run_status.get('method')} on {run_status.get('experiment')}", "bold"),
+        f"  round {run_status.get('round')} of {run_status.get('rounds')}, {run_status.get('state')}: "
+        f"{run_status.get('answered')} of {run_status.get('asked')} answered",
         "" if left is None else f"  left {duration(left)}",
         no_wrap=False, overflow="fold",
     )  # fmt: skip
@@ -166,11 +166,11 @@ class Screen:
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             self._watched.look()
-            told = self._watched.told.get("seconds_left")
-            if told != self._left:
-                self._left, self._since = told, now
+            seconds_left = self._watched.status.get("seconds_left")
+            if seconds_left != self._left:
+                self._left, self._since = seconds_left, now
         left = None if self._left is None else max(0.0, self._left - (now - self._since))
-        return picture(self._watched.told, self._watched.rounds, self._console, left)
+        return picture(self._watched.status, self._watched.rounds, self._console, left)
 
     def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> int:
         """Run a program to its end, its lines above the table; return its exit code."""

@@ -46,17 +46,19 @@ class Resources:
 
     def federation_config(self, nodes: int) -> str:
         """Return the value of ``flwr run --federation-config``."""
-        told = f"num-supernodes={nodes} client-resources-num-cpus={self.cpus} client-resources-num-gpus={self.gpus}"
-        return told if self.actors is None else f"{told} init-args-num-cpus={self.actors * self.cpus}"
+        resources = (
+            f"num-supernodes={nodes} client-resources-num-cpus={self.cpus} client-resources-num-gpus={self.gpus}"
+        )
+        return resources if self.actors is None else f"{resources} init-args-num-cpus={self.actors * self.cpus}"
 
 
-def num_nodes(config: RunConfig, asked: int | None) -> int:
+def num_nodes(config: RunConfig, requested: int | None) -> int:
     """Return how many SuperNodes the experiment needs.
 
     Raises:
-        ConfigError: If ``asked`` does not fit its allocation.
+        ConfigError: If ``requested`` does not fit its allocation.
     """
-    number = asked or flwr_run.usual_nodes(config)
+    number = requested or flwr_run.usual_nodes(config)
     config.allocation.deal(config.dataset.domains, number, config.seed)
     return number
 
@@ -193,7 +195,7 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: 
         except FedShiftError as error:
             if (path := _begun(status_file)) is None:
                 raise
-            raise _kind(isinstance(error, REFUSALS))(str(error), _ways_on(path)) from None
+            raise _kind(isinstance(error, REFUSALS))(str(error), _next_steps(path)) from None
         finally:
             del os.environ[STATUS_FILE]
         return Path(json.loads(status_file.read_text())["run_folder"])
@@ -226,13 +228,13 @@ def _tell_interrupted(status_file: Path) -> None:
     """Say on standard error where an interrupted run is, and how it goes on, if it had a folder."""
     path = _begun(status_file)
     if path is None:
-        told = "interrupted before the first round: there is no run folder"
+        message = "interrupted before the first round: there is no run folder"
     else:
         go_on = _go_on(path)
-        told = f"interrupted; {go_on}" if go_on else ""
-    if told:
+        message = f"interrupted; {go_on}" if go_on else ""
+    if message:
         with contextlib.suppress(OSError):  # its terminal is gone
-            print(told, file=sys.stderr)
+            print(message, file=sys.stderr)
 
 
 def _begun(status_file: Path) -> Path | None:
@@ -249,7 +251,7 @@ def _go_on(folder: Path) -> str:
         return ""
 
 
-def _ways_on(folder: Path) -> str:
+def _next_steps(folder: Path) -> str:
     """Return where a run that ended early is, and how it goes on."""
     return "\n".join(filter(None, [f"what was computed is in {folder}", _go_on(folder)]))
 
@@ -258,11 +260,11 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
     """Read what the ServerApp said of its end; ``flwr run`` itself exits 0 when a run fails."""
     if not status_file.is_file():
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
-    told = json.loads(status_file.read_text())
-    if told["state"] not in (status.COMPLETED, status.DEGRADED):
-        path = told["run_folder"]
-        raise _kind(bool(told.get("refused")))(told["error"], _ways_on(Path(path)) if path else "")
-    return Path(told["run_folder"])
+    last_status = json.loads(status_file.read_text())
+    if last_status["state"] not in (status.COMPLETED, status.DEGRADED):
+        path = last_status["run_folder"]
+        raise _kind(bool(last_status.get("refused")))(last_status["error"], _next_steps(Path(path)) if path else "")
+    return Path(last_status["run_folder"])
 
 
 def _kind(refused: bool) -> type[FedShiftError]:

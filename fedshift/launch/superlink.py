@@ -141,9 +141,9 @@ def user_of(client: Peer, server: Peer) -> int | None:
     return None
 
 
-def _end(told: str) -> tuple[Address, int]:
+def _end(entry: str) -> tuple[Address, int]:
     """Return address and port as the tables write them: in hexadecimal, words of four bytes as the machine has them."""
-    host, _, port = told.partition(":")
+    host, _, port = entry.partition(":")
     words = struct.unpack(f">{len(host) // 8}I", bytes.fromhex(host))
     return _unmapped(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))), int(port, 16)
 

@@ -37,24 +37,24 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
         _tell_leftovers()
         raise
     while True:
-        told = status.read(folder) if folder else site_status.read(site)
-        print(json.dumps(told, ensure_ascii=False) if as_json else _block(told, site), flush=True)
+        report = status.read(folder) if folder else site_status.read(site)
+        print(json.dumps(report, ensure_ascii=False) if as_json else _block(report, site), flush=True)
         if not watch:
             _tell_leftovers()
-        going_on = told["state"] in status.GOING_ON if folder else site_status.goes_on(told)
+        going_on = report["state"] in status.GOING_ON if folder else site_status.goes_on(report)
         if not watch or not going_on:
-            return status.exit_code(told) if folder else exit_codes.OK
+            return status.exit_code(report) if folder else exit_codes.OK
         time.sleep(WATCH_SECONDS)
 
 
 def _tell_leftovers() -> None:
     """Say on standard error what still runs that nobody waits for."""
-    for left in orphans.found():
+    for left in orphans.leftovers():
         print(left, file=sys.stderr, flush=True)
 
 
-def _block(told: Mapping[str, Any], site: str) -> str:
-    return site_status.block(told) if site else status.block(told)
+def _block(report: Mapping[str, Any], site: str) -> str:
+    return site_status.block(report) if site else status.block(report)
 
 
 def _folder(arguments: list[str]) -> Path:

@@ -13,15 +13,15 @@ from fedshift_core.limits import MOST_CORES, as_found
 WORKERS = "FEDSHIFT_WORKERS"
 
 
-def asked(launch: Mapping[str, Any]) -> int | None:
+def requested(launch: Mapping[str, Any]) -> int | None:
     """Return how many workers an inline run is to have, by its keys or the environment; None for as many as fit.
 
     Raises:
         ConfigError: If the environment names no such number.
     """
-    told, named = launch.get("workers"), os.environ.get(WORKERS, "")
-    if told is not None or not named:
-        return told
+    given, named = launch.get("workers"), os.environ.get(WORKERS, "")
+    if given is not None or not named:
+        return given
     if not named.isdecimal() or not 1 <= int(named) <= MOST_CORES:
         raise ConfigError(f"{WORKERS}: expected a whole number from 1 to {MOST_CORES}, found {as_found(named)}")
     return int(named)
@@ -37,15 +37,15 @@ def check(launch: Mapping[str, Any]) -> None:
         raise ConfigError(f"workers={launch['workers']} needs engine=inline; for Flower's simulation it is actors=N")
 
 
-def workers(config: RunConfig, nodes: int, told: int | None) -> int:
+def workers(config: RunConfig, nodes: int, requested_workers: int | None) -> int:
     """Return how many worker processes an inline run has, at most one a node.
 
     By default one for each core, or for as many cores as a client has threads; one alone where there is a GPU,
     whose memory they would share.
     """
-    if told is None:
-        told = places(config.train.threads or 1)
-    return min(told, nodes)
+    if requested_workers is None:
+        requested_workers = places(config.train.threads or 1)
+    return min(requested_workers, nodes)
 
 
 def places(cores_each: int) -> int:

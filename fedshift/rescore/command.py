@@ -29,7 +29,7 @@ MOST = 10_000  # questions
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What was typed.
 
     Attributes:
@@ -43,7 +43,7 @@ class Asked:
     jobs: int
 
 
-def read(arguments: Sequence[str]) -> Asked:
+def read(arguments: Sequence[str]) -> Request:
     """Read ``RUN ... [KEY=VALUE,VALUE ...] [output-dir=DIR] [jobs=N]``.
 
     Raises:
@@ -64,24 +64,24 @@ def read(arguments: Sequence[str]) -> Asked:
             values[key] = (not_empty(key, value),) if key in WHOLE else split(key, value)
     if not runs:
         raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
-    told = own.get("jobs", str(worker_count.places(1)))
-    jobs = int(told) if told.isdecimal() else 0
+    jobs_text = own.get("jobs", str(worker_count.places(1)))
+    jobs = int(jobs_text) if jobs_text.isdecimal() else 0
     if not 1 <= jobs <= MOST_CORES:
-        raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(told)}")
+        raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(jobs_text)}")
     combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     if len(runs) * len(combinations) > MOST:
         raise ConfigError(f"rescore: {len(runs)} runs in {len(combinations)} ways are more than {MOST}")
     questions = [Question(run, given) for run in dict.fromkeys(runs) for given in combinations]
-    return Asked(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
+    return Request(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
 
 
 def _runs(named: str) -> list[Path]:
     path = user_path(named, "rescore")
-    found = [one for one in held(path) if one.is_dir()] if path.is_dir() else []
-    if not found:
+    folders = [folder for folder in held(path) if folder.is_dir()] if path.is_dir() else []
+    if not folders:
         raise ConfigError(f"{path} is not a run folder and holds none")
-    taken = [one for one in found if one == path or scoring.is_trained(one)]
-    unfinished = [one.name for one in found if not (one / RESULTS_FILE).is_file() and one not in taken]
+    taken = [folder for folder in folders if folder == path or scoring.is_trained(folder)]
+    unfinished = [folder.name for folder in folders if not (folder / RESULTS_FILE).is_file() and folder not in taken]
     if unfinished:
         typer.echo(f"left out, not finished: {', '.join(unfinished)}", err=True)
     return taken
@@ -94,18 +94,18 @@ def rescore(arguments: Sequence[str]) -> None:
         FedShiftError: If the keys or the runs are wrong, before anything is scored; if a run cannot be scored, after
             those that were asked before it.
     """
-    asked = read(arguments)
-    checked = [(question, scoring.check(question)) for question in asked.questions]
+    request = read(arguments)
+    checked = [(question, scoring.check(question)) for question in request.questions]
     command = shlex.join(["fedshift", "rescore", *arguments])
     os.environ[COMMIT] = commit(files.APP)
-    before = [path for path in held(asked.output_dir) if path.is_dir()] if asked.output_dir.is_dir() else []
+    before = [path for path in held(request.output_dir) if path.is_dir()] if request.output_dir.is_dir() else []
     left: list[tuple[Question, Checked]] = []
-    for question, one in checked:
-        if (folder := scoring.done(one, before)) is not None:
+    for question, candidate in checked:
+        if (folder := scoring.done(candidate, before)) is not None:
             typer.echo(f"{question.label}: done before: {shown(folder, WHOLE_PATH)}")
         else:
-            left.append((question, one))
-    new = _scored([one for _, one in left], asked.output_dir, command, min(asked.jobs, len(left)))
+            left.append((question, candidate))
+    new = _scored([candidate for _, candidate in left], request.output_dir, command, min(request.jobs, len(left)))
     for (question, _), folder in zip(left, new, strict=True):
         typer.echo(f"{question.label}: {scoring.average(folder)}: {shown(folder, WHOLE_PATH)}")
 
@@ -113,15 +113,15 @@ def rescore(arguments: Sequence[str]) -> None:
 def _scored(left: Sequence[Checked], output_dir: Path, command: str, jobs: int) -> Iterator[Path]:
     if jobs < 2:
         console.set_up()
-        for one in left:
+        for checked in left:
             with console.quiet_flower():
-                yield scoring.score(one, output_dir, command)
+                yield scoring.score(checked, output_dir, command)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_alone) as pool:
-        asked = [pool.submit(scoring.score, one, output_dir, command) for one in left]
+        futures = [pool.submit(scoring.score, checked, output_dir, command) for checked in left]
         try:
-            for one_asked in asked:
-                yield one_asked.result()
+            for future in futures:
+                yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

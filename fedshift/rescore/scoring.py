@@ -68,14 +68,14 @@ class Checked:
     Attributes:
         path: The folder of the run.
         config: Of the new folder.
-        told: The run's ``config.yaml``.
+        saved_config: The run's ``config.yaml``.
         server_round: The round after which its models are scored.
         digest: The SHA-256 of its weights, by its results.
     """
 
     path: Path
     config: RunConfig
-    told: Mapping[str, Any]
+    saved_config: Mapping[str, Any]
     server_round: int
     digest: str
 
@@ -85,15 +85,19 @@ class Checked:
         Raises:
             ConfigError: If its checkpoint is not there any more, or damaged.
         """
-        return resuming.look(self.path, self.told, self.config, None, self.server_round)
+        return resuming.look(self.path, self.saved_config, self.config, None, self.server_round)
 
     @property
     def marks(self) -> dict[str, Any]:
         """What the new folder's ``config.yaml`` says of where its models come from."""
         return {
-            "run": self.path.name, "run_id": self.told["run_id"], "round": self.server_round,
-            "weights_sha256": self.digest, "git": self.told.get("git"), "versions": self.told.get("versions"),
-        }  # fmt: skip
+            "run": self.path.name,
+            "run_id": self.saved_config["run_id"],
+            "round": self.server_round,
+            "weights_sha256": self.digest,
+            "git": self.saved_config.get("git"),
+            "versions": self.saved_config.get("versions"),
+        }
 
 
 def check(question: Question) -> Checked:
@@ -104,12 +108,12 @@ def check(question: Question) -> Checked:
             was trained.
     """
     path = question.path
-    told = resuming.read_config(path)
+    saved_config = resuming.read_config(path)
     if not (path / RESULTS_FILE).is_file():
         raise ConfigError(f"{path} is not finished; go on with it: fedshift run resume={path}")
-    if told["engine"] == DEPLOYMENT:
+    if saved_config["engine"] == DEPLOYMENT:
         raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
-    kept = configuration.validate(configuration.as_it_ran(told))
+    kept = configuration.validate(configuration.as_it_ran(saved_config))
     given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])
     if launch:
         raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
@@ -117,25 +121,25 @@ def check(question: Question) -> Checked:
     _refuse_training(path, kept, config)
     results = _results(path)
     chosen = results.get("chosen_round") or {}
-    past = resuming.look(path, told, config, None, int(chosen.get("round", 0)))
+    past = resuming.look(path, saved_config, config, None, int(chosen.get("round", 0)))
     if past.checkpoint is None:
         raise ConfigError(f"{path} has no checkpoint")
-    return Checked(path, config, told, past.completed, str(results.get("weights_sha256", "")))
+    return Checked(path, config, saved_config, past.completed, str(results.get("weights_sha256", "")))
 
 
-def _refuse_training(path: Path, kept: RunConfig, asked: RunConfig) -> None:
-    there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
-    for key in sorted(there.keys() | here.keys()):
-        if there.get(key) == here.get(key) or key in MAY_DIFFER or key.startswith(ADAPT):
+def _refuse_training(path: Path, kept: RunConfig, requested: RunConfig) -> None:
+    kept_values, requested_values = (flat(config.model_dump(mode="json")) for config in (kept, requested))
+    for key in sorted(kept_values.keys() | requested_values.keys()):
+        if kept_values.get(key) == requested_values.get(key) or key in MAY_DIFFER or key.startswith(ADAPT):
             continue
         raise ConfigError(
-            f"{key} is {as_found(there.get(key))} in {path}, asked is {as_found(here.get(key))}: that decides what is "
-            f"trained, or when; without training may differ adapt.*, {', '.join(MAY_DIFFER)}"
+            f"{key} is {as_found(kept_values.get(key))} in {path}, asked is {as_found(requested_values.get(key))}: "
+            f"that decides what is trained, or when; without training may differ adapt.*, {', '.join(MAY_DIFFER)}"
         )
-    for shift in (kept.shift, asked.shift):
-        if kept.shift.name != asked.shift.name and shift.name not in OF_IMAGES:
+    for shift in (kept.shift, requested.shift):
+        if kept.shift.name != requested.shift.name and shift.name not in OF_IMAGES:
             raise ConfigError(
-                f"shift.name is {kept.shift.name} in {path}, asked is {asked.shift.name}: that tests other images; "
+                f"shift.name is {kept.shift.name} in {path}, asked is {requested.shift.name}: that tests other images; "
                 f"without training may differ {' and '.join(OF_IMAGES)}"
             )
 
@@ -163,7 +167,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     start = node_payload.of_run(base)
     initial, federation = run_build.prepare(config, NAME, initial_model.plain(config), start)
     scored: list[tuple[RoundResult, ArrayRecord]] = []
-    strategy = run_build.strategy_of(config, federation, lambda *found: scored.append(found))
+    strategy = run_build.strategy_of(config, federation, lambda *scored_round: scored.append(scored_round))
     grid = InlineGrid(client_app.app, past.num_nodes)
     strategy.gather(grid)
     nodes = strategy.roster.nodes
@@ -178,7 +182,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     folder = RunFolder(
         output_dir, config, engine=NAME, personal=federation.personal, command=command, num_nodes=past.num_nodes,
         images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
-        asked=checked.told.get("asked"),
+        asked=checked.saved_config.get("asked"),
     )  # fmt: skip
     try:
         for index in checkpoint.memory:
@@ -186,7 +190,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
             Shelf(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
         if federation.start:
             node_payload.write(folder.path / checkpoints.FOLDER, federation.start)
-        folder.take_over([_not_scored(one) for one in past.history[:-1]], checkpoint.seconds)
+        folder.take_over([_not_scored(earlier) for earlier in past.history[:-1]], checkpoint.seconds)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
             result, weights, strategy.knowledge, strategy.state, checkpoint.memory, nodes, strategy.moments
@@ -244,11 +248,11 @@ def done(checked: Checked, among: Sequence[Path]) -> Path | None:
         if not (path / RESULTS_FILE).is_file():
             continue
         try:
-            told = resuming.read_config(path)
+            saved_config = resuming.read_config(path)
         except ConfigError:  # another run's folder, which is no matter of this one
             continue
-        marks = told.get("scored_again") or {}
-        same = marks.get("run_id") == checked.told["run_id"] and marks.get("round") == checked.server_round
-        if same and configuration.validate(told["resolved"]).model_dump(mode="json") == wanted:
+        marks = saved_config.get("scored_again") or {}
+        same = marks.get("run_id") == checked.saved_config["run_id"] and marks.get("round") == checked.server_round
+        if same and configuration.validate(saved_config["resolved"]).model_dump(mode="json") == wanted:
             return path
     return None

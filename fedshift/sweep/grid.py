@@ -53,7 +53,7 @@ class Options(BaseModel, frozen=True, extra="forbid"):
 
 
 @dataclass(frozen=True)
-class Asked:
+class GridRequest:
     """A sweep as it was typed.
 
     Attributes:
@@ -95,7 +95,7 @@ class Point:
     key: str
 
 
-def read(arguments: Sequence[str]) -> Asked:
+def read(arguments: Sequence[str]) -> GridRequest:
     """Read ``[EXPERIMENT] [key=value,value ...]``.
 
     Raises:
@@ -130,7 +130,7 @@ def read(arguments: Sequence[str]) -> Asked:
         raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
     if (options.jobs or 1) > 1 and _engine(values) != INLINE:
         raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation has all cores to itself")
-    return Asked(experiment, values, options)
+    return GridRequest(experiment, values, options)
 
 
 def split(key: str, text: str) -> tuple[str, ...]:
@@ -167,7 +167,9 @@ def unchecked(_config: RunConfig) -> None:
     """Check nothing."""
 
 
-def points(asked: Asked, check_data: CheckData, check_model: CheckModel = unchecked) -> tuple[list[Point], list[str]]:
+def points(
+    request: GridRequest, check_data: CheckData, check_model: CheckModel = unchecked
+) -> tuple[list[Point], list[str]]:
     """Return all runs of the grid in their order, and what a person should know of it, line by line.
 
     ``method.KEY`` is left out for the methods that have no such parameter; runs that are the same then are one.
@@ -177,31 +179,31 @@ def points(asked: Asked, check_data: CheckData, check_model: CheckModel = unchec
         FedShiftError: If the configuration or the data of a run are wrong; the message names the run.
     """
     notes: list[str] = []
-    found: dict[str, Point] = {}
+    distinct: dict[str, Point] = {}
     checked: set[str] = set()
-    combinations = list(_combinations(asked))
-    default = "" if any(key in asked.values for key in METHOD_KEYS) else method_of(asked.experiment)
+    combinations = list(_combinations(request))
+    default = "" if any(key in request.values for key in METHOD_KEYS) else method_of(request.experiment)
     methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
-    lacking = _lacking(asked, list(dict.fromkeys(methods)), notes)
+    lacking = _lacking(request, list(dict.fromkeys(methods)), notes)
     for combination, method in zip(combinations, methods, strict=True):
         given = {key: value for key, value in combination.items() if method not in lacking.get(key, ())}
-        named = [f"{key}={given[key]}" for key in asked.varied if key in given and key not in METHOD_KEYS]
+        named = [f"{key}={given[key]}" for key in request.varied if key in given and key not in METHOD_KEYS]
         label = " ".join([registry.label(method), *named])
         try:
-            one = point(label, asked.experiment, given)
-            same_data = one.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(one.nodes)
+            run = point(label, request.experiment, given)
+            same_data = run.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(run.nodes)
             if same_data not in checked:
-                check_data(one.config, one.nodes)
-            same_model = one.config.model_dump_json(exclude=FREE_OF_MODELS)
+                check_data(run.config, run.nodes)
+            same_model = run.config.model_dump_json(exclude=FREE_OF_MODELS)
             if same_model not in checked:
-                check_model(one.config)
+                check_model(run.config)
         except FedShiftError as error:
             raise error.under(shortened(label)) from None
         checked |= {same_data, same_model}
-        found.setdefault(one.key, one)
-    if len(found) < len(combinations):
-        notes.append(f"{len(found)} runs instead of {len(combinations)}: those with the same configuration are one")
-    return list(found.values()), notes
+        distinct.setdefault(run.key, run)
+    if len(distinct) < len(combinations):
+        notes.append(f"{len(distinct)} runs instead of {len(combinations)}: those with the same configuration are one")
+    return list(distinct.values()), notes
 
 
 def identity(config: RunConfig, nodes: int) -> str:
@@ -222,13 +224,13 @@ def grid_hash(keys: Sequence[str]) -> str:
     return hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()[:8]
 
 
-def _combinations(asked: Asked) -> Iterator[dict[str, str]]:
+def _combinations(request: GridRequest) -> Iterator[dict[str, str]]:
     """Return one value of each key in all ways; the last key changes first."""
-    outermost = ("seed",) if asked.options.order == "seed-first" else METHOD_KEYS
-    keys = sorted(asked.values, key=lambda key: key not in outermost)
-    for values in itertools.product(*(asked.values[key] for key in keys)):
+    outermost = ("seed",) if request.options.order == "seed-first" else METHOD_KEYS
+    keys = sorted(request.values, key=lambda key: key not in outermost)
+    for values in itertools.product(*(request.values[key] for key in keys)):
         chosen = dict(zip(keys, values, strict=True))
-        yield {key: chosen[key] for key in asked.values}
+        yield {key: chosen[key] for key in request.values}
 
 
 def _engine(values: Mapping[str, str | tuple[str, ...]]) -> str:
@@ -244,10 +246,10 @@ def method_of(experiment: str) -> str:
     return str(configuration.resolve({"experiment": experiment}).method["name"])
 
 
-def _lacking(asked: Asked, methods: Sequence[str], notes: list[str]) -> Mapping[str, set[str]]:
+def _lacking(request: GridRequest, methods: Sequence[str], notes: list[str]) -> Mapping[str, set[str]]:
     """Return the methods that lack a parameter, by key, and note them."""
     lacking: dict[str, set[str]] = {}
-    for key in asked.values:
+    for key in request.values:
         section, _, param = key.partition(".")
         if section != "method" or param in ("", "name"):
             continue
@@ -267,10 +269,10 @@ def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
     Raises:
         ConfigError: If a key or value is not allowed.
     """
-    told = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
+    keys = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
     if "report" not in given:
-        told.append("report=false")  # the comparison is what a sweep is for
-    arguments = [experiment, *told] if experiment else told
+        keys.append("report=false")  # the comparison is what a sweep is for
+    arguments = [experiment, *keys] if experiment else keys
     if _engine(given) == INLINE and "engine" not in given:
         arguments.append(f"engine={INLINE}")
     flat, launch = parse_arguments(arguments)

@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from fedshift.sweep import grid
-from fedshift.sweep.grid import Asked, CheckData, CheckModel, Point
+from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.sweeping import Sweep, folder_of
 from fedshift_app.run import exit_codes, status
 from fedshift_app.run.folder import LOCK_FILE
@@ -33,12 +33,12 @@ def show(
     Raises:
         FedShiftError: If the grid is wrong.
     """
-    asked = grid.read(arguments)
-    points, notes = grid.points(asked, check_data, check_model)
-    folder = folder_of(asked, points)
+    request = grid.read(arguments)
+    points, notes = grid.points(request, check_data, check_model)
+    folder = folder_of(request, points)
     for note in notes:
         typer.echo(note, err=True)
-    commands = [command(point, asked, folder) for point in points]
+    commands = [command(point, request, folder) for point in points]
     if slurm is None:
         for line in commands:
             typer.echo(line)
@@ -51,9 +51,9 @@ def show(
     typer.echo(f"wrote {slurm}: {len(commands)} tasks; submit it with: sbatch {shlex.quote(str(slurm))}")
 
 
-def command(point: Point, asked: Asked, folder: Path) -> str:
+def command(point: Point, request: GridRequest, folder: Path) -> str:
     """Return the command that does one run of a grid."""
-    retries = [] if asked.options.retries == 1 else [f"retries={asked.options.retries}"]
+    retries = [] if request.options.retries == 1 else [f"retries={request.options.retries}"]
     return shlex.join(["fedshift", "sweep", *point.arguments, *retries, "--in", str(folder)])
 
 
@@ -75,16 +75,16 @@ esac
 """
 
 
-def one(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
+def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
     """Do one run of a sweep in its folder, unless it is finished.
 
     Raises:
         FedShiftError: If it is not one run, is wrong, or failed.
         SystemExit: With 4 if the run is degraded, with 75 if it, or the whole sweep, is going on elsewhere.
     """
-    asked = grid.read(arguments)
-    points, _ = grid.points(asked, check_data)
-    if len(points) != 1 or "output-dir" in asked.values:
+    request = grid.read(arguments)
+    points, _ = grid.points(request, check_data)
+    if len(points) != 1 or "output-dir" in request.values:
         raise ConfigError(f"--in takes one run and no output-dir, as `--list` prints it; found {len(points)} runs")
     folder = user_path(into, "--in")
     try:
@@ -100,7 +100,7 @@ def one(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
         sweep.release()
         _in_use(f"{points[0].label} is going on, in {holder}")
     try:
-        state = Single(folder, asked, points).go()
+        state = Single(folder, request, points).go()
     finally:
         run.release()
         sweep.release()
@@ -108,8 +108,8 @@ def one(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
         raise SystemExit(exit_codes.DEGRADED)
 
 
-def _in_use(told: str) -> NoReturn:
-    typer.echo(f"error: {told}", err=True)
+def _in_use(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
     raise SystemExit(exit_codes.IN_USE)
 
 
@@ -119,12 +119,12 @@ class Single(Sweep):
     @property
     def mark(self) -> str:
         """What all its processes have in their environment; those of the sweep's other runs have another."""
-        return f"{self.folder}:{self.asked_key}"
+        return f"{self.folder}:{self.point_key}"
 
-    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point]) -> None:
+    def __init__(self, folder: Path, request: GridRequest, points: Sequence[Point]) -> None:
         """Find out how the run stands."""
-        self.asked_key = points[0].key
-        super().__init__(folder, asked, points)
+        self.point_key = points[0].key
+        super().__init__(folder, request, points)
 
     def go(self) -> str:
         """Do the run; return the state that its folder tells.

@@ -76,8 +76,8 @@ class Bar:
 
     def show(self, labels: Sequence[str], left: float | None) -> None:
         """Say what is going on and how long all will take."""
-        told = "" if left is None else f"left {duration(left)}  "
-        self._progress.update(self._task, description=told + ", ".join(labels))
+        remaining = "" if left is None else f"left {duration(left)}  "
+        self._progress.update(self._task, description=remaining + ", ".join(labels))
 
     def advance(self) -> None:
         """Count a finished run."""

@@ -11,8 +11,7 @@ from fedshift.sweep import grid
 from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed
 from fedshift_app.config import resolving as configuration
-from fedshift_app.run import checkpoints
-from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run import checkpoints, config_file
 from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found
@@ -110,11 +109,11 @@ def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
     None, too, if its models are another run's (``fedshift rescore``): they are scored after the last round alone.
     """
     try:
-        told = read_yaml(file)
-        told_of_run.check(told, str(file), ("resolved", "nodes"))
-        if "scored_again" in told:
+        content = read_yaml(file)
+        config_file.check(content, str(file), ("resolved", "nodes"))
+        if "scored_again" in content:
             return None
-        return grid.identity(configuration.validate(told["resolved"]), told["nodes"]), told
+        return grid.identity(configuration.validate(content["resolved"]), content["nodes"]), content
     except FedShiftError as error:
         typer.echo(f"{file} is left out: {error}", err=True)
         return None

@@ -21,7 +21,7 @@ from fedshift.engine import inline
 from fedshift.launch import processes, worker_count
 from fedshift.sweep import children, grid
 from fedshift.sweep.children import MARK, POLL_SECONDS, Child
-from fedshift.sweep.grid import Asked, CheckData, CheckModel, Point
+from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.progress import Bar, time_left
 from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
 from fedshift_app.config.arguments import parse_arguments
@@ -69,33 +69,35 @@ def sweep(
         from fedshift.papers import printed
 
         printed.get(paper).check_of_runs()  # told now, not after the last run
-    asked = grid.read(arguments)
-    points, notes = grid.points(asked, check_data, check_model)
-    folder = folder_of(asked, points)
+    request = grid.read(arguments)
+    points, notes = grid.points(request, check_data, check_model)
+    folder = folder_of(request, points)
     for note in notes:
         typer.echo(note)
     held = lock(folder)
     try:
-        Sweep(folder, asked, points).run(paper)
+        Sweep(folder, request, points).run(paper)
     finally:
         held.release()
 
 
-def folder_of(asked: Asked, points: Sequence[Point]) -> Path:
+def folder_of(request: GridRequest, points: Sequence[Point]) -> Path:
     """Return the folder of a sweep."""
-    given, _ = parse_arguments([f"output-dir={value}" for value in asked.values.get("output-dir", ())])
+    given, _ = parse_arguments([f"output-dir={value}" for value in request.values.get("output-dir", ())])
     return Path(given["output-dir"]) / f"sweep-{points[0].config.experiment}-{grid.grid_hash([p.key for p in points])}"
 
 
 class Sweep:
     """A sweep in its folder, whose lock the caller holds."""
 
-    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point], notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, request: GridRequest, points: Sequence[Point], notes: tuple[str, ...] = ()
+    ) -> None:
         """Find out how each run stands; ``notes`` stand below the comparison."""
-        self.folder, self.asked, self._notes = folder, asked, notes
+        self.folder, self.request, self._notes = folder, request, notes
         self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # what was read of run folders
         self._running: list[Job] = []
-        self._jobs = asked.options.jobs or usual_jobs(points)
+        self._jobs = request.options.jobs or usual_jobs(points)
         if ended := children.end_leftovers(self.mark, "sweep"):
             typer.echo(ended)
         before = read_records(folder)
@@ -104,7 +106,7 @@ class Sweep:
             known = before.get(record.point.key, {})
             record.attempts, record.seconds = int(known.get("attempts", 0)), float(known.get("seconds", 0))
             self._look(record)
-        if asked.options.reuse:
+        if request.options.reuse:
             self._reuse()
 
     @property
@@ -143,8 +145,8 @@ class Sweep:
             self._compare(paper)
         typer.echo(f"sweep folder: {self.folder}")
         if failed:
-            told = ", ".join(record.point.label for record in failed)
-            raise FederationError(f"{len(failed)} of {len(self.records)} runs failed: {told}")
+            labels = ", ".join(record.point.label for record in failed)
+            raise FederationError(f"{len(failed)} of {len(self.records)} runs failed: {labels}")
 
     def _work(self, bar: Bar) -> None:
         queue = deque(record for record in self.records if record.state != "finished")
@@ -208,7 +210,7 @@ class Sweep:
             queue.appendleft(record)
             return
         record.failures += 1
-        again = record.failures <= self.asked.options.retries and not job.child.refused
+        again = record.failures <= self.request.options.retries and not job.child.refused
         then = "to be tried again at the end" if again else "left at that"
         typer.echo(f"{record.point.label}: failed, {then}: {record.error} (log: {job.child.log})", err=True)
         if again:
@@ -223,9 +225,9 @@ class Sweep:
 
     def _look(self, record: Record) -> None:
         """Find the folder of a run: a finished one, else the one that got furthest."""
-        found = [path for path, key, _ in self._runs(self.folder) if key == record.point.key]
-        finished = [path for path in found if (path / RESULTS_FILE).is_file()]
-        started = [path for path in found if path not in record.refused]
+        folders = [path for path, key, _ in self._runs(self.folder) if key == record.point.key]
+        finished = [path for path in folders if (path / RESULTS_FILE).is_file()]
+        started = [path for path in folders if path not in record.refused]
         record.folder = max(finished or started, key=progress, default=None)
         record.state = "finished" if finished else "waiting"
         if finished:
@@ -245,11 +247,11 @@ class Sweep:
         """Take finished runs with the same configuration and versions from other places of the output folder."""
         places = [self.folder.parent, *sorted(self.folder.parent.glob("sweep-*/"))]
         waiting = {record.point.key: record for record in self.records if record.state != "finished"}
-        for path, key, told in (run for place in places if place != self.folder for run in self._runs(place)):
-            if key not in waiting or not (path / RESULTS_FILE).is_file() or told["engine"] == DEPLOYMENT:
+        for path, key, stored in (run for place in places if place != self.folder for run in self._runs(place)):
+            if key not in waiting or not (path / RESULTS_FILE).is_file() or stored["engine"] == DEPLOYMENT:
                 continue
             label = waiting[key].point.label
-            if told.get("versions") != versions(waiting[key].point.config):
+            if stored.get("versions") != versions(waiting[key].point.config):
                 typer.echo(f"{label}: {path} is not reused: it was made with other versions")
                 continue
             record = waiting.pop(key)
@@ -294,8 +296,8 @@ class Sweep:
         content = {
             "command": os.environ.get(COMMAND, ""),
             "experiment": self.records[0].point.config.experiment,
-            "grid": self.asked.values,
-            **self.asked.options.model_dump(),
+            "grid": self.request.values,
+            **self.request.options.model_dump(),
             "jobs": self._jobs,
             "points": [record.saved(self.folder) for record in self.records],
         }
@@ -306,21 +308,27 @@ class Sweep:
 
         runs = [record.folder for record in self._finished() if record.folder is not None]
         # What else the grid varies was asked for; anything that it does not is still refused.
-        more = any(key != "seed" and key.split(".")[0] != "method" for key in self.asked.varied)
+        more = any(key != "seed" and key.split(".")[0] != "method" for key in self.request.varied)
         notes = self._notes
         try:
-            found = compare.compare(runs, paper=paper, allow_different=more)
+            comparison = compare.compare(runs, paper=paper, allow_different=more)
         except ConfigError as error:
             if more:
                 raise
-            found = compare.compare(runs, paper=paper, allow_different=True)  # hours of runs want a table
+            comparison = compare.compare(runs, paper=paper, allow_different=True)  # hours of runs want a table
             notes = (*notes, str(error))
         if notes:
-            found = replace(found, numbers=replace(found.numbers, notes=(*found.numbers.notes, *notes)))
+            comparison = replace(
+                comparison, numbers=replace(comparison.numbers, notes=(*comparison.numbers.notes, *notes))
+            )
         page = self.folder / "compare.html"
-        for ending, text in (("md", found.markdown), ("csv", found.csv), ("html", lambda: found.html(page))):
+        for ending, text in (
+            ("md", comparison.markdown),
+            ("csv", comparison.csv),
+            ("html", lambda: comparison.html(page)),
+        ):
             write_atomically(self.folder / f"compare.{ending}", text())
-        typer.echo(found.text())
+        typer.echo(comparison.text())
         typer.echo(f"comparison: {page}")
 
 
@@ -340,7 +348,7 @@ def _is_inline(point: Point) -> bool:
 
 def _workers_of(point: Point) -> int | None:
     """Return how many workers a run is to have, None where that is left to the sweep."""
-    return worker_count.asked(point.launch) if _is_inline(point) else 1
+    return worker_count.requested(point.launch) if _is_inline(point) else 1
 
 
 def lock(folder: Path) -> Lock:

@@ -84,15 +84,15 @@ class Store:
 def _cut_off(path: Path) -> None:
     """Remove the last line of a file if it is not whole."""
     data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
+    complete = data[: data.rfind(b"\n") + 1]
+    last = complete[complete.rfind(b"\n", 0, -1) + 1 :]
     try:
         if last:
             json.loads(last)
     except ValueError:
-        whole = whole[: len(whole) - len(last)]
-    if whole != data:
-        path.write_bytes(whole)
+        complete = complete[: len(complete) - len(last)]
+    if complete != data:
+        path.write_bytes(complete)
 
 
 class Search:
@@ -128,14 +128,14 @@ class Search:
 
     def trials(self) -> list[Trial]:
         """Return all trials that were begun, in their order."""
-        return [_as_trial(one) for one in self._study.get_trials(deepcopy=False) if one.state.name != "WAITING"]
+        return [_as_trial(trial) for trial in self._study.get_trials(deepcopy=False) if trial.state.name != "WAITING"]
 
     def next(self) -> int:
         """Return the number of the trial to do: one that was interrupted, or a new one."""
         import optuna
 
         begun = self.trials()
-        left = next((one.number for one in begun if one.state == RUNNING), None)
+        left = next((trial.number for trial in begun if trial.state == RUNNING), None)
         number = len(begun) if left is None else left
         self._study.sampler = optuna.samplers.TPESampler(
             n_startup_trials=STARTUP, seed=torch_seed(self._seed, f"tune-{self.method}", number) % 2**32
@@ -179,8 +179,8 @@ class Search:
 
     def best(self, budget: int) -> Trial | None:
         """Return the best of the first ``budget`` trials, the first of equals; None if none is complete."""
-        known = [one for one in self.trials() if one.state == COMPLETE and one.number < budget]
-        return max(known, key=lambda one: one.validation or 0.0, default=None)
+        known = [trial for trial in self.trials() if trial.state == COMPLETE and trial.number < budget]
+        return max(known, key=lambda trial: trial.validation or 0.0, default=None)
 
     def _frozen(self, number: int) -> Any:
         return self._study.get_trials(deepcopy=False)[number]

@@ -25,13 +25,13 @@ def averages(folder: Path) -> dict[int, float]:
     Of ``metrics.jsonl`` only the key ``validation`` is read. A round that lacks a domain which others have is left out:
     a mean over the rest would be another quantity.
     """
-    told: dict[int, dict[str, float]] = {}
+    scores: dict[int, dict[str, float]] = {}
     for line in resuming.full_lines(folder / METRICS_FILE):
         validation = line.get("validation") or {}
-        told[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
-    domains = {name for known in told.values() for name in known}
-    found = {number: mean(known.values()) for number, known in told.items() if known and known.keys() == domains}
-    return {number: value for number, value in found.items() if value is not None}
+        scores[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
+    domains = {name for known in scores.values() for name in known}
+    means = {number: mean(known.values()) for number, known in scores.items() if known and known.keys() == domains}
+    return {number: value for number, value in means.items() if value is not None}
 
 
 def score(by_round: Mapping[int, float], keep: str) -> float | None:

@@ -184,7 +184,7 @@ def test_folders_in_another_spelling_are_scored(tmp_path: Path, names: tuple[str
     for name in names:
         (tmp_path / name).mkdir()
         Image.new("RGB", (8, 8)).save(tmp_path / name / "a.png")
-    taken, notes = images.found([tmp_path], classes)
+    taken, notes = images.find([tmp_path], classes)
     if names[1] == "x":
         assert [picture.label for picture in taken] == [None, None]
         assert "are no classes of the model, which has benign, malignant; FOLDER/<class>/* is" in notes[0]
@@ -195,17 +195,17 @@ def test_folders_in_another_spelling_are_scored(tmp_path: Path, names: tuple[str
 def test_it_is_always_said_why_nothing_is_scored(tmp_path: Path) -> None:
     for number in range(2):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
-    _, notes = images.found([tmp_path], ("a", "b"))
+    _, notes = images.find([tmp_path], ("a", "b"))
     assert notes == [f"{tmp_path} is not scored: there are no folders in it; FOLDER/<class>/* is"]
-    _, notes = images.found(sorted(tmp_path.glob("*.png")), ("a", "b"))
+    _, notes = images.find(sorted(tmp_path.glob("*.png")), ("a", "b"))
     assert notes == ["2 files are not scored: a file that is named by itself has no class; FOLDER/<class>/* is"]
     (tmp_path / "0.0").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "0.0" / "a.png")
-    taken, notes = images.found([tmp_path], ("0", "1"))
+    taken, notes = images.find([tmp_path], ("0", "1"))
     assert len(taken) == 3
     assert notes == [f"{tmp_path} is not scored: 0.0 is no class of the model, which has 0, 1; FOLDER/<class>/* is"]
     (tmp_path / "0.0").rename(tmp_path / "A")
-    taken, notes = images.found([tmp_path], ("a", "b"))
+    taken, notes = images.find([tmp_path], ("a", "b"))
     assert [picture.label for picture in taken] == [0, None, None]
     assert notes == [f"{tmp_path}: 2 images right in it are not scored: they lie in no class folder"]
 
