@@ -1,4 +1,4 @@
-"""Processes that nobody waits for any more, and the command that ends them: the last lines of ``fedshift status``."""
+"""Finds processes that no command waits for, for the last lines of ``fedshift status``."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ class Leftover:
     """Some of this user's processes.
 
     Attributes:
-        what: What they are, for a person.
+        what: A description of them.
         pids: Their ids, ascending.
     """
 
@@ -25,7 +25,7 @@ class Leftover:
 
     @property
     def command(self) -> str:
-        """Return what ends them."""
+        """Return the command that ends them."""
         return f"kill {' '.join(map(str, self.pids))}"
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Leftover:
 
 
 def leftovers() -> list[Leftover]:
-    """Return what is left of commands that were killed, and the SuperLinks that plain ``flwr run`` leaves running."""
+    """Return the processes of killed commands, and the SuperLinks that plain ``flwr run`` leaves running."""
     orphans: dict[str, set[int]] = {}
     links: set[int] = set()
     for process, environment in _own():

@@ -1,4 +1,4 @@
-"""``fedshift run``: Flower's own ``flwr run``, on a SuperLink that belongs to this run alone."""
+"""``fedshift run``: calls ``flwr run`` on a SuperLink that belongs to this run alone."""
 
 import contextlib
 import json
@@ -25,14 +25,14 @@ from fedshift_core.env import STATUS_FILE, TELEMETRY
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
-#: As often SuperExec asks for work; by itself once a second. A question costs both some 20 ms of computing.
+#: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
 TASK_POLL_SECONDS = "0.5"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one client gets in simulation.
+    """The resources of one client in simulation.
 
     Attributes:
         cpus: CPU cores; as many clients run side by side as fit.
@@ -64,7 +64,7 @@ def num_nodes(config: RunConfig, requested: int | None) -> int:
 
 
 def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None, actors: int | None) -> Resources:
-    """Work out what one client gets: one core each, and an equal share of the GPU if there is one."""
+    """Return the resources of one client: one core, and an equal share of the GPU if there is one."""
     import torch
 
     cpus = cpus or config.train.threads or 1
@@ -80,10 +80,10 @@ def run_simulation(
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
     Args:
-        run_config: Of the app.
-        nodes: How many are simulated.
-        settle: What takes its time before a run, done while the SuperLink starts; it tells what one client gets.
-        screen: What shows the run; None for lines.
+        run_config: The app's configuration.
+        nodes: The number of simulated nodes.
+        settle: Does the slow checks before a run while the SuperLink starts; returns the resources of one client.
+        screen: The display of the run; None for lines.
 
     Returns:
         The run folder.
@@ -145,7 +145,7 @@ def await_superlink(flower: processes.Group, link: SuperLink) -> None:
 
 
 def connect(home: Path, link: SuperLink) -> None:
-    """Tell the ``flwr`` command where the SuperLink is, and whom to trust."""
+    """Write the SuperLink's address and CA certificate into the ``flwr`` command's configuration."""
     if link.credentials is None:
         trust = "insecure = true"
     else:  # a JSON string is a TOML string
@@ -170,7 +170,7 @@ def register(flower: processes.Group, public_key: Path) -> None:
 
 
 def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None) -> Path:
-    """Run the app in this process, or its nodes in so many worker processes, and return the run folder.
+    """Run the app in this process, with its nodes in ``number`` worker processes, and return the run folder.
 
     Raises:
         FedShiftError: If the run cannot start or cannot go on.
@@ -225,7 +225,7 @@ def submit(
 
 
 def _tell_interrupted(status_file: Path) -> None:
-    """Say on standard error where an interrupted run is, and how it goes on, if it had a folder."""
+    """Print to standard error where an interrupted run is, and how to resume it."""
     path = _begun(status_file)
     if path is None:
         message = "interrupted before the first round: there is no run folder"
@@ -238,13 +238,13 @@ def _tell_interrupted(status_file: Path) -> None:
 
 
 def _begun(status_file: Path) -> Path | None:
-    """Return the run folder that the ServerApp told of, None where it has none."""
+    """Return the run folder that the ServerApp reported; None if there is none."""
     path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
     return None if path is None else Path(path)
 
 
 def _go_on(folder: Path) -> str:
-    """Return how a run is continued; empty if it was stopped before its first status was written."""
+    """Return how to resume a run; empty if it was stopped before its first status was written."""
     try:
         return f"go on with: {status.resume_command(folder, status.read(folder)['engine'])}"
     except ConfigError:
@@ -252,12 +252,12 @@ def _go_on(folder: Path) -> str:
 
 
 def _next_steps(folder: Path) -> str:
-    """Return where a run that ended early is, and how it goes on."""
+    """Return the folder of a run that ended early, and how to resume it."""
     return "\n".join(filter(None, [f"what was computed is in {folder}", _go_on(folder)]))
 
 
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
-    """Read what the ServerApp said of its end; ``flwr run`` itself exits 0 when a run fails."""
+    """Read the ServerApp's last status; ``flwr run`` itself exits 0 when a run fails."""
     if not status_file.is_file():
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
     last_status = json.loads(status_file.read_text())
@@ -268,13 +268,13 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
 
 
 def _kind(refused: bool) -> type[FedShiftError]:
-    """Return what is raised of a run that failed: a sweep must know what would fail again."""
+    """Return the error class of a failed run: a sweep must know what would fail again."""
     return ConfigError if refused else FederationError
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a folder for what a run needs besides its run folder.
+    """Yield a temporary folder for a run.
 
     Raises:
         ConfigError: If there is no place for one, as on a full disk.
@@ -288,7 +288,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def empty_folder(home: Path) -> Path:
-    """Make the working folder of Flower's processes: modules of a working folder would come first."""
+    """Make an empty working folder for Flower's processes: Python would import modules from it first."""
     folder = home / "empty"
     folder.mkdir()
     return folder

@@ -1,4 +1,4 @@
-"""What a SuperLink says of its SuperNodes and runs, by Flower's own commands: ``fedshift status --site``."""
+"""The state of a SuperLink's SuperNodes and runs, from Flower's commands: ``fedshift status --site``."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def goes_on(report: Mapping[str, Any]) -> bool:
 
 
 def block(report: Mapping[str, Any]) -> str:
-    """Return it for a person, a line per SuperNode and per run."""
+    """Return the report as text, with a line per SuperNode and per run."""
     nodes, runs = report["supernodes"], report["runs"]
     online = sum(node["status"] == "online" for node in nodes)
     return "\n".join([

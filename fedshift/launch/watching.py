@@ -18,7 +18,7 @@ WATCH_SECONDS = 2.0
 
 
 def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
-    """Print how a run or a site stands; return the exit code.
+    """Print the state of a run or a site; return the exit code.
 
     Args:
         arguments: ``[RUN_FOLDER] [output-dir=DIR]``; neither with ``site``.
@@ -27,7 +27,7 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
         site: A SuperLink's name in Flower's configuration, or empty.
 
     Raises:
-        FedShiftError: If it cannot be told.
+        FedShiftError: If the state cannot be read.
     """
     if site and arguments:
         raise ConfigError("give either a run folder or --site: a site's SuperLink does not know of run folders")
@@ -48,7 +48,7 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
 
 
 def _tell_leftovers() -> None:
-    """Say on standard error what still runs that nobody waits for."""
+    """Print to standard error the processes that no command waits for."""
     for left in orphans.leftovers():
         print(left, file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""The grid of ``fedshift sweep``: the runs that it asks for, each resolved and checked before the first one starts."""
+"""The grid of ``fedshift sweep``: its runs, all resolved and checked before the first one starts."""
 
 import hashlib
 import itertools
@@ -28,14 +28,14 @@ WHOLE = (
     "engine", "workers", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
     "tracking", "set", "keep_rounds", "keep-rounds",
 )  # fmt: skip
-#: What only a simulation has: a sweep that names one and no engine is simulated.
+#: Keys that only a simulation has: a sweep that names one and no engine is simulated.
 OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
 #: Checks the data of a run with so many nodes.
 CheckData = Callable[[RunConfig, int], object]
 #: Checks whether the method, the network and the modules of a run go together.
 CheckModel = Callable[[RunConfig], object]
-#: What decides nothing of that; all else of a configuration may.
+#: Sections that do not affect this check; everything else of a configuration may.
 FREE_OF_MODELS = {"seed", "rounds", "train", "allocation", "federation", "tracking", "profile", "keep", "keep_rounds"}
 
 
@@ -134,7 +134,7 @@ def read(arguments: Sequence[str]) -> GridRequest:
 
 
 def split(key: str, text: str) -> tuple[str, ...]:
-    """Split a value at its commas, but for those in brackets and in quotes.
+    """Split a value at its commas, except those in brackets and in quotes.
 
     Raises:
         ConfigError: If a part is empty or comes twice.
@@ -170,9 +170,9 @@ def unchecked(_config: RunConfig) -> None:
 def points(
     request: GridRequest, check_data: CheckData, check_model: CheckModel = unchecked
 ) -> tuple[list[Point], list[str]]:
-    """Return all runs of the grid in their order, and what a person should know of it, line by line.
+    """Return all runs of the grid in order, and notes for the user, one per line.
 
-    ``method.KEY`` is left out for the methods that have no such parameter; runs that are the same then are one.
+    ``method.KEY`` is left out for methods without such a parameter; runs that are then equal become one run.
 
     Raises:
         ConfigError: If no method of the grid has a ``method.KEY``.
@@ -207,7 +207,7 @@ def points(
 
 
 def identity(config: RunConfig, nodes: int) -> str:
-    """Return the hash of all that decides the numbers of a run."""
+    """Return the hash of everything that determines the numbers of a run."""
     free: dict[str, Any] = {}
     for dotted in FREE:
         section, _, key = dotted.rpartition(".")
@@ -220,12 +220,12 @@ def identity(config: RunConfig, nodes: int) -> str:
 
 
 def grid_hash(keys: Sequence[str]) -> str:
-    """Return the name of a grid with these runs, in whatever order."""
+    """Return the name of a grid with these runs, independent of their order."""
     return hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()[:8]
 
 
 def _combinations(request: GridRequest) -> Iterator[dict[str, str]]:
-    """Return one value of each key in all ways; the last key changes first."""
+    """Yield all combinations of the keys' values; the last key changes first."""
     outermost = ("seed",) if request.options.order == "seed-first" else METHOD_KEYS
     keys = sorted(request.values, key=lambda key: key not in outermost)
     for values in itertools.product(*(request.values[key] for key in keys)):
@@ -234,7 +234,7 @@ def _combinations(request: GridRequest) -> Iterator[dict[str, str]]:
 
 
 def _engine(values: Mapping[str, str | tuple[str, ...]]) -> str:
-    """Return the engine that a sweep's keys ask for."""
+    """Return the engine that a sweep's keys request."""
     given = values.get("engine")
     if given is None:
         return SIMULATION if any(key in values for key in OF_SIMULATION) else INLINE
@@ -271,7 +271,7 @@ def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
     """
     keys = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
     if "report" not in given:
-        keys.append("report=false")  # the comparison is what a sweep is for
+        keys.append("report=false")  # a sweep makes one comparison instead
     arguments = [experiment, *keys] if experiment else keys
     if _engine(given) == INLINE and "engine" not in given:
         arguments.append(f"engine={INLINE}")

@@ -1,7 +1,7 @@
-"""A sweep on several machines: ``fedshift sweep ... --list``, and each run of it by a command of its own.
+"""A sweep on several machines: ``fedshift sweep ... --list`` prints one command per run.
 
-Each command does one run of the grid in the sweep's folder, or goes on with it; a run that is finished it leaves alone.
-So a queue may start all of them at once, any of them twice, and again after it has killed one. When all are done, the
+Each command does or resumes one run of the grid in the sweep's folder, and leaves a finished run alone.
+So a queue may start all commands at once, any of them twice, and again after it has killed one. When all are done, the
 sweep's own command finds them finished, and compares.
 """
 
@@ -58,7 +58,7 @@ def command(point: Point, request: GridRequest, folder: Path) -> str:
 
 
 def script(commands: Sequence[str], folder: Path, then: Sequence[str]) -> str:
-    """Return a batch script with a task for each command, from the folder where this was asked for."""
+    """Return a batch script with a task for each command, that runs in the current folder."""
     tasks = "\n".join(f"{number}) exec {line} ;;" for number, line in enumerate(commands))
     return f"""#!/bin/bash
 #SBATCH --job-name=fedshift
@@ -114,20 +114,20 @@ def _in_use(message: str) -> NoReturn:
 
 
 class Single(Sweep):
-    """One run of a sweep that others do the other runs of; ``sweep.json`` is not its to write."""
+    """One run of a sweep whose other runs other commands do; it does not write ``sweep.json``."""
 
     @property
     def mark(self) -> str:
-        """What all its processes have in their environment; those of the sweep's other runs have another."""
+        """The mark in the environment of all its processes; each run of the sweep has another."""
         return f"{self.folder}:{self.point_key}"
 
     def __init__(self, folder: Path, request: GridRequest, points: Sequence[Point]) -> None:
-        """Find out how the run stands."""
+        """Read the state of the run."""
         self.point_key = points[0].key
         super().__init__(folder, request, points)
 
     def go(self) -> str:
-        """Do the run; return the state that its folder tells.
+        """Do the run; return the state in its folder.
 
         Raises:
             FederationError: If it failed.
@@ -139,7 +139,7 @@ class Single(Sweep):
         return str(status.read(folder)["state"])
 
     def _save(self) -> None:
-        """Write nothing: what counts is the run's folder."""
+        """Write nothing: only the run's folder counts."""
 
     def _compare(self, paper: str) -> None:
         """Compare nothing."""

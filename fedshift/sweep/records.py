@@ -1,4 +1,4 @@
-"""How the runs of a sweep stand: in memory, in ``sweep.json``, and as their folders tell it."""
+"""The state of a sweep's runs: in memory, in ``sweep.json``, and in the run folders."""
 
 import json
 from dataclasses import dataclass, field
@@ -24,15 +24,15 @@ State = Literal["waiting", "running", "finished", "failed"]
 
 @dataclass
 class Record:
-    """How a run of the grid stands.
+    """The state of a run of the grid.
 
     Attributes:
         point: The run.
-        state: Where it is.
+        state: Its state.
         folder: Its run folder, once there is one.
-        seconds: What it took, all attempts together.
+        seconds: The time of all attempts together.
         attempts: How often it was started.
-        error: The last line that its last failure told.
+        error: The last line of its last failure.
         failures: How often it failed in this process.
         refused: Run folders that cannot be continued.
         reused: It was finished by somebody else.
@@ -66,7 +66,7 @@ class Record:
         return content
 
     def saved(self, sweep_folder: Path) -> dict[str, Any]:
-        """Return how it stands, as ``sweep.json`` tells it."""
+        """Return its entry in ``sweep.json``."""
         folder = self.folder
         return {
             "key": self.point.key,
@@ -83,12 +83,12 @@ class Record:
 
     @property
     def timed(self) -> Timed:
-        """Return what an estimate needs."""
+        """Return its duration, for an estimate of the time left."""
         return Timed(self.point.config.method["name"], self.point.config.rounds, self.seconds)
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what ``sweep.json`` says of each run by its key; only times and counts are taken from it."""
+    """Return the entries of ``sweep.json`` by key of the run; callers use only times and counts."""
     file = folder / SWEEP_FILE
     if not file.exists():
         return {}
@@ -104,9 +104,9 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
-    """Return the key of the point and the content of a ``config.yaml``; None if it is not of a run of this version.
+    """Return the key of the point and the content of a ``config.yaml``; None for runs of other versions.
 
-    None, too, if its models are another run's (``fedshift rescore``): they are scored after the last round alone.
+    None also for a run that scores another run's models (``fedshift rescore``), which has only the last round.
     """
     try:
         content = read_yaml(file)

@@ -1,6 +1,6 @@
-"""``fedshift sweep``: the runs of a grid, one after another, each in a process of its own.
+"""``fedshift sweep``: does the runs of a grid, each in its own process.
 
-What counts is what is on disk: a run is finished when its folder holds ``results.json``, and is continued when its
+The disk holds the state: a run is finished when its folder holds ``results.json``, and is continued when its
 folder is there without. So a sweep may be killed at any moment, and goes on when the same command is given again.
 """
 
@@ -35,7 +35,7 @@ from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is going on.
+    """A run in progress.
 
     Attributes:
         record: Which one.
@@ -57,7 +57,7 @@ def sweep(
 
     Args:
         arguments: ``[EXPERIMENT] [key=value,value ...]``.
-        paper: The printed table to set beside the runs; empty for none.
+        paper: The printed table to compare the runs with; empty for none.
         check_data: Checks the data of one run.
         check_model: Checks whether the method and the network of one run go together.
 
@@ -68,7 +68,7 @@ def sweep(
     if paper:
         from fedshift.papers import printed
 
-        printed.get(paper).check_of_runs()  # told now, not after the last run
+        printed.get(paper).check_of_runs()  # a refusal comes now, not after the last run
     request = grid.read(arguments)
     points, notes = grid.points(request, check_data, check_model)
     folder = folder_of(request, points)
@@ -93,9 +93,9 @@ class Sweep:
     def __init__(
         self, folder: Path, request: GridRequest, points: Sequence[Point], notes: tuple[str, ...] = ()
     ) -> None:
-        """Find out how each run stands; ``notes`` stand below the comparison."""
+        """Read the state of each run; ``notes`` appear below the comparison."""
         self.folder, self.request, self._notes = folder, request, notes
-        self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # what was read of run folders
+        self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # the contents read from run folders
         self._running: list[Job] = []
         self._jobs = request.options.jobs or usual_jobs(points)
         if ended := children.end_leftovers(self.mark, "sweep"):
@@ -111,11 +111,11 @@ class Sweep:
 
     @property
     def mark(self) -> str:
-        """What all its processes have in their environment."""
+        """The mark in the environment of all its processes."""
         return str(self.folder)
 
     def run(self, paper: str) -> None:
-        """Do what is not finished, and compare.
+        """Do the unfinished runs, then compare all.
 
         Raises:
             FederationError: If a run failed.
@@ -170,7 +170,7 @@ class Sweep:
                 time.sleep(POLL_SECONDS)
 
     def _start(self, record: Record, waiting: int) -> None:
-        """Start a run, or go on with it where it has a folder that can be continued; so many others wait."""
+        """Start a run, or resume it if it has a folder; so many others wait."""
         point = record.point
         arguments = [*point.arguments, f"output-dir={self.folder}"]
         workers = _workers_of(point) or self._share(waiting)
@@ -193,12 +193,12 @@ class Sweep:
         self._running.append(Job(record, child, resumed, workers))
 
     def _share(self, waiting: int) -> int:
-        """Return how many workers a run gets that starts now: more than one where nobody else will take the cores."""
+        """Return the number of workers of a run that starts now: more than one if cores would stay idle."""
         free = min(self._jobs, worker_count.cores()) - sum(job.workers for job in self._running)
         return max(1, free // (waiting + 1))
 
     def _settle(self, job: Job, queue: deque[Record]) -> None:
-        """Take a run that has ended for what it left on disk."""
+        """Read the result of a run that has ended from disk."""
         record = job.record
         record.seconds += job.child.seconds
         self._look(record)
@@ -224,7 +224,7 @@ class Sweep:
         record.folder = None
 
     def _look(self, record: Record) -> None:
-        """Find the folder of a run: a finished one, else the one that got furthest."""
+        """Find the folder of a run: a finished one, else the one with the most rounds."""
         folders = [path for path, key, _ in self._runs(self.folder) if key == record.point.key]
         finished = [path for path in folders if (path / RESULTS_FILE).is_file()]
         started = [path for path in folders if path not in record.refused]
@@ -232,10 +232,10 @@ class Sweep:
         record.state = "finished" if finished else "waiting"
         if finished:
             record.error = None
-            record.seconds = max(record.seconds, record.results()["seconds"])  # an attempt that was killed tells none
+            record.seconds = max(record.seconds, record.results()["seconds"])  # a killed attempt has no time
 
     def _runs(self, folder: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
-        """Return the run folders in a folder, each with the key of its point and what its ``config.yaml`` holds."""
+        """Yield the run folders in a folder, each with the key of its point and its ``config.yaml``."""
         for file in sorted(folder.glob(f"*/{CONFIG_FILE}")):
             if file.parent not in self._keys:
                 self._keys[file.parent] = read_run(file)
@@ -277,7 +277,7 @@ class Sweep:
         )
 
     def _stop(self) -> None:
-        """End the runs that are going on; each ends what it started itself."""
+        """End the runs in progress; each ends what it started."""
         try:
             children.stop([job.child for job in self._running])
         finally:  # also after a second Ctrl-C
@@ -307,7 +307,7 @@ class Sweep:
         from fedshift import compare
 
         runs = [record.folder for record in self._finished() if record.folder is not None]
-        # What else the grid varies was asked for; anything that it does not is still refused.
+        # The user requested the other differences that the grid varies; any further difference is still refused.
         more = any(key != "seed" and key.split(".")[0] != "method" for key in self.request.varied)
         notes = self._notes
         try:
@@ -315,7 +315,8 @@ class Sweep:
         except ConfigError as error:
             if more:
                 raise
-            comparison = compare.compare(runs, paper=paper, allow_different=True)  # hours of runs want a table
+            # After hours of runs the user gets a table anyway.
+            comparison = compare.compare(runs, paper=paper, allow_different=True)
             notes = (*notes, str(error))
         if notes:
             comparison = replace(
@@ -333,9 +334,9 @@ class Sweep:
 
 
 def usual_jobs(points: Sequence[Point]) -> int:
-    """Return how many runs are done side by side unless it is said: as many as have a core for each of their threads.
+    """Return the default number of parallel runs: one core for each thread of each run.
 
-    A simulation has all cores to itself, and a GPU one run.
+    A simulation uses all cores, and a GPU serves one run.
     """
     if not all(map(_is_inline, points)):
         return 1
@@ -347,7 +348,7 @@ def _is_inline(point: Point) -> bool:
 
 
 def _workers_of(point: Point) -> int | None:
-    """Return how many workers a run is to have, None where that is left to the sweep."""
+    """Return the requested number of workers of a run; None if the sweep decides."""
     return worker_count.requested(point.launch) if _is_inline(point) else 1
 
 

@@ -1,4 +1,4 @@
-"""``fedshift tune`` as it was typed: the methods, the runs behind each, and where each is searched."""
+"""The request of ``fedshift tune``: methods, their runs, and the search space of each."""
 
 import hashlib
 import json
@@ -21,11 +21,11 @@ from fedshift_core.yaml_files import parse
 
 MOST_TRIALS = 10_000  # of a method
 SHARED = "fedavg"  # whose file says where every method is searched
-SEARCH = "search."  # begins a key that says where to look, or that nothing is looked for there
+SEARCH = "search."  # prefix of a key that sets a range, or switches its search off
 OFF = "off"
 FRACTION = "allocation.validation_fraction"
 USUAL_FRACTION = 0.2  # where the experiment sets no validation images aside
-#: What a trial is besides: no test image is looked at, so none can have a say in what is chosen.
+#: Further keys of a trial: it reads no test image, so the choice cannot depend on any.
 OF_TRIALS = {"evaluate.test": "false", "evaluate.client_models": "off", "evaluate.figures": "false", "report": "false"}
 
 
@@ -42,8 +42,8 @@ class Plan:
 
     Attributes:
         method: Its name.
-        space: Where to look, by dotted key.
-        default: What the method has there.
+        space: The ranges to search, by dotted key.
+        default: The method's own values of these keys.
         base: The method as it is, with the first seed.
         given: The keys behind it, without those of the search.
         experiment: Its experiment; empty for the default one.
@@ -58,11 +58,11 @@ class Plan:
 
     @property
     def label(self) -> str:
-        """The method as people read it: an approximation says so."""
+        """The method's label for people, which names approximations."""
         return registry.label(self.method)
 
     def trial(self, values: Mapping[str, Any]) -> Point:
-        """Return the run that tries some values: as the method is, but for these, and without a test image."""
+        """Return the run that tries some values; it differs from the method only in these and reads no test image."""
         tried = {key: written(value) for key, value in values.items()}
         return grid.point(self.label, self.experiment, {**self.given, **OF_TRIALS, **tried})
 
@@ -75,7 +75,7 @@ class Request:
         grid_request: The keys of its runs.
         options: Its own keys.
         plans: The search of each method.
-        notes: What a person should know of it, line by line.
+        notes: Notes for the user, one per line.
     """
 
     grid_request: GridRequest
@@ -85,16 +85,16 @@ class Request:
 
     @property
     def key(self) -> str:
-        """Return the name of the search: the same command with a larger budget, or more seeds, goes on with it."""
+        """Return the name of the search, which a larger budget or more seeds do not change."""
         spaces = [[p.base.key, {key: place.told() for key, place in sorted(p.space.items())}] for p in self.plans]
         content = json.dumps([self.options.pruning, sorted(spaces, key=str)], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     def finals(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Point]:
-        """Return the runs to compare: each method as it is and with the values chosen for it, for each seed.
+        """Return the runs to compare: each method with its default and its chosen values, for each seed.
 
         Args:
-            chosen: By method the values by dotted key; none for one whose search found nothing better.
+            chosen: The values by dotted key, for each method; none if the search found nothing better.
         """
         points = []
         seeds = self.grid_request.values.get("seed", ("",))
@@ -181,7 +181,7 @@ def _place(key: str, text: str) -> Range | None:
 
 
 def _numbers(value: Any) -> Any:
-    """Return a list with numbers in place of words such as ``1e-3``, which YAML 1.1 takes for none."""
+    """Return a list with numbers in place of words such as ``1e-3``, which YAML 1.1 does not read as numbers."""
     if not isinstance(value, list):
         return value
     numbers = []
@@ -194,7 +194,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _belongs(key: str, method: str) -> bool:
-    """Tell whether a key means something to a method."""
+    """Tell whether a method has a key."""
     section, _, param = key.partition(".")
     return section != "method" or param in ("", "name") or param in registry.get(method).known_keys()
 
@@ -231,9 +231,9 @@ def _plan(
 def _space(
     experiment: str, method: str, given: Mapping[str, str], where: Mapping[str, Range | None]
 ) -> dict[str, Range]:
-    """Return where a method is searched: what every method shares, its own, and what the command says.
+    """Return a method's search space: the shared ranges, its own, and those of the command.
 
-    What the command sets to a value is not searched.
+    A key that the command sets to a value is not searched.
 
     Raises:
         ConfigError: If the method does not take the ends of a range.

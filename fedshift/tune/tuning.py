@@ -1,7 +1,7 @@
-"""``fedshift tune``: as many trials for every method, then all methods as they are and tuned, side by side.
+"""``fedshift tune``: equally many trials for every method, then a comparison of all, tuned and default.
 
-The trials of a method go one after the other, each by what those before it came to; methods go side by side. So the
-order of their ends decides nothing. A search may be killed at any moment, and goes on when the same command is given
+The trials of a method run one after another, each guided by those before it; methods run in parallel. So the
+order of their ends decides nothing. A search may be killed at any moment, and resumes when the same command is given
 again.
 """
 
@@ -40,11 +40,11 @@ STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials
 
 
 def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked) -> None:
-    """Search, then compare.
+    """Search each method's values, then compare the methods.
 
     Args:
         arguments: ``[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]``.
-        paper: The printed table to set beside the runs; empty for none.
+        paper: The printed table to compare the runs with; empty for none.
         check_data: Checks the data of one run.
         check_model: Checks whether the method and the network of one run go together.
 
@@ -77,12 +77,12 @@ def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_mode
 
 @dataclass
 class Method:
-    """How the search of a method stands.
+    """The state of a method's search.
 
     Attributes:
-        plan: What is searched.
+        plan: The method and its search space.
         search: Its trials.
-        going: The one that is going on.
+        going: The trial in progress.
         problem: Why the method is given up; empty for one that is not.
     """
 
@@ -96,7 +96,7 @@ class Tuning:
     """A search in its folder, whose lock the caller holds."""
 
     def __init__(self, folder: Path, request: Request) -> None:
-        """Find out how each search stands."""
+        """Read the state of each search."""
         self.folder, self.request = folder, request
         if ended := children.end_leftovers(str(folder), "search"):
             typer.echo(ended)
@@ -110,7 +110,7 @@ class Tuning:
         self._jobs = request.grid_request.options.jobs or sweeping.usual_jobs([plan.base for plan in request.plans])
 
     def run(self, paper: str) -> None:
-        """Do the trials that are left, then the runs to compare.
+        """Do the remaining trials, then the runs to compare.
 
         Raises:
             FederationError: If a method was given up, or a run failed.
@@ -181,7 +181,7 @@ class Tuning:
             method.going.start(self._workers(method.going), self._jobs == 1)
 
     def _workers(self, going: Going) -> int | None:
-        """Return how many processes play a trial's nodes: the cores are for as many trials as can go side by side."""
+        """Return the number of workers of a trial: the cores are shared by the parallel trials."""
         launch = going.point.launch
         if launch.get("engine") != inline.NAME or worker_count.requested(launch) is not None:
             return None
@@ -189,7 +189,7 @@ class Tuning:
         return max(1, min(self._jobs, worker_count.cores()) // max(1, min(waiting, self._jobs)))
 
     def _poll(self, method: Method) -> None:
-        """Look how a trial does: report its rounds, end it early, or take it for what it came to."""
+        """Check on a trial: report its rounds, end it early, or record its result."""
         going = method.going
         assert going is not None
         ended = going.child is None or going.child.process.poll() is not None
@@ -227,7 +227,7 @@ class Tuning:
             going.start(self._workers(going), self._jobs == 1)
             return
         method.search.note(going.number, **{study.ERROR: error})
-        if going.number == 0:  # no matter of values
+        if going.number == 0:  # the values cannot be the cause
             method.problem = f"its first trial failed: {error} (log: {going.log})"
         self._end(method, FAILED, f"failed: {error}")
 
@@ -255,7 +255,7 @@ class Tuning:
             self._save()
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-        """Return by method the values that its search chose, and what a person should know, line by line."""
+        """Return the chosen values of each method, and notes for the user, one per line."""
         chosen: dict[str, Mapping[str, Any]] = {}
         notes = []
         for method in self.methods:
@@ -272,7 +272,7 @@ class Tuning:
         return chosen, [*notes, *self._other_images()]
 
     def _other_images(self) -> list[str]:
-        """Return which trials were made on other images than others, line by line: their accuracies do not compare."""
+        """Return a line for each group of trials on different images, whose accuracies are not comparable."""
         from fedshift.results import contents
 
         trials = [trial for method in self.methods for trial in method.search.trials() if trial.notes.get(study.RUN)]
@@ -281,7 +281,7 @@ class Tuning:
         return [f"values were chosen by trials that do not compare: {line}" for line in lines]
 
     def _save(self) -> None:
-        """Write what people and tables read; the searches themselves are in the store."""
+        """Write the table and the summary; the store holds the searches themselves."""
         rows = []
         keys = list(dict.fromkeys(key for method in self.methods for key in method.plan.space))
         summary: dict[str, Any] = {
