@@ -1,4 +1,4 @@
-"""What ``fedshift prepare`` found in a data set, as text and as JSON."""
+"""Formats the report of ``fedshift prepare`` as text and as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ EMPTY = "!"  # marks a cell without an image
 
 @dataclass(frozen=True)
 class Around:
-    """What else lies in a user's own folders.
+    """The remarks on a user's own folders.
 
     Attributes:
         layouts: Of each domain, as :class:`datasets.sets.folders.Site`.
         not_taken: Files that were left out, each with its reason.
-        notes: What could not be as it should.
+        notes: Problems of the folders, one per line.
     """
 
     layouts: tuple[tuple[str, str], ...] = ()
@@ -38,11 +38,11 @@ class Around:
 
 
 def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
-    """Return what else lies in the folders of a data set of a user's own.
+    """Return remarks on the folders of a user's own data set.
 
     Args:
         cfg: The data set.
-        allocation: That of the experiment, which says what a run reads; None: it reads both splits.
+        allocation: The experiment's, which determines the splits that a run reads; None for both.
 
     Raises:
         DataError: If a run would refuse a site.
@@ -74,7 +74,7 @@ def _why(path: Path) -> str:
 
 
 def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
-    """Return all that was found as one JSON object."""
+    """Return the report as one JSON object."""
     domains = {}
     for domain in cfg.domains:
         parts = {part.split: part for part in checkup.parts if part.domain == domain}
@@ -113,7 +113,7 @@ def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
 
 
 def _exact(checkup: Checkup) -> dict[str, Any] | None:
-    """Return the numbers of exact copies for JSON; None where they were not looked for."""
+    """Return the numbers of exact copies for JSON; None if they were not searched."""
     if checkup.exact is None:
         return None
     return {
@@ -123,7 +123,7 @@ def _exact(checkup: Checkup) -> dict[str, Any] | None:
 
 
 def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
-    """Return what was found, for a person."""
+    """Return the report as text."""
     size = cfg.size or cfg.known().size
     blocks = [_counts(checkup, cfg.domains[i : i + MOST_SITES]) for i in range(0, len(cfg.domains), MOST_SITES)]
     lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(checkup.classes)} classes; images become {size}x{size}"]
@@ -156,14 +156,14 @@ def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
 
 
 def _turned(cfg: DatasetConfig, checkup: Checkup) -> dict[str, int]:
-    """Return how many images of each domain state that they are to be turned (EXIF)."""
+    """Return the number of images of each domain whose EXIF orientation is not upright."""
     return {domain: sum(part.turned for part in checkup.parts if part.domain == domain) for domain in cfg.domains}
 
 
 def public_counts(cfg: DatasetConfig, checkup: Checkup) -> dict[str, int]:
-    """Return how many images of each domain are public: of a domain those of its first split, of a share of training.
+    """Return the number of public images by domain: those of a first split, or a share of training.
 
-    Where nodes divide test images too (``allocation.test_fraction``), a share is one of these as well.
+    Where nodes also divide test images (``allocation.test_fraction``), the share includes these.
     """
     first = {part.domain: sum(part.counts) for part in reversed(checkup.parts)}  # the training split, if any
     if cfg.public_domain:
@@ -219,7 +219,7 @@ def _counts(checkup: Checkup, domains: Sequence[str]) -> list[str]:
 
 
 def _domain(cfg: DatasetConfig, domain: str, checkup: Checkup, surroundings: Around) -> str:
-    """Return the line of a domain: its layout, sizes and modes, and how it stands to what was published."""
+    """Return the line of a domain: layout, sizes, modes, and difference to the published numbers."""
     parts = [part for part in checkup.parts if part.domain == domain]
     sizes, modes = _summed(part.sizes for part in parts), _summed(part.modes for part in parts)
     facts = [f"{split} {sum(part.counts)}" for part in parts for split in (part.split,)]
@@ -238,7 +238,7 @@ def _area(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _published(cfg: DatasetConfig, parts: Sequence[Part]) -> str | None:
-    """Return how many images there are beside the published number; None where none is, or it is met."""
+    """Return the difference to the published number of images; None without one or without a difference."""
     published = cfg.known().counts
     counts = {part.domain: 0 for part in parts if part.domain in published}
     for part in parts:
@@ -248,7 +248,7 @@ def _published(cfg: DatasetConfig, parts: Sequence[Part]) -> str | None:
 
 
 def _block(title: str, items: Sequence[str]) -> list[str]:
-    """Return a block of at most so many lines; none where there is nothing."""
+    """Return a block of at most ``MOST_LINES`` items under a title; no lines without items."""
     if not items:
         return []
     more = [f"  and {len(items) - MOST_LINES} more (--json names them)"] if len(items) > MOST_LINES else []

@@ -33,7 +33,7 @@ from fedshift_core.paths import user_path
 
 
 def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
-    """Decode a data set into the cache, look at all its images, and report what is there.
+    """Decode a data set into the cache, check all its images, and print a report.
 
     Args:
         name: A data set, or an experiment file whose data set it is.
@@ -77,7 +77,7 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
 
 
 def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, RunConfig | None]:
-    """Return the data set, and the configuration of the experiment, where a file is named."""
+    """Return the data set's section and, for an experiment file, its configuration."""
     data_dir = ""
     dotted = []
     for argument in arguments:
@@ -96,13 +96,13 @@ def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, Run
 
 
 def _with_public(cfg: DatasetConfig) -> DatasetConfig:
-    """Return the section with its public domain as one more to look at."""
+    """Return the section with its public domain among the domains."""
     return cfg.model_copy(update={"domains": (*cfg.domains, cfg.public_domain)}) if cfg.public_domain else cfg
 
 
 @contextmanager
 def _bar(text: str) -> Iterator[partial[Report]]:
-    """Show a progress bar on standard error while images are decoded; nothing where it is no terminal."""
+    """Show a progress bar on standard error while images are decoded, in a terminal only."""
     columns = TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     quiet = not sys.stderr.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
@@ -126,7 +126,7 @@ def preview(
         split: Which split.
         per_class: Samples per class and domain.
         severities: With commas: draw the 15 corruptions instead; empty for none.
-        public: As ``dataset.public``: draw that set alone, of a share what a run of seed 0 makes public of each domain.
+        public: As ``dataset.public``: draw that set alone; of a share, the images that a run with seed 0 makes public.
 
     Raises:
         ConfigError: If a name or a severity is none.

@@ -1,4 +1,4 @@
-"""What of this machine would keep a run from starting, end it, or make it much slower than it could be."""
+"""Finds problems of this machine that would prevent, end or slow down a run."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ from fedshift_core.limits import shown
 DISTRIBUTION = "fedshift"
 LEAST_FREE = 1 << 30  # bytes in a folder that fills: PACS at 128 pixels takes half a gigabyte
 LEAST_FILES = 1024  # open files of a process: Ray's take hundreds
-LEAST_SHARED = 512 << 20  # bytes of /dev/shm, which a container has 64 MB of unless told: Ray puts messages there
+LEAST_SHARED = 512 << 20  # bytes of /dev/shm, where Ray puts messages; a container has 64 MB by default
 OF_AN_ACTOR = 1_100_000_000  # bytes of a process that plays nodes (docs/performance.md)
 LOOPBACK = "127.0.0.1"
 SUPERLINK = 8000  # the port of `fedshift superlink`, unless it is given another
@@ -35,11 +35,11 @@ NVIDIA = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it should be.
+    """A problem of this machine or of the app's folder.
 
     Attributes:
-        what: In a line.
-        remedy: What to do, in a line.
+        what: A description in one line.
+        remedy: What to do, in one line.
     """
 
     what: str
@@ -47,7 +47,7 @@ class Problem:
 
 
 def problems() -> list[Problem]:
-    """Look for everything."""
+    """Return all problems of this machine."""
     return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
 
 
@@ -71,7 +71,7 @@ def packages() -> Iterator[Problem]:
 
 
 def extras() -> dict[str, dict[str, str | None]]:
-    """Return by extra of FedShift its packages, with the version that is installed or None; none if it is a folder."""
+    """Return the packages of each extra, with the installed version or None; none if FedShift is not installed."""
     try:
         wanted = [Requirement(line) for line in requires(DISTRIBUTION) or ()]
     except PackageNotFoundError:
@@ -86,7 +86,7 @@ def extras() -> dict[str, dict[str, str | None]]:
 
 
 def installed(name: str) -> str | None:
-    """Return the version of a package, None where it is missing."""
+    """Return the version of a package; None if it is missing."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -113,12 +113,12 @@ def folders() -> Iterator[Problem]:
 
 
 def existing(folder: Path) -> Path:
-    """Return the folder, or the first above it that is there."""
+    """Return the folder, or its nearest parent that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def limits() -> Iterator[Problem]:
-    """Yield limits of the system on processes that Ray and Flower run into."""
+    """Yield limits on processes that are too low for Ray and Flower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
@@ -136,7 +136,7 @@ def limits() -> Iterator[Problem]:
 
 
 def cores_granted() -> float:
-    """Return how many cores this process may use, by its affinity and its group's quota."""
+    """Return the number of cores that this process may use, by affinity and quota."""
     cores = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
     try:
         quota, _, period = QUOTA.read_text(encoding="ascii").partition(" ")
@@ -146,7 +146,7 @@ def cores_granted() -> float:
 
 
 def memory() -> Iterator[Problem]:
-    """Yield what does not fit into memory: a simulation by default has a process for each core."""
+    """Yield a problem if memory is too small for a simulation with a process per core."""
     free, cores = psutil.virtual_memory().available, os.cpu_count() or 1
     if free < cores * OF_AN_ACTOR:
         yield Problem(
@@ -169,13 +169,13 @@ def devices() -> Iterator[Problem]:
 
 
 def ports() -> Iterator[Problem]:
-    """Yield what keeps a SuperLink of a simulation from listening on this machine's loopback."""
+    """Yield problems that prevent a simulation's SuperLink from listening on the loopback."""
     if why := refused(0, LOOPBACK):
         yield Problem(f"no port of {LOOPBACK} can be listened on: {why}", "engine=inline, which needs none")
 
 
 def refused(port: int, host: str = "") -> str:
-    """Return why a port cannot be listened on, empty where it can; port 0 is any.
+    """Return the reason why a port cannot be listened on; empty if it can; port 0 is any.
 
     Args:
         port: Its number.

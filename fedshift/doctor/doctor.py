@@ -1,4 +1,4 @@
-"""``fedshift doctor``: what this machine is, what is kept of how it trains fastest, and what is wrong with it."""
+"""``fedshift doctor``: prints this machine, its stored precision choices, and its problems."""
 
 import json
 import os
@@ -30,10 +30,10 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def show(*, renew: bool, as_json: bool) -> int:
-    """Print the machine, what is kept and what is wrong; return the exit code.
+    """Print the machine, its stored choices and its problems; return the exit code.
 
     Args:
-        renew: Measure again what is kept for this machine.
+        renew: Repeat the stored measurements of this machine.
         as_json: One JSON object instead of lines.
     """
     renewed = _renew() if renew else []
@@ -43,7 +43,7 @@ def show(*, renew: bool, as_json: bool) -> int:
 
 
 def show_publishing(*, as_json: bool) -> int:
-    """Print what keeps the app's folder from Flower Hub; return the exit code.
+    """Print the problems that Flower Hub would have with the app's folder; return the exit code.
 
     Args:
         as_json: One JSON object instead of lines.
@@ -55,7 +55,7 @@ def show_publishing(*, as_json: bool) -> int:
 
 
 def facts() -> dict[str, Any]:
-    """Return what there is to know of this machine, as JSON has it."""
+    """Return the description of this machine as a JSON object."""
     memory = psutil.virtual_memory()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     folder = diagnostics.existing(cache.cache_dir())
@@ -91,7 +91,7 @@ def facts() -> dict[str, Any]:
 
 
 def flags() -> list[str]:
-    """Return the processor's instructions that matter; none where the system does not tell."""
+    """Return the processor's relevant instructions; none if the system does not list them."""
     if not CPU_INFO.is_file():
         return []
     lines = (line.partition(":") for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines())
@@ -106,7 +106,7 @@ def _choice(path: Path, entry: node_precision.Entry | None) -> dict[str, Any]:
 
 
 def _renew() -> list[dict[str, str]]:
-    """Measure again what is kept for this machine; return what it was and is."""
+    """Repeat the stored measurements of this machine; return the old and the new choices."""
     done = []
     for path, entry in node_precision.entries():
         if entry is None or not node_precision.is_here(entry):

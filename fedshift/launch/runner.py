@@ -170,7 +170,7 @@ def register(flower: processes.Group, public_key: Path) -> None:
 
 
 def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None) -> Path:
-    """Run the app in this process, with its nodes in ``number`` worker processes, and return the run folder.
+    """Run the app in this process, or its nodes in several worker processes, and return the run folder.
 
     Raises:
         FedShiftError: If the run cannot start or cannot go on.

@@ -88,7 +88,7 @@ class Record:
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the entries of ``sweep.json`` by key of the run; callers use only times and counts."""
+    """Return attempts and seconds of each run by its key, from ``sweep.json``."""
     file = folder / SWEEP_FILE
     if not file.exists():
         return {}
