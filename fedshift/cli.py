@@ -36,7 +36,7 @@ app = typer.Typer(
 
 
 def tell_version(show: bool) -> None:
-    """Print the versions that a report of a mistake should name, and end."""
+    """Print the versions that a bug report should name, and exit."""
     if show:
         from importlib.metadata import version
 
@@ -271,13 +271,13 @@ def report(
 
 
 def tell_lacks(lacks: Sequence[str]) -> None:
-    """Say on standard error what a report could not draw, and why."""
+    """Print to standard error what a report could not draw, and why."""
     for line in lacks:
         typer.echo(f"not drawn: {plain(line, WHOLE_PATH)}", err=True)
 
 
 def report_after_run(folder: Path) -> None:
-    """Write the report of a run that has just finished; whatever stands against it is told in a line."""
+    """Write the report of a run that has just finished; print a line if that fails."""
     from fedshift.report import command
 
     try:
@@ -384,14 +384,14 @@ def preview(
 
 
 def fail(error: FedShiftError) -> NoReturn:
-    """Show a user's mistake in a line or two and exit with 1; with 78 where a sweep must know not to try again."""
+    """Show a user's mistake and exit with 1, or with 78 if a sweep must not try again."""
     typer.echo(f"error: {error}", err=True)
     refused = isinstance(error, REFUSALS) and SWEEP_PROCESS in os.environ
     raise SystemExit(exit_codes.REFUSED if refused else exit_codes.FAILED)
 
 
 def stop(signum: int, _frame: FrameType | None) -> NoReturn:
-    """End on a signal, once: what the command started is stopped on the way out, which takes its time."""
+    """Exit on the first signal; the command stops what it started, which takes some time."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
     raise SystemExit(STOPPING[signal.Signals(signum)])
@@ -407,7 +407,7 @@ def main() -> None:
         app()
     except FedShiftError as error:
         fail(error)
-    except OSError as error:  # a disk that is full, a folder that may not be entered: nothing that a traceback mends
+    except OSError as error:  # a full disk or a forbidden folder: a traceback would not help
         fail(FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
 
 

@@ -128,7 +128,7 @@ def papers() -> None:
 
 
 def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
-    """Print a line for each thing of a kind, with its package if that is another one; to stderr what cannot be used."""
+    """Print a line for each entry of a registry, with its package if it is not ours; unusable ones to stderr."""
     from fedshift_core.extensions import OURS
 
     width = max(map(len, kind))
@@ -139,6 +139,6 @@ def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
 
 
 def tell_problems(kind: "Registry[T]") -> None:
-    """Print to stderr what packages offer of a kind and cannot be used."""
+    """Print to stderr the entries of packages that cannot be used."""
     for problem in kind.problems():
         typer.echo(f"left out: {problem}", err=True)

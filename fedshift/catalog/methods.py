@@ -1,4 +1,4 @@
-"""``fedshift methods``: all in their groups, or one with its page, its parameters and what travels."""
+"""``fedshift methods``: lists all methods in groups, or describes one."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -22,18 +22,18 @@ PAGES = "docs/methods"  # of the repository
 EQUATIONS = "#equations"  # of a page
 HEAD = ("key", "default", "allowed", "set in the tables of papers")
 NONE = "-"
-MOST_NAMED = 3  # experiments beside a value
+MOST_NAMED = 3  # experiments listed with a value
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a person may set as ``method.KEY``.
+    """A parameter of a method, set as ``method.KEY``.
 
     Attributes:
         key: Its name.
         default: As YAML writes it.
         allowed: In words.
-        papers: Values of experiments that stand for a paper's table, with their names, where they set it.
+        papers: Values and names of the experiments for a paper's table that set it.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Parameter:
 
 
 def listed() -> list[str]:
-    """Return a line for each method, in groups as the README has them."""
+    """Return a line for each method, in the groups of the README."""
     methods = [registry.METHODS[name] for name in registry.METHODS]
     width = max(len(method.name) for method in methods) + 2
     lines = [_line(method, width, "") for method in methods if method.name == registry.FIRST]
@@ -64,7 +64,7 @@ def _line(method: Method, width: int, indent: str) -> str:
 
 
 def described(name: str) -> str:
-    """Return what there is to know of a method.
+    """Return the description of a method.
 
     Raises:
         ConfigError: If there is none of that name.
@@ -85,7 +85,7 @@ def described(name: str) -> str:
 def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
     of = registry.METHODS[method.name].of
     _, sections = _divided(method)
-    from_recipe = said_by(method)  # a recipe's parameters say these
+    from_recipe = said_by(method)  # set by a recipe's parameters
     asks = ", ".join(f"{key}={_yaml(value)}" for key, value in _dotted(sections).items() if key not in from_recipe)
     needs = ", ".join(f"{key}={_yaml(value)}" for key, value in method.needs.items())
     return [
@@ -107,9 +107,9 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
 
 
 def page(name: str) -> str:
-    """Return where the page of one of our methods is, and in it the equations: the whole path if it is on this machine.
+    """Return the page of one of our methods and its equations: the full path if it is on this machine.
 
-    Some have none of their own, such as FedAvg.
+    Some pages have no equations, such as FedAvg's.
     """
     path = f"{PAGES}/{name}.md"
     local = files.APP / path
@@ -119,14 +119,14 @@ def page(name: str) -> str:
 
 
 def source(name: str) -> list[str]:
-    """Return the comment that the file of one of our methods begins with: where its values are from."""
+    """Return the first comment of a method's file, which names the sources of its values."""
     lines = (files.CONF / "methods" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     end = next(i for i, line in enumerate(lines) if not line.startswith("#"))
     return [line.lstrip("# ") for line in lines[:end]]
 
 
 def parameters(method: Method) -> list[Parameter]:
-    """Return the parameters of a method: those of its server and its node, and those that a recipe has for other keys.
+    """Return the parameters of a method: of its server and node, and a recipe's names for other keys.
 
     Args:
         method: As :func:`registry.get` returns it.
@@ -144,7 +144,7 @@ def parameters(method: Method) -> list[Parameter]:
 
 
 def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return default and range of a recipe's parameter, which are those of the key that it stands for."""
+    """Return default and range of a recipe's parameter, which are those of its target key."""
     target = targets_of(method, key)[0]
     dotted = target if isinstance(target, str) else target["key"]
     value: Any = sections
@@ -165,7 +165,7 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[A
 
 
 def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the defaults that a method's file says: of its own parameters, and of other sections, modules by name."""
+    """Return the defaults in a method's file: of its own parameters, and of other sections, modules by name."""
     sections = {key: value for key, value in method.defaults.items() if key in configuration.ASKED_BY_METHODS}
     if "modules" in sections:
         sections["modules"] = modules_by_name(sections["modules"])
@@ -173,7 +173,7 @@ def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _papers(name: str, key: str) -> str:
-    """Return what experiments of papers' tables set a parameter to, and which."""
+    """Return the values of a parameter in experiments of papers' tables, with their names."""
     by_value: dict[str, list[str]] = {}
     for experiment, said in _of_papers(name):
         if key in said:
@@ -187,7 +187,7 @@ def _few(names: list[str]) -> str:
 
 
 def _of_papers(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the experiments that stand for papers' tables, each with what it sets of a method."""
+    """Yield the experiments for papers' tables, each with its settings of a method."""
     for experiment, content in _experiments():
         own = section_of(content, "method")
         yield experiment, section_of(section_of(content, "methods"), name) | (own if own.get("name") == name else {})
@@ -204,14 +204,14 @@ def _class(class_: Any) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value as a person would type it."""
+    """Return a value as YAML."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_yaml, value))}]"
     return str(yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip())
 
 
 def _dotted(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return what a method's file says of other sections by dotted key."""
+    """Return a nested section with dotted keys."""
     dotted: dict[str, Any] = {}
     for key, value in section.items():
         dotted |= _dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}

@@ -1,4 +1,4 @@
-"""``fedshift models NAME...``: what there is to know of a network before a run names it."""
+"""``fedshift models NAME...``: describes networks."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
 COLUMNS = ("network", "features D", "parameters", "BatchNorm", "feature map", "stages")
-CLASSES = 2  # of the model that is looked at; the head is not counted
+CLASSES = 2  # of the described model; the head is not counted
 
 
 def table(names: Sequence[str], size: int, *, markdown: bool) -> str:
     """Return a line for each network: its features, the parameters of its encoder, BatchNorm, stages and their widths.
 
     Raises:
-        ConfigError: If there is none of a name, or it takes no images of that size.
+        ConfigError: If a name is unknown, or a network takes no images of that size.
     """
     rows = [COLUMNS, *(_row(name, size) for name in names)]
     if markdown:

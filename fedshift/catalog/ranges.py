@@ -1,4 +1,4 @@
-"""What a key may be, in words, out of the models that check it."""
+"""Describes the allowed values of keys, from the models that check them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from clients.modules.catalog import MODULES
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.registry import imported
 
-#: Bounds of a number in JSON Schema, in the order of telling.
+#: Bounds of a number in JSON Schema, in the order of the text.
 _BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
 _KINDS = {"boolean": "true, false", "integer": "a whole number", "number": "a number", "string": "a word"}
 
@@ -37,13 +37,13 @@ def adaptation_model(name: str) -> type[BaseModel]:
 
 
 def allowed(model: type[BaseModel], name: str) -> str:
-    """Return in words what a field may be, such as ``above 0, at most 1`` or ``dot, cosine``."""
+    """Return a field's allowed values as text, such as ``above 0, at most 1`` or ``dot, cosine``."""
     schema = model.model_json_schema()
     return _said(schema["properties"][name], schema.get("$defs", {}))
 
 
 def default(model: type[BaseModel], name: str) -> Any:
-    """Return the default of a field; None where it has none."""
+    """Return the default of a field; None if it has none."""
     value = model.model_fields[name].default
     return None if value is PydanticUndefined else value
 

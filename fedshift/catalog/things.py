@@ -1,4 +1,4 @@
-"""``fedshift datasets`` and ``fedshift experiments``: all of them, or one by name."""
+"""``fedshift datasets`` and ``fedshift experiments``: lists all, or describes one."""
 
 import functools
 import shlex
@@ -21,14 +21,14 @@ DRAWN = ("handwritten",)  # data sets that need no data-dir
 
 
 def dataset_line(dataset: Dataset) -> str:
-    """Return what a list says of a data set."""
+    """Return the line of a data set in a list."""
     if dataset.own is not None:
         return f"{dataset.title}; domains and classes as in data-dir, or stated"
     return f"{dataset.title}; domains {', '.join(dataset.domains)}; {len(dataset.classes)} classes"
 
 
 def dataset(name: str) -> str:
-    """Return what there is to know of a data set.
+    """Return the description of a data set.
 
     Raises:
         ConfigError: If there is none of that name.
@@ -65,7 +65,7 @@ def _read(experiment: str) -> dict[str, object]:
 
 
 def experiments() -> list[str]:
-    """Return a line for each experiment: the nodes it needs, and the table of a paper that it stands for."""
+    """Return a line for each experiment: its number of nodes, and the paper's table that it reproduces."""
     names = files.names("experiments")
     width = max(map(len, names))
     lines = []
@@ -78,7 +78,7 @@ def experiments() -> list[str]:
 
 
 def experiment(name: str) -> str:
-    """Return what there is to know of an experiment, given by name or as a path to a YAML file.
+    """Return the description of an experiment, given by name or as a path to a YAML file.
 
     Raises:
         ConfigError: If there is none, or its file is wrong.
@@ -109,24 +109,24 @@ def experiment(name: str) -> str:
 
 
 def _draws(config: RunConfig) -> bool:
-    """Tell whether the images are made, not read from a folder."""
+    """Tell whether an experiment runs without ``data-dir``."""
     return config.dataset.kind in DRAWN or bool(config.dataset.data_dir)
 
 
 def _paper(table: str) -> str:
-    """Return what an experiment says that it stands for, with the command that compares with it."""
+    """Return the paper's table of an experiment, with the command that compares with it."""
     return f"{table}: fedshift compare RUNS --paper {shlex.quote(table)}" if table else ""
 
 
 def _keys(value: object, above: str = "") -> str:
-    """Return what a section says in a line, by dotted key."""
+    """Return a section's dotted keys and values in a line."""
     if isinstance(value, Mapping):
         return ", ".join(_keys(inner, f"{above}{key}.") for key, inner in value.items())
     return f"{above.removesuffix('.')}={value}"
 
 
 def _nodes(config: RunConfig) -> str:
-    """Return how many nodes there are of each domain."""
+    """Return the number of nodes of each domain."""
     allocation = config.allocation
     number = allocation.num_nodes()
     held_out = f"; held out: {', '.join(allocation.held_out)}" if allocation.held_out else ""

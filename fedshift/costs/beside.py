@@ -1,4 +1,4 @@
-"""A paper's printed costs beside ours: ``fedshift costs ... --paper f2dc.table4``."""
+"""Compares our costs with a paper's: ``fedshift costs ... --paper f2dc.table4``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedshift_core.errors import ConfigError
 if TYPE_CHECKING:
     from fedshift.costs.measuring import Costs
 
-#: How our number of a printed column is taken from what was measured, with the number of nodes; all of one round.
+#: Our number for each kind of printed column, from the measured costs and the number of nodes, per round.
 OURS: dict[str, "Callable[[Costs, int], float]"] = {
     "sent": lambda costs, nodes: float(costs.parameters.sent * nodes),
     "bytes_up": lambda costs, nodes: float(costs.bytes_up),
@@ -27,15 +27,15 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Pair:
-    """What was measured of a method, and the printed row that stands beside it.
+    """The measured costs of a method, and the printed row to compare with.
 
     Attributes:
         name: The method as the table of costs names it.
         label: The printed label.
         ours: Our numbers by printed column, in the paper's units.
         printed: The paper's.
-        times_ours: Our numbers as multiples of our FedAvg's; None where that was not measured.
-        times_printed: The same of the paper.
+        times_ours: Our numbers as multiples of our FedAvg's; None if FedAvg was not measured.
+        times_printed: The same for the paper.
     """
 
     name: str
@@ -50,7 +50,7 @@ def table_of(paper: str) -> Table:
     """Return a printed table of costs.
 
     Raises:
-        ConfigError: If there is no such table, or it prints none.
+        ConfigError: If there is no such table, or it prints no costs.
     """
     table = printed_module.get(paper)
     if not table.printed.costs:
@@ -60,11 +60,11 @@ def table_of(paper: str) -> Table:
 
 
 def pairs(table: Table, costs: "Sequence[tuple[str, Costs]]", nodes: int) -> list[Pair]:
-    """Return the printed rows that stand beside what was measured.
+    """Return the measured methods that the table prints, with their printed rows.
 
     Args:
-        table: Of costs.
-        costs: What was measured, with its name.
+        table: The table of costs.
+        costs: The measured costs, with their names.
         nodes: How many nodes the run has.
     """
     columns = table.printed.costs
@@ -99,7 +99,7 @@ def rows(columns: Sequence[str], row_pairs: Sequence[Pair]) -> list[tuple[str, .
 
 
 def notes(table: Table, nodes: int) -> list[str]:
-    """Return what the numbers are."""
+    """Return notes on the meaning of the numbers."""
     ours = "; ".join(f"{column}: {MEANINGS[cost.of]}" for column, cost in table.printed.costs.items())
     return [
         f"{table.id}: {table.paper.paper} ({table.paper.venue}), {table.printed.id}, {table.printed.dataset}: "

@@ -1,4 +1,4 @@
-"""``fedshift run --dry-run``: nothing is trained, scored or written but images in their cache."""
+"""``fedshift run --dry-run``: trains, scores and writes nothing, except images into their cache."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from fedshift_app.run import console, resuming
 
 
 def summary(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
-    """Return what a run would be and take.
+    """Return the configuration of a run and an estimate of its time and memory.
 
     Args:
         flat: Its run-config keys.
-        launch: How it would be launched.
+        launch: Its launch keys.
 
     Raises:
         FedShiftError: If it could not start.
@@ -23,7 +23,7 @@ def summary(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
     config, past = resuming.resolve(flat, hold=False)
     nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
     check_data(config, nodes)
-    from fedshift.costs import estimate  # torch: only once the rest is right
+    from fedshift.costs import estimate  # torch: only after all other checks
 
     console.set_up()
     if launch.get("engine", "simulation") == "inline":

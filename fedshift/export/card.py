@@ -20,7 +20,7 @@ LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",
 }  # fmt: skip
 LICENSE = "# license: to be filled in by the owner of the model before it is passed on\n"
-MOST_CLASSES = 50  # that the card names; all are in model.json
+MOST_CLASSES = 50  # listed in the card; model.json has all
 USE: dict[Form, str] = {
     "safetensors": "    fedshift predict FOLDER_OF_THIS_CARD image.png\n",
     "torchscript": (
@@ -132,7 +132,7 @@ def _facts(model: "SavedModel") -> str:
 
 
 def _preprocessing(model: "SavedModel") -> dict[str, str]:
-    """Return all that happens to an image before the network sees it: what a user of a program repeats."""
+    """Return the preprocessing of an image, which a user of a program must repeat."""
     low, high = model.window or (0, 0)
     return {
         "1. orientation": ORIENTATION[model.exif],
@@ -189,5 +189,5 @@ def _table(cells: dict[str, str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as a cell of a table: names out of files hold neither bars nor ends of lines."""
+    """Return a text as a cell of a table, without bars and line ends."""
     return plain(text, 4000).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

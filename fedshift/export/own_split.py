@@ -1,4 +1,4 @@
-"""``fedshift predict --split``: the images of a site that a run trained on, or those that it was tested on."""
+"""``fedshift predict --split``: finds the training or the test images of a run's site."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
         split: ``train`` or ``test``.
 
     Raises:
-        ConfigError: If the model or the folders do not tell the split.
+        ConfigError: If the model or the folders do not determine the split.
         DataError: If the images are missing.
     """
     wanted: Split = "train" if split == "train" else "test"

@@ -1,4 +1,4 @@
-"""``fedshift predict``: what a saved model makes of images."""
+"""``fedshift predict``: classifies images with a saved model."""
 
 import csv
 import io
@@ -19,16 +19,16 @@ from fedshift_core.cells import harmless_row
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
 
-TEST_FOLDERS = ("test", "testing")  # of a site: what a run does not train on, unless it is told to
-BATCH = 64  # images, unless a person says otherwise
-MOST_SHOWN_CLASSES = 20  # of a confusion matrix on the terminal
+TEST_FOLDERS = ("test", "testing")  # of a site: by default a run does not train on these
+BATCH = 64  # the default batch size
+MOST_SHOWN_CLASSES = 20  # in a confusion matrix on the terminal
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """How well labelled images were predicted.
+    """The metrics of labelled images.
 
     Attributes:
         confusion: Images by true (row) and predicted class, (C, C), int64.
@@ -38,7 +38,7 @@ class Metrics:
 
     @property
     def images(self) -> int:
-        """How many there are."""
+        """The number of labelled images."""
         return int(self.confusion.sum())
 
     @property
@@ -53,7 +53,7 @@ class Metrics:
 
     @property
     def recalls(self) -> list[float | None]:
-        """Of each class the share that was found; None for one without images."""
+        """The recall of each class; None for a class without images."""
         hits = np.diagonal(self.confusion)
         return [float(hit / n) if n else None for hit, n in zip(hits, self.counts, strict=True)]
 
@@ -65,14 +65,14 @@ class Metrics:
 
 @dataclass
 class Predicted:
-    """What came out.
+    """The predictions of a model.
 
     Attributes:
         model: Which model.
         pictures: The images that could be read.
-        probabilities: Of each image, (N, C).
-        broken: Those that could not, a line each.
-        notes: What else a person is to know.
+        probabilities: Class probabilities of each image, (N, C).
+        broken: A line for each unreadable image.
+        notes: Notes for the user, one per line.
     """
 
     model: SavedModel
@@ -87,7 +87,7 @@ class Predicted:
         return np.asarray(self.probabilities.argmax(axis=1))
 
     def metrics(self) -> Metrics | None:
-        """Return how well the labelled images were predicted; None if there is none."""
+        """Return the metrics of the labelled images; None if there are none."""
         pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
         if not pairs:
             return None
@@ -117,7 +117,7 @@ def predict(
         split: ``train`` or ``test``: only these images of the run's own folders; empty for all images.
 
     Raises:
-        FedShiftError: If the model cannot be used, nothing is there, or no image can be read.
+        FedShiftError: If the model cannot be used, a path does not exist, or no image can be read.
     """
     adapting.check(adapt, clean=bool(clean))
     model, file = saved.read(folder)
@@ -146,15 +146,15 @@ def predict(
 
 
 def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) -> str:
-    """Return a warning where labelled images may be those that the model was trained on; empty where nothing says so.
+    """Return a warning if the model may have been trained on the labelled images, else an empty text.
 
-    A saved model knows the names of its sites, not their images: what lies in a folder that is called like one of them
-    is likely to be that site's, training images included. A folder ``test`` of a site is taken for its test images.
+    A saved model knows the names of its sites, not their images: a folder with the name of a site probably holds its
+    images, including training images. A folder ``test`` of a site counts as its test images.
 
     Args:
         model: The model.
-        given: Files and folders as they were typed.
-        prediction: What was predicted.
+        given: The files and folders that the user named.
+        prediction: The predictions.
     """
     if model.measured is None or all(picture.label is None for picture in prediction.pictures):
         return ""
@@ -202,11 +202,11 @@ def _probabilities(batch: Batch, run: Callable[[Tensor], Tensor], model: SavedMo
     return probabilities
 
 
-# --- what a person is shown ------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------
 
 
 def text(prediction: Predicted, *, rows: bool) -> str:
-    """Return a line for each image, if asked for, and the metrics."""
+    """Return the metrics as text, with a line for each image if ``rows``."""
     lines: list[str] = []
     if rows:
         for picture, k, p in _rows(prediction):
@@ -259,7 +259,7 @@ def as_csv(prediction: Predicted) -> str:
 
 
 def as_object(prediction: Predicted) -> dict[str, Any]:
-    """Return all as one object for JSON."""
+    """Return the predictions as one object for JSON."""
     classes = prediction.model.classes
     content: dict[str, Any] = {
         "model_sha256": prediction.model.sha256,

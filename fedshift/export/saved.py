@@ -1,10 +1,10 @@
 """A saved model: a folder with ``model.json``, one file of weights or of a program, and a card.
 
-    model.json           what the model is, and all that using it takes (:class:`SavedModel`)
+    model.json           description of the model and its use (:class:`SavedModel`)
     model.safetensors    its weights; or model.pt, model.onnx, model.pt2: a program
     README.md            the card (``fedshift.export.card``)
 
-Nothing else is read to use it. What stands in ``model.json`` may come from anybody: it is checked and bounded here.
+No other file is read. ``model.json`` may come from an untrusted source: this module checks and bounds its values.
 """
 
 import hashlib
@@ -41,18 +41,18 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _Told(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Base of what ``model.json`` is made of."""
+    """Base of the parts of ``model.json``."""
 
 
 class Site(_Told):
-    """How models did on the test images of a site."""
+    """The result on the test images of a site."""
 
-    accuracy: Percent | None  # top-1; None where no node could answer
-    images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # how many test images; None where unknown
+    accuracy: Percent | None  # top-1; None if no node answered
+    images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # number of test images; None if unknown
 
 
 class Measured(_Told):
-    """How the run scored its models, in a round that was scored on all test images."""
+    """The scores of the run's models, in a round that was scored on all test images."""
 
     of: Text  # which models: the global one, or those of the nodes
     server_round: int = Field(ge=1, le=MOST_ROUNDS)
@@ -65,7 +65,7 @@ class Origin(_Told):
 
     experiment: Name
     dataset: Name
-    server_round: int = Field(ge=1, le=MOST_ROUNDS)  # after which the weights are
+    server_round: int = Field(ge=1, le=MOST_ROUNDS)  # the round after which the weights were saved
     rounds: int = Field(ge=1, le=MOST_ROUNDS)
     nodes: int = Field(ge=0, le=LARGEST_COUNT)
     seed: int = Field(ge=0)
@@ -77,37 +77,37 @@ class Origin(_Told):
 
 
 class SavedModel(_Told):
-    """What ``model.json`` says.
+    """The content of ``model.json``.
 
     Attributes:
         fedshift_model: The version of this description.
-        form: How the model is saved.
+        form: The form of the saved model.
         file: Its file.
-        bytes: Of the file.
-        sha256: Of the file.
+        bytes: Size of the file.
+        sha256: Hash of the file.
         parts: ``global``: the model of all nodes; ``node``: that of one, personal parts included; ``shared``: what
             travels, without the personal parts, which a node's owner puts on (``fedshift save-node``).
         node: Which node's; empty for none.
         site: Its site, where it is known.
         classes: Names, in the order of the scores.
         size: Height and width of the images in pixels.
-        resize: How an image of another shape becomes a square, as ``dataset.resize``.
+        resize: The conversion of an image to a square, as ``dataset.resize``.
         window: The values that become black and white in files of more than 8 bits, as ``dataset.window``.
-        exif: Whether an image is turned as its file says, as ``dataset.exif``.
+        exif: The use of the EXIF orientation, as ``dataset.exif``.
         mean: By channel, of images from 0 to 1; taken off inside the model.
         std: Likewise.
-        input: What a program takes.
-        output: What it gives.
+        input: The input of a program.
+        output: Its output.
         network: Name of the network.
-        batchnorm: What the run did with BatchNorm (``model.bn``).
+        batchnorm: The run's ``model.bn``.
         method: ``name`` and parameters.
         modules: The modules in the network, likewise.
         parameters: Numbers in the weights, buffers included.
-        knowledge: What classifies besides the weights: in the file of weights under ``knowledge/NAME``.
-        before: What the run does to the model before a score, and this one has not; empty for nothing.
-        measured: The run's figures; None where this model was not scored.
+        knowledge: Further arrays that classify: in the file of weights under ``knowledge/NAME``.
+        before: The run's changes to a model before a score, which this model lacks; empty for none.
+        measured: The run's scores; None if this model was not scored.
         origin: The run.
-        configuration: The run's, without this machine's folders: what the network is built from (safetensors only).
+        configuration: The run's configuration, without local folders, to build the network (safetensors only).
     """
 
     fedshift_model: Literal[1] = VERSION
@@ -139,7 +139,7 @@ class SavedModel(_Told):
     configuration: dict[str, Any] = {}
 
     def images(self) -> base.Form:
-        """Return how images become squares of 8 bits a channel."""
+        """Return the conversion of images to squares of 8 bits per channel."""
         return base.Form(self.resize, self.window, self.exif)
 
     @model_validator(mode="after")
@@ -157,7 +157,7 @@ class SavedModel(_Told):
 
 
 def portable(config: RunConfig) -> dict[str, Any]:
-    """Return a run's configuration without what belongs to the machine it ran on: the one place that knows."""
+    """Return a run's configuration without the settings of its machine."""
     content: dict[str, Any] = config.model_dump(mode="json")
     content["dataset"] = content["dataset"] | {"data_dir": ""}
     content["model"] = content["model"] | {"weights": ""}  # its SHA-256 stays
@@ -165,7 +165,7 @@ def portable(config: RunConfig) -> dict[str, Any]:
 
 
 def write(folder: Path, fields: Mapping[str, Any], data: bytes) -> SavedModel:
-    """Write a saved model; the folder is there as a whole or not at all.
+    """Write a saved model; the folder appears complete or not at all.
 
     Args:
         folder: The folder to make.
@@ -173,7 +173,7 @@ def write(folder: Path, fields: Mapping[str, Any], data: bytes) -> SavedModel:
         data: The weights, or the program.
 
     Raises:
-        ConfigError: If the folder is there, or cannot be made.
+        ConfigError: If the folder exists, or cannot be made.
         DiskError: If it cannot be written to.
     """
     check_free(folder)
@@ -194,7 +194,7 @@ def write(folder: Path, fields: Mapping[str, Any], data: bytes) -> SavedModel:
 
 
 def check_free(folder: Path) -> None:
-    """Refuse to write over anything.
+    """Refuse a folder that exists.
 
     Raises:
         ConfigError: With the folder.
@@ -204,13 +204,13 @@ def check_free(folder: Path) -> None:
 
 
 def read(folder: Path) -> tuple[SavedModel, Path]:
-    """Read ``model.json``, and check that the model's file is the one that was saved.
+    """Read ``model.json``, and check the model's file against its hash.
 
     Returns:
-        What it says, and the file.
+        The content, and the file.
 
     Raises:
-        ConfigError: If the folder holds no saved model, or what stands there is not what may stand there.
+        ConfigError: If the folder holds no saved model, or an invalid one.
     """
     path = folder / MODEL_JSON
     if not path.is_file():
@@ -246,7 +246,7 @@ def _parsed(path: Path) -> SavedModel:
 
 @contextmanager
 def in_a_line(where: str) -> Iterator[None]:
-    """Turn what does not fit into ``model.json`` into a line that names the key.
+    """Convert a validation error of ``model.json`` into a line that names the key.
 
     Raises:
         ConfigError: With the first key.

@@ -1,4 +1,4 @@
-"""``fedshift save``: the model of a run, put into a folder of its own."""
+"""``fedshift save``: exports the model of a run into a folder."""
 
 import math
 from dataclasses import dataclass
@@ -31,20 +31,20 @@ from fedshift_core.wire.names import BN_SCORE
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 
-MOST_NODES_LISTED = 8  # that a message lists
+MOST_NODES_LISTED = 8  # listed in a message
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be saved.
+    """The model to save.
 
     Attributes:
         folder: The run folder.
-        form: How.
-        node: Whose model, by index; None for that of all.
-        shared: Only what travels, for ``fedshift save-node``.
-        before: The model before what the run does to it ahead of each score.
-        server_round: After which round, of those that are kept; None for the last of a finished run.
+        form: The form of the file.
+        node: The index of the node whose model is saved; None for the global one.
+        shared: Save only the shared weights, for ``fedshift save-node``.
+        before: Save the model before the changes that precede each score.
+        server_round: The kept round after which to save it; None for the last of a finished run.
         output: The folder to make; None for one in the run folder.
     """
 
@@ -61,10 +61,10 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     """Write the model of a run.
 
     Returns:
-        The folder that was made, and what it holds.
+        The new folder, and its content.
 
     Raises:
-        FedShiftError: If there is no such run or model, it cannot be had in this form, or the folder is there.
+        FedShiftError: If there is no such run or model, the form does not support it, or the folder exists.
     """
     record = reading.read(wanted.folder, "save")
     output = wanted.output or _output(record, wanted)
@@ -94,17 +94,17 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: d
     Args:
         output: The folder to make.
         config: The run's configuration, with the model's own network.
-        arrays: Weights by state-dict name, and what else it classifies by, under ``knowledge/NAME``.
-        form: How.
-        fields: What ``model.json`` says besides: ``parts``, ``node``, ``site``, ``before``, ``measured``, ``origin``.
+        arrays: Weights by state-dict name, and other arrays that classify under ``knowledge/NAME``.
+        form: The form of the file.
+        fields: Further fields of ``model.json``: ``parts``, ``node``, ``site``, ``before``, ``measured``, ``origin``.
 
     Raises:
-        FedShiftError: If the arrays are not the network's, or it cannot be had in this form.
+        FedShiftError: If the arrays are not the network's, or the form does not support it.
     """
     if fields["parts"] == "shared":
         data = atomic_io.pack(arrays)
     else:
-        model = scorer.rebuilt(config, arrays, "the saved")  # what is written is what was tried
+        model = scorer.rebuilt(config, arrays, "the saved")  # the arrays are tried before they are written
         data = atomic_io.pack(arrays) if form == "safetensors" else programs.made(model, form)
     return saved.write(output, fields | {
         "form": form,
@@ -126,11 +126,11 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: d
 
 
 def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
-    """Return the checkpoint that holds the run's model: the one place that chooses it.
+    """Return the checkpoint that holds the run's model.
 
     Args:
         record: The run.
-        server_round: A round that is asked for; None for the one whose model a finished run keeps: the best by
+        server_round: The requested round; None for the one whose model a finished run keeps: the best by
             validation (``keep``), or the last.
 
     Raises:
@@ -182,10 +182,10 @@ def _check_wanted(record: Record, wanted: Wanted) -> None:
 
 
 def _before_a_score(config: RunConfig, allowed: bool) -> str:
-    """Return what the run does to a model ahead of each score, in words; empty for nothing.
+    """Return a description of the run's changes to a model before each score; empty for none.
 
     Raises:
-        ConfigError: If there is something, and the model before it was not asked for.
+        ConfigError: If there are changes, and the model before them is not requested.
     """
     adapts = setup.adaptation(config)
     client_class = registry.get(config.method["name"]).client_class()
@@ -230,10 +230,10 @@ def with_network(config: RunConfig, network: ModelConfig) -> RunConfig:
 
 
 def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Node | None, *, shared: bool) -> Arrays:
-    """Return what the model classifies by: weights and, under ``knowledge/NAME``, arrays of the server.
+    """Return the arrays that classify: weights and, under ``knowledge/NAME``, arrays of the server.
 
     Raises:
-        ConfigError: If a part of it is another one on each node, and no node is named; or the other way round.
+        ConfigError: If a part differs between nodes and no node is named, or the reverse.
     """
     client = scorer.bare_client(config, config.model, node.index if node else 0)
     client.knowledge = _knowledge(record, checkpoint, node)
@@ -268,7 +268,7 @@ def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[st
             f"--node: node {node.index} has no personal parts, the model is the same on all; leave it out"
         )
     base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
-    # As a resumed run would find it: what a round left that was never finished does not count.
+    # As a resumed run would read it: the state of an unfinished round does not count.
     resumed_after = (*record.resumed_after, checkpoint.server_round)
     kept, memory = Shelf(state_store.simulated(base, node.partition_id), resumed_after).recall()
     if kept < checkpoint.memory.get(node.index, 0) or (not kept and node.index in checkpoint.memory):
@@ -280,10 +280,10 @@ def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[st
 
 
 def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
-    """Return weights out of what a node remembers.
+    """Return weights from a node's state.
 
     Raises:
-        ConfigError: If it has not got them.
+        ConfigError: If the state lacks them.
     """
     missing = [name for name in names if MODEL_PART + name not in memory]
     if missing:
@@ -295,7 +295,7 @@ def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
 
 
 def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arrays:
-    """Return what the server sends a node besides weights, as it is about to score; for no node, the first one."""
+    """Return the arrays that the server sends a node in addition to weights before a score; default: first node."""
     _, federation = run_build.prepare(record.config, record.engine, initial_model.plain(record.config))
     strategy = run_build.strategy_of(record.config, federation, lambda *_: None)
     run_build.restore(strategy, checkpoint)
@@ -304,7 +304,7 @@ def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arr
 
 
 def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str, ...]) -> None:
-    """Refuse to take one node's knowledge for that of all."""
+    """Refuse arrays of the server that differ between nodes."""
     first, *others = (_knowledge(record, checkpoint, node) for node in checkpoint.nodes)
     for other in others:
         for name in names:
@@ -316,7 +316,7 @@ def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str
 
 
 def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured | None:
-    """Return the figures of the round whose weights these are, if these weights are what was scored."""
+    """Return the scores of the checkpoint's round, if that round scored these weights."""
     config = record.config
     if checkpoint.server_round > len(record.lines):
         return None
@@ -326,7 +326,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     if before:
         makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.node_params())
         accuracy = None if makes_anew or adapts is None else others.get(adapts.before)
-    elif config.evaluate.bn[0] != keep:  # the headline has other statistics of BatchNorm than the weights
+    elif config.evaluate.bn[0] != keep:  # the reported score uses other BatchNorm statistics than the weights
         accuracy = others.get(f"{BN_SCORE}{keep}")
     if not accuracy or line.get("evaluated_share") is not None:
         return None

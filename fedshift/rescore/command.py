@@ -1,4 +1,4 @@
-"""The command: reads runs and keys, asks each run each question, several side by side, and names the new folders."""
+"""The command: scores each run with each combination of keys, in parallel, and prints the new folders."""
 
 import itertools
 import multiprocessing
@@ -30,12 +30,12 @@ MOST = 10_000  # questions
 
 @dataclass(frozen=True)
 class Request:
-    """What was typed.
+    """The request of the command.
 
     Attributes:
         questions: Each run with each combination of values.
         output_dir: Where run folders are made.
-        jobs: So many are scored side by side.
+        jobs: The number of parallel scorings.
     """
 
     questions: list[Question]
@@ -88,11 +88,11 @@ def _runs(named: str) -> list[Path]:
 
 
 def rescore(arguments: Sequence[str]) -> None:
-    """Score finished runs again and print the new folders; what was done before is named, not done again.
+    """Score finished runs again and print the new folders; scorings done before are listed, not repeated.
 
     Raises:
         FedShiftError: If the keys or the runs are wrong, before anything is scored; if a run cannot be scored, after
-            those that were asked before it.
+            those before it.
     """
     request = read(arguments)
     checked = [(question, scoring.check(question)) for question in request.questions]
@@ -128,7 +128,7 @@ def _scored(left: Sequence[Checked], output_dir: Path, command: str, jobs: int) 
 
 
 def _alone() -> None:
-    """Give a process that others run beside one thread, as a sweep does."""
+    """Give a parallel process one thread, as a sweep does."""
     import torch
 
     torch.set_num_threads(1)
