@@ -35,7 +35,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-def tell_version(show: bool) -> None:
+def print_version(show: bool) -> None:
     """Print the versions that a bug report should name, and exit."""
     if show:
         from importlib.metadata import version
@@ -47,7 +47,7 @@ def tell_version(show: bool) -> None:
 @app.callback()
 def common_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Tell the version.", callback=tell_version, is_eager=True)
+        bool, typer.Option("--version", help="Tell the version.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Federated learning under domain shift, as one Flower app."""
@@ -265,12 +265,12 @@ def report(
 
     made = command.run(folder, arguments or [])
     typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
-    tell_lacks(made.lacks)
+    print_missing(made.lacks)
     if made.lacks:
         raise SystemExit(exit_codes.PARTLY_DRAWN)
 
 
-def tell_lacks(lacks: Sequence[str]) -> None:
+def print_missing(lacks: Sequence[str]) -> None:
     """Print to standard error what a report could not draw, and why."""
     for line in lacks:
         typer.echo(f"not drawn: {plain(line, WHOLE_PATH)}", err=True)
@@ -283,7 +283,7 @@ def report_after_run(folder: Path) -> None:
     try:
         made = command.run(folder, [])
         typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
-        tell_lacks(made.lacks)
+        print_missing(made.lacks)
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
         why = "stopped" if isinstance(error, SystemExit) else str(error)
         again = f"fedshift report {shown(shlex.quote(str(folder)), WHOLE_PATH)}"

@@ -41,7 +41,7 @@ def methods(
         typer.echo(about.described(name))
         return
     typer.echo("\n".join(about.listed()))
-    tell_problems(registry.METHODS)
+    print_problems(registry.METHODS)
 
 
 @app.command("datasets")
@@ -135,10 +135,10 @@ def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
     for name, thing in kind.items():
         origin = kind.origin(name)
         typer.echo(f"{name:<{width}}  {line_of(thing)}" + ("" if origin == OURS else f" [{origin}]"))
-    tell_problems(kind)
+    print_problems(kind)
 
 
-def tell_problems(kind: "Registry[T]") -> None:
+def print_problems(kind: "Registry[T]") -> None:
     """Print to stderr the entries of packages that cannot be used."""
     for problem in kind.problems():
         typer.echo(f"left out: {problem}", err=True)

@@ -77,8 +77,8 @@ def described(name: str) -> str:
         lines += ["", "parameters, as method.KEY=VALUE", *columns(rows)]
     else:
         lines += ["", "no parameters of its own"]
-    if origin == OURS and (said := source(name)):
-        lines += ["", f"conf/methods/{name}.yaml says of its values", *(f"  {line}" for line in said)]
+    if origin == OURS and (comment := source(name)):
+        lines += ["", f"conf/methods/{name}.yaml says of its values", *(f"  {line}" for line in comment)]
     return "\n".join(lines)
 
 
@@ -131,12 +131,12 @@ def parameters(method: Method) -> list[Parameter]:
     Args:
         method: As :func:`registry.get` returns it.
     """
-    said, sections = _divided(method)
+    own_defaults, sections = _divided(method)
     sides = {name: side for side in method.params_models() for name in side.model_fields}
     rows = []
     for key in method.known_keys():
         if key in sides:
-            default, allowed = said.get(key, ranges.default(sides[key], key)), ranges.allowed(sides[key], key)
+            default, allowed = own_defaults.get(key, ranges.default(sides[key], key)), ranges.allowed(sides[key], key)
         else:
             default, allowed = _stood_for(method, key, sections)
         rows.append(Parameter(key, _yaml(default), allowed, _papers(method.name, key)))
@@ -175,9 +175,9 @@ def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
 def _papers(name: str, key: str) -> str:
     """Return the values of a parameter in experiments of papers' tables, with their names."""
     by_value: dict[str, list[str]] = {}
-    for experiment, said in _of_papers(name):
-        if key in said:
-            by_value.setdefault(_yaml(said[key]), []).append(experiment)
+    for experiment, settings in _of_papers(name):
+        if key in settings:
+            by_value.setdefault(_yaml(settings[key]), []).append(experiment)
     return "; ".join(f"{value} ({_few(names)})" for value, names in by_value.items())
 
 

@@ -39,7 +39,7 @@ def adaptation_model(name: str) -> type[BaseModel]:
 def allowed(model: type[BaseModel], name: str) -> str:
     """Return a field's allowed values as text, such as ``above 0, at most 1`` or ``dot, cosine``."""
     schema = model.model_json_schema()
-    return _said(schema["properties"][name], schema.get("$defs", {}))
+    return _schema_text(schema["properties"][name], schema.get("$defs", {}))
 
 
 def default(model: type[BaseModel], name: str) -> Any:
@@ -48,11 +48,11 @@ def default(model: type[BaseModel], name: str) -> Any:
     return None if value is PydanticUndefined else value
 
 
-def _said(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+def _schema_text(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     if "$ref" in schema:
-        return _said(named[str(schema["$ref"]).rpartition("/")[2]], named)
+        return _schema_text(named[str(schema["$ref"]).rpartition("/")[2]], named)
     if "anyOf" in schema:
-        return " or ".join(_said(option, named) for option in schema["anyOf"])
+        return " or ".join(_schema_text(option, named) for option in schema["anyOf"])
     if "enum" in schema or "const" in schema:
         return ", ".join(map(str, schema.get("enum", [schema.get("const")])))
     if schema.get("type") == "null":
@@ -70,4 +70,4 @@ def _said(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
 
 def _items(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     parts: Sequence[Mapping[str, Any]] = schema.get("prefixItems") or [schema.get("items") or {}]
-    return "; ".join(dict.fromkeys(_said(part, named) for part in parts))
+    return "; ".join(dict.fromkeys(_schema_text(part, named) for part in parts))

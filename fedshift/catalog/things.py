@@ -36,18 +36,21 @@ def dataset(name: str) -> str:
     entry = catalog.get(name)
     origin = catalog.DATASETS.origin(name)
     own = entry.own is not None
-    said = configuration.dataset_defaults(entry)
+    defaults = configuration.dataset_defaults(entry)
     counts = ", ".join(f"{domain} {entry.counts[domain]:,}" for domain in entry.domains if domain in entry.counts)
     classes = ", ".join(entry.classes[:MOST_CLASSES]) + (", ..." if len(entry.classes) > MOST_CLASSES else "")
     users = [other for other in files.names("experiments") if _dataset_of(other) == name]
     rows = [
         ("from", "" if origin == OURS else origin),
         ("domains", "those of data-dir" if own else ", ".join(entry.domains)),
-        ("by default", ", ".join(said.get("domains", ())) if said.get("domains") != list(entry.domains) else ""),
+        (
+            "by default",
+            ", ".join(defaults.get("domains", ())) if defaults.get("domains") != list(entry.domains) else "",
+        ),
         ("tests only", ", ".join(sorted(entry.test_only))),
         ("classes", "those of data-dir" if own else f"{len(entry.classes)}: {classes}"),
         ("images", f"{entry.size} x {entry.size} pixels unless dataset.size says another; published: {counts or '-'}"),
-        ("sets", _keys({key: said[key] for key in ("images", "allocation") if key in said})),
+        ("sets", _keys({key: defaults[key] for key in ("images", "allocation") if key in defaults})),
         ("experiments", ", ".join(users)),
         ("page", "docs/datasets.md" if origin == OURS and not own else "docs/your-own-data.md" if own else ""),
         ("check", f"fedshift prepare {name} data-dir=DIR"),

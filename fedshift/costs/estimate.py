@@ -159,9 +159,9 @@ class Estimate:
     def score_seconds(self) -> float:
         """Seconds of all scoring in the run."""
         rounds = self.config.rounds
-        one_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # one round for each share
+        round_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # one round for each share
         scorings = len(self.federation.bn_ways)
-        each = {share: self.scoring(n).seconds(scorings, self.measured) for share, n in one_of.items()}
+        each = {share: self.scoring(n).seconds(scorings, self.measured) for share, n in round_of.items()}
         return sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored) / self.side_by_side
 
     @property
@@ -319,7 +319,9 @@ def _memory() -> int:
 def summary(result: Estimate) -> str:
     """Return the resolved configuration, the nodes with their images, and the estimate as text."""
     config, measured = result.config, result.measured
-    said = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None)
+    configuration_text = yaml.safe_dump(
+        config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None
+    )
     head = ("node", "domain", "training images", "validation", "test images of its domain")
     rows = [
         (str(n.index), n.domain, str(n.num_examples), str(n.num_validation or "-"), str(n.num_test))
@@ -370,7 +372,9 @@ def summary(result: Estimate) -> str:
         "An estimate: starting, messages and other work on the machine come on top; methods that send prototypes send "
         "them down from round 2 on. `fedshift costs` plays rounds and counts."
     )
-    return "\n".join([said, "nodes", *columns([head, *rows]), "", "estimate", *facts([*lines, ("note", notes)])])
+    return "\n".join(
+        [configuration_text, "nodes", *columns([head, *rows]), "", "estimate", *facts([*lines, ("note", notes)])]
+    )
 
 
 def _seconds(number: float) -> str:

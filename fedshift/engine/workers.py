@@ -179,7 +179,7 @@ class WorkersGrid(LocalGrid):
         try:
             parcel = worker.connection.recv_bytes()
         except (EOFError, OSError):
-            self._bury(worker, work)
+            self._reassign(worker, work)
             return
         if parcel[0] == transport.REPLY:
             place = worker.jobs.popleft()
@@ -201,7 +201,7 @@ class WorkersGrid(LocalGrid):
             doing = "work" if worker.ready else "start"
             raise FederationError(f"a worker process cannot {doing}: {transport.read(parcel)}")
 
-    def _bury(self, worker: Worker, work: _Work) -> None:
+    def _reassign(self, worker: Worker, work: _Work) -> None:
         """Give the work of a dead worker to others."""
         self._workers.remove(worker)
         self._homes = {node: home for node, home in self._homes.items() if home is not worker}

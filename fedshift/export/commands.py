@@ -44,7 +44,7 @@ def save(
 
     wanted = saving.Wanted(folder, chosen, node, shared, before, server_round, place)
     made, model = saving.save(wanted)
-    _tell(made, model.file, model.sha256)
+    _print_saved(made, model.file, model.sha256)
 
 
 @app.command("save-node")
@@ -72,7 +72,7 @@ def save_node(
     from fedshift.export import on_node
 
     output_folder, saved_model = on_node.save(on_node.Wanted(folder, chosen, kept, node, network, place))
-    _tell(output_folder, saved_model.file, saved_model.sha256)
+    _print_saved(output_folder, saved_model.file, saved_model.sha256)
 
 
 @app.command()
@@ -139,5 +139,5 @@ def _form(given: str) -> Form:
     raise ConfigError(f"--format: {as_found(given)} is unknown; there are {', '.join(FORMS)}")
 
 
-def _tell(folder: Path, file: str, digest: str) -> None:
+def _print_saved(folder: Path, file: str, digest: str) -> None:
     typer.echo(f"saved: {shown(folder, WHOLE_PATH)} ({file}, SHA-256 {digest})")

@@ -55,22 +55,22 @@ def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], 
         ConfigError: If a path does not exist, or a folder holds no image.
         DataError: If a path exists but cannot be read.
     """
-    pictures_found: list[Picture] = []
+    pictures: list[Picture] = []
     lines: list[str] = []
     for path in given:
         if path.is_dir():
             inside, note = _in_folder(path, classes)
-            pictures_found += inside
+            pictures += inside
             lines += [note] if note else []
         elif path.is_file():
-            pictures_found.append(Picture(path))
+            pictures.append(Picture(path))
         else:
             presence.check(path)
             raise ConfigError(f"there is no file and no folder {shown(path)}")
     number = sum(not path.is_dir() for path in given)
     if number > 1:  # nobody expects a score of one image
         lines.append(f"{number} files are not scored: a file that is named by itself has no class; {_SCORED}")
-    return pictures_found, lines
+    return pictures, lines
 
 
 def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str]:

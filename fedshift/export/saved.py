@@ -40,18 +40,18 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Told(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class _Strict(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Base of the parts of ``model.json``."""
 
 
-class Site(_Told):
+class Site(_Strict):
     """The result on the test images of a site."""
 
     accuracy: Percent | None  # top-1; None if no node answered
     images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # number of test images; None if unknown
 
 
-class Measured(_Told):
+class Measured(_Strict):
     """The scores of the run's models, in a round that was scored on all test images."""
 
     of: Text  # which models: the global one, or those of the nodes
@@ -60,7 +60,7 @@ class Measured(_Told):
     average: Percent | None  # over the sites that are known
 
 
-class Origin(_Told):
+class Origin(_Strict):
     """The run that made the model."""
 
     experiment: Name
@@ -76,7 +76,7 @@ class Origin(_Told):
     commit: Text = ""
 
 
-class SavedModel(_Told):
+class SavedModel(_Strict):
     """The content of ``model.json``.
 
     Attributes:

@@ -112,7 +112,7 @@ def bare_client(config: RunConfig, network: ModelConfig, index: int = 0) -> Doma
     return made
 
 
-class _Noted(dict[str, Any]):
+class _RecordingDict(dict[str, Any]):
     """A dict that records which keys were read."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
@@ -151,7 +151,11 @@ def needs(client: DomainClient) -> Needs:
     Raises:
         FedShiftError: If it reads the server's scalars for this node, or the node's state other than its model.
     """
-    knowledge, scalars, memory = _Noted(client.knowledge), _Noted(client.told), _Noted(client.memory)
+    knowledge, scalars, memory = (
+        _RecordingDict(client.knowledge),
+        _RecordingDict(client.told),
+        _RecordingDict(client.memory),
+    )
     kept = client.knowledge, client.told, client.memory
     client.knowledge, client.told, client.memory = knowledge, scalars, memory
     client.model.eval()
@@ -162,9 +166,9 @@ def needs(client: DomainClient) -> Needs:
             client.predict(torch.zeros(2, 3, size, size))
     finally:
         client.knowledge, client.told, client.memory = kept
-    for what, noted in (("what the server tells each node", scalars), ("what the node keeps besides", memory)):
-        if noted.read:
-            names = ", ".join(sorted(noted.read)[:3])
+    for what, recorded in (("what the server tells each node", scalars), ("what the node keeps besides", memory)):
+        if recorded.read:
+            names = ", ".join(sorted(recorded.read)[:3])
             raise FedShiftError(f"{type(client).__name__} classifies by {what} ({names}): it cannot be saved")
     state = client.model.state_dict()
     modules = {_owner(name) for name, tensor in state.items() if tensor.untyped_storage().data_ptr() in used.places}

@@ -31,7 +31,7 @@ from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 
 BLOCKS, LETTERS = "▁▂▃▄▅▆▇█", "_.-=+*#%"  # of a sparkline, and where the terminal has no such letters
 WIDEST, NARROWEST = 40, 8  # cells of a sparkline
-BESIDE = 42  # columns of the terminal that the rest of the table takes
+OTHER_COLUMNS = 42  # columns of the terminal that the rest of the table takes
 AROUND = 12  # lines of the terminal that are no domain's
 LOOK_SECONDS = 0.5
 
@@ -111,7 +111,7 @@ def picture(
     if not run_status:
         return Text("")
     blocks = BLOCKS if console.encoding.lower().startswith("utf") else LETTERS
-    cells = max(NARROWEST, min(WIDEST, console.width - BESIDE))
+    cells = max(NARROWEST, min(WIDEST, console.width - OTHER_COLUMNS))
     head = Text.assemble(
         (f"{run_status.get('method')} on {run_status.get('experiment')}", "bold"),
         f"  round {run_status.get('round')} of {run_status.get('rounds')}, {run_status.get('state')}: "

@@ -190,7 +190,7 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: 
                     grid = inline.InlineGrid(client_app.app, nodes)
                 server_app.app(grid, make_context(0, {}, run_config))
         except (KeyboardInterrupt, SystemExit):
-            _tell_interrupted(status_file)
+            _print_interrupted(status_file)
             raise
         except FedShiftError as error:
             if (path := _begun(status_file)) is None:
@@ -219,12 +219,12 @@ def submit(
     try:
         returncode = screen.call([*command, *options], flower.folder, flower.env)
     except (KeyboardInterrupt, SystemExit):
-        _tell_interrupted(home / "status.json")
+        _print_interrupted(home / "status.json")
         raise
     return _outcome(home / "status.json", returncode, flower)
 
 
-def _tell_interrupted(status_file: Path) -> None:
+def _print_interrupted(status_file: Path) -> None:
     """Print to standard error where an interrupted run is, and how to resume it."""
     path = _begun(status_file)
     if path is None:

@@ -34,20 +34,20 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
     try:
         folder = None if site else _folder(arguments)
     except ConfigError:
-        _tell_leftovers()
+        _print_leftovers()
         raise
     while True:
         report = status.read(folder) if folder else site_status.read(site)
         print(json.dumps(report, ensure_ascii=False) if as_json else _block(report, site), flush=True)
         if not watch:
-            _tell_leftovers()
+            _print_leftovers()
         going_on = report["state"] in status.GOING_ON if folder else site_status.goes_on(report)
         if not watch or not going_on:
             return status.exit_code(report) if folder else exit_codes.OK
         time.sleep(WATCH_SECONDS)
 
 
-def _tell_leftovers() -> None:
+def _print_leftovers() -> None:
     """Print to standard error the processes that no command waits for."""
     for left in orphans.leftovers():
         print(left, file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from fedshift.launch import worker_count
 from fedshift.rescore import scoring
 from fedshift.rescore.scoring import Checked, Question
 from fedshift.results.loading import held
-from fedshift.sweep.grid import WHOLE, split
+from fedshift.sweep.grid import UNSPLIT_KEYS, split
 from fedshift_app.config import files
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console
@@ -61,7 +61,7 @@ def read(arguments: Sequence[str]) -> Request:
         elif key in ("output-dir", "jobs"):
             own[key] = not_empty(key, value)
         else:
-            values[key] = (not_empty(key, value),) if key in WHOLE else split(key, value)
+            values[key] = (not_empty(key, value),) if key in UNSPLIT_KEYS else split(key, value)
     if not runs:
         raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
     jobs_text = own.get("jobs", str(worker_count.places(1)))

@@ -24,7 +24,7 @@ from fedshift_core.limits import MOST_CORES, as_found, shortened
 MOST_RUNS = 10_000  # of a grid
 METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
-WHOLE = (
+UNSPLIT_KEYS = (
     "engine", "workers", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
     "tracking", "set", "keep_rounds", "keep-rounds",
 )  # fmt: skip
@@ -115,7 +115,7 @@ def read(arguments: Sequence[str]) -> GridRequest:
         elif key in Options.model_fields:
             own[key] = value
         else:
-            values[key] = (value,) if key in WHOLE else split(key, value)
+            values[key] = (value,) if key in UNSPLIT_KEYS else split(key, value)
     if "experiment" in values:
         raise ConfigError("experiment: the experiment of a sweep is its first argument, and one only")
     if "resume" in values:

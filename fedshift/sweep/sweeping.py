@@ -165,7 +165,7 @@ class Sweep:
                 self._save()
                 if job.record.state == "finished":
                     bar.advance()
-                    self._tell(job.record, queue)
+                    self._show_progress(job.record, queue)
             if not ended:
                 time.sleep(POLL_SECONDS)
 
@@ -267,7 +267,7 @@ class Sweep:
         done = [record.timed for record in self._finished()]
         return time_left(done, running, [r.timed for r in queue], self._jobs)
 
-    def _tell(self, record: Record, queue: Sequence[Record]) -> None:
+    def _show_progress(self, record: Record, queue: Sequence[Record]) -> None:
         number, left = len(self._finished()), self._left(queue)
         width = len(str(len(self.records)))
         typer.echo(

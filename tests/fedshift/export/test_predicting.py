@@ -98,7 +98,7 @@ def test_only_folders_that_are_all_classes_are_scored(model: Path, pictures: Pat
     found = predicting.predict(model, [pictures])
     assert found.metrics() is None
     assert len(found.pictures) == 12
-    assert found.told == [f"{pictures} is not scored: other is no class"]
+    assert found.notes == [f"{pictures} is not scored: other is no class"]
 
 
 Command = Callable[..., tuple[int, str, str]]
@@ -223,7 +223,7 @@ def test_tent_predicts_as_its_core_does_batch_by_batch(model: Path, pictures: Pa
     assert found.probabilities == pytest.approx(wanted, abs=1e-6)
     plain = predicting.predict(model, [pictures])
     assert not np.allclose(found.probabilities, plain.probabilities, atol=1e-3)
-    assert "results depend on the order" in found.told[0]
+    assert "results depend on the order" in found.notes[0]
     assert np.array_equal(predicting.predict(model, [pictures]).probabilities, plain.probabilities)  # nothing is kept
 
 
@@ -248,14 +248,14 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
     run = t3a.adjusting(built.model.classifier, built.passed)
     wanted = torch.cat([run(part) for part in (x[:5], x[5:10], x[10:])]).double().softmax(dim=1).numpy()
     assert found.probabilities == pytest.approx(wanted, abs=1e-6)
-    assert found.told == ["t3a: 50 supports a class, batches of 5; results depend on the order of the images"]
+    assert found.notes == ["t3a: 50 supports a class, batches of 5; results depend on the order of the images"]
     for clean in ([], [pictures / "3"]):
         found = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean)
         built = opening.scorer_of(*saved.read(model))
         adapted = eata.EATA(built.model, built, eata.EATAParams(batch_size=5), [x[4:9]] if clean else None)
         wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
         assert found.probabilities == pytest.approx(wanted, abs=1e-6)
-        assert ("no Fisher values" in found.told[0]) == (not clean)
+        assert ("no Fisher values" in found.notes[0]) == (not clean)
     told = refusal_of(ConfigError, predicting.predict, model, [pictures], adapt="tent", clean=[pictures])
     assert told == "--clean: images like those of training are for --adapt eata alone"
 
