@@ -35,9 +35,9 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-def tell_version(asked: bool) -> None:
-    """Print the versions that a report of a mistake should name, and end."""
-    if asked:
+def print_version(show: bool) -> None:
+    """Print the versions that a bug report should name, and exit."""
+    if show:
         from importlib.metadata import version
 
         typer.echo(f"fedshift {__version__} (Flower {version('flwr')}, Python {platform.python_version()})")
@@ -45,9 +45,9 @@ def tell_version(asked: bool) -> None:
 
 
 @app.callback()
-def whole(
+def common_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Tell the version.", callback=tell_version, is_eager=True)
+        bool, typer.Option("--version", help="Tell the version.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Federated learning under domain shift, as one Flower app."""
@@ -87,13 +87,13 @@ def run(
     if dry:
         from fedshift.costs import dry_run
 
-        typer.echo(dry_run.told(flat, launch))
+        typer.echo(dry_run.summary(flat, launch))
         return
     from fedshift.launch import worker_count
 
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)
-    workers = worker_count.asked(launch)
+    workers = worker_count.requested(launch)
     if inline and (workers or worker_count.cores()) > 1:
         from fedshift.engine import forking
 
@@ -129,8 +129,8 @@ def run(
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
-    if (told := status.read(folder))["state"] == status.DEGRADED:
-        typer.echo(f"degraded: {told['error']}", err=True)
+    if (last_status := status.read(folder))["state"] == status.DEGRADED:
+        typer.echo(f"degraded: {last_status['error']}", err=True)
         raise SystemExit(exit_codes.DEGRADED)
 
 
@@ -165,7 +165,7 @@ def sweep(
     if listed:
         listing.show(arguments or [], slurm, check_data, check_model)
     elif into:
-        listing.one(arguments or [], into, check_data)
+        listing.run_point(arguments or [], into, check_data)
     else:
         sweeping.sweep(arguments or [], paper, check_data, check_model)
 
@@ -265,25 +265,25 @@ def report(
 
     made = command.run(folder, arguments or [])
     typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
-    tell_lacks(made.lacks)
+    print_missing(made.lacks)
     if made.lacks:
         raise SystemExit(exit_codes.PARTLY_DRAWN)
 
 
-def tell_lacks(lacks: Sequence[str]) -> None:
-    """Say on standard error what a report could not draw, and why."""
+def print_missing(lacks: Sequence[str]) -> None:
+    """Print to standard error what a report could not draw, and why."""
     for line in lacks:
         typer.echo(f"not drawn: {plain(line, WHOLE_PATH)}", err=True)
 
 
 def report_after_run(folder: Path) -> None:
-    """Write the report of a run that has just finished; whatever stands against it is told in a line."""
+    """Write the report of a run that has just finished; print a line if that fails."""
     from fedshift.report import command
 
     try:
         made = command.run(folder, [])
         typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
-        tell_lacks(made.lacks)
+        print_missing(made.lacks)
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
         why = "stopped" if isinstance(error, SystemExit) else str(error)
         again = f"fedshift report {shown(shlex.quote(str(folder)), WHOLE_PATH)}"
@@ -312,10 +312,10 @@ def costs(
 
     if markdown and as_json:
         raise ConfigError("give --markdown or --json, not both")
-    found = command.run(arguments or [], paper)
-    typer.echo(found.markdown() if markdown else found.json() if as_json else found.text())
-    if found.failed:
-        raise FederationError(f"failed, and not in the table: {', '.join(found.failed)}")
+    table = command.run(arguments or [], paper)
+    typer.echo(table.markdown() if markdown else table.json() if as_json else table.text())
+    if table.failed:
+        raise FederationError(f"failed, and not in the table: {', '.join(table.failed)}")
 
 
 @app.command()
@@ -384,14 +384,14 @@ def preview(
 
 
 def fail(error: FedShiftError) -> NoReturn:
-    """Show a user's mistake in a line or two and exit with 1; with 78 where a sweep must know not to try again."""
+    """Show a user's mistake and exit with 1, or with 78 if a sweep must not try again."""
     typer.echo(f"error: {error}", err=True)
     refused = isinstance(error, REFUSALS) and SWEEP_PROCESS in os.environ
     raise SystemExit(exit_codes.REFUSED if refused else exit_codes.FAILED)
 
 
 def stop(signum: int, _frame: FrameType | None) -> NoReturn:
-    """End on a signal, once: what the command started is stopped on the way out, which takes its time."""
+    """Exit on the first signal; the command stops what it started, which takes some time."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
     raise SystemExit(STOPPING[signal.Signals(signum)])
@@ -407,7 +407,7 @@ def main() -> None:
         app()
     except FedShiftError as error:
         fail(error)
-    except OSError as error:  # a disk that is full, a folder that may not be entered: nothing that a traceback mends
+    except OSError as error:  # a full disk or a forbidden folder: a traceback would not help
         fail(FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
 
 

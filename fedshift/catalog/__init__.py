@@ -1,1 +1,1 @@
-"""What there is and what it takes: lists, one thing by name, and what a shell completes."""
+"""Lists and describes methods, data sets, networks and experiments; completes them in shells."""

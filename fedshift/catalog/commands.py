@@ -41,7 +41,7 @@ def methods(
         typer.echo(about.described(name))
         return
     typer.echo("\n".join(about.listed()))
-    tell_problems(registry.METHODS)
+    print_problems(registry.METHODS)
 
 
 @app.command("keys")
@@ -142,18 +142,18 @@ def papers() -> None:
         typer.echo(line)
 
 
-def show(kind: "Registry[T]", told: Callable[[T], str]) -> None:
-    """Print a line for each thing of a kind, with its package if that is another one; to stderr what cannot be used."""
+def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
+    """Print a line for each entry of a registry, with its package if it is not ours; unusable ones to stderr."""
     from fedshift_core.extensions import OURS
 
     width = max(map(len, kind))
     for name, thing in kind.items():
         origin = kind.origin(name)
-        typer.echo(f"{name:<{width}}  {told(thing)}" + ("" if origin == OURS else f" [{origin}]"))
-    tell_problems(kind)
+        typer.echo(f"{name:<{width}}  {line_of(thing)}" + ("" if origin == OURS else f" [{origin}]"))
+    print_problems(kind)
 
 
-def tell_problems(kind: "Registry[T]") -> None:
-    """Print to stderr what packages offer of a kind and cannot be used."""
+def print_problems(kind: "Registry[T]") -> None:
+    """Print to stderr the entries of packages that cannot be used."""
     for problem in kind.problems():
         typer.echo(f"left out: {problem}", err=True)

@@ -1,4 +1,4 @@
-"""What a shell completes; a list is read only when a shell asks for it, so that a command starts without them."""
+"""Shell completion; lists are read only when a shell requests them, which keeps commands fast."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""``fedshift models NAME...``: what there is to know of a network before a run names it."""
+"""``fedshift models NAME...``: describes networks."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
 COLUMNS = ("network", "features D", "parameters", "BatchNorm", "feature map", "stages")
-CLASSES = 2  # of the model that is looked at; the head is not counted
+CLASSES = 2  # of the described model; the head is not counted
 
 
 def table(names: Sequence[str], size: int, *, markdown: bool) -> str:
     """Return a line for each network: its features, the parameters of its encoder, BatchNorm, stages and their widths.
 
     Raises:
-        ConfigError: If there is none of a name, or it takes no images of that size.
+        ConfigError: If a name is unknown, or a network takes no images of that size.
     """
     rows = [COLUMNS, *(_row(name, size) for name in names)]
     if markdown:
@@ -42,5 +42,5 @@ def _row(name: str, size: int) -> tuple[str, ...]:
     stages = feature_stages(encoder)
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     widths = ", ".join(map(str, stages.widths)) if stages is not None else "-"
-    told = "yes" if stages is not None else "no"
-    return name, str(model.feature_dim), f"{parameters:,}", "yes" if network.batchnorm else "no", told, widths
+    has_stages = "yes" if stages is not None else "no"
+    return name, str(model.feature_dim), f"{parameters:,}", "yes" if network.batchnorm else "no", has_stages, widths

@@ -1,13 +1,13 @@
-"""Lines of words below one another, as the command prints them."""
+"""Formats rows and facts as aligned lines."""
 
 import textwrap
 from collections.abc import Sequence
 
-WIDTH = 110  # characters of a line that is broken
+WIDTH = 110  # maximum characters of a wrapped line
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Return rows with their cells below one another."""
+    """Return rows as lines with aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         indent + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -15,11 +15,11 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
 
 
 def facts(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
-    """Return names with what is said of them; what is empty is left out, what is long is broken below itself."""
-    told = [(name, text) for name, text in rows if text]
-    width = max(len(name) for name, _ in told)
+    """Return names with their texts as lines; empty texts are left out, long ones are wrapped."""
+    filled = [(name, text) for name, text in rows if text]
+    width = max(len(name) for name, _ in filled)
     lines = []
-    for name, text in told:
+    for name, text in filled:
         first, *more = textwrap.wrap(text, WIDTH - width, break_long_words=False, break_on_hyphens=False)
         lines.append(f"{indent}{name:<{width}}  {first}")
         lines += [f"{indent}{'':<{width}}  {line}" for line in more]

@@ -1,4 +1,4 @@
-"""``fedshift datasets`` and ``fedshift experiments``: all of them, or one by name."""
+"""``fedshift datasets`` and ``fedshift experiments``: lists all, or describes one."""
 
 import functools
 import shlex
@@ -21,38 +21,41 @@ DRAWN = ("handwritten",)  # data sets that need no data-dir
 
 
 def dataset_line(dataset: Dataset) -> str:
-    """Return what a list says of a data set."""
+    """Return the line of a data set in a list."""
     if dataset.own is not None:
         return f"{dataset.title}; domains and classes as in data-dir, or stated"
     return f"{dataset.title}; domains {', '.join(dataset.domains)}; {len(dataset.classes)} classes"
 
 
 def dataset(name: str) -> str:
-    """Return what there is to know of a data set.
+    """Return the description of a data set.
 
     Raises:
         ConfigError: If there is none of that name.
     """
-    found = catalog.get(name)
+    entry = catalog.get(name)
     origin = catalog.DATASETS.origin(name)
-    own = found.own is not None
-    said = configuration.dataset_defaults(found)
-    counts = ", ".join(f"{domain} {found.counts[domain]:,}" for domain in found.domains if domain in found.counts)
-    classes = ", ".join(found.classes[:MOST_CLASSES]) + (", ..." if len(found.classes) > MOST_CLASSES else "")
-    users = [one for one in files.names("experiments") if _dataset_of(one) == name]
+    own = entry.own is not None
+    defaults = configuration.dataset_defaults(entry)
+    counts = ", ".join(f"{domain} {entry.counts[domain]:,}" for domain in entry.domains if domain in entry.counts)
+    classes = ", ".join(entry.classes[:MOST_CLASSES]) + (", ..." if len(entry.classes) > MOST_CLASSES else "")
+    users = [other for other in files.names("experiments") if _dataset_of(other) == name]
     rows = [
         ("from", "" if origin == OURS else origin),
-        ("domains", "those of data-dir" if own else ", ".join(found.domains)),
-        ("by default", ", ".join(said.get("domains", ())) if said.get("domains") != list(found.domains) else ""),
-        ("tests only", ", ".join(sorted(found.test_only))),
-        ("classes", "those of data-dir" if own else f"{len(found.classes)}: {classes}"),
-        ("images", f"{found.size} x {found.size} pixels unless dataset.size says another; published: {counts or '-'}"),
-        ("sets", _keys({key: said[key] for key in ("images", "allocation") if key in said})),
+        ("domains", "those of data-dir" if own else ", ".join(entry.domains)),
+        (
+            "by default",
+            ", ".join(defaults.get("domains", ())) if defaults.get("domains") != list(entry.domains) else "",
+        ),
+        ("tests only", ", ".join(sorted(entry.test_only))),
+        ("classes", "those of data-dir" if own else f"{len(entry.classes)}: {classes}"),
+        ("images", f"{entry.size} x {entry.size} pixels unless dataset.size says another; published: {counts or '-'}"),
+        ("sets", _keys({key: defaults[key] for key in ("images", "allocation") if key in defaults})),
         ("experiments", ", ".join(users)),
         ("page", "docs/datasets.md" if origin == OURS and not own else "docs/your-own-data.md" if own else ""),
         ("check", f"fedshift prepare {name} data-dir=DIR"),
     ]
-    return "\n".join([f"{name}: {found.title}", *facts(rows)])
+    return "\n".join([f"{name}: {entry.title}", *facts(rows)])
 
 
 def _dataset_of(experiment: str) -> object:
@@ -65,32 +68,32 @@ def _read(experiment: str) -> dict[str, object]:
 
 
 def experiments() -> list[str]:
-    """Return a line for each experiment: the nodes it needs, and the table of a paper that it stands for."""
+    """Return a line for each experiment: its number of nodes, and the paper's table that it reproduces."""
     names = files.names("experiments")
     width = max(map(len, names))
     lines = []
     for name in names:
-        told = _read(name)
+        content = _read(name)
         nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
-        table = f" [{told['paper']}]" if told.get("paper") else ""
-        lines.append(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {told.get('title', '')}{table}")
+        table = f" [{content['paper']}]" if content.get("paper") else ""
+        lines.append(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {content.get('title', '')}{table}")
     return lines
 
 
 def experiment(name: str) -> str:
-    """Return what there is to know of an experiment, given by name or as a path to a YAML file.
+    """Return the description of an experiment, given by name or as a path to a YAML file.
 
     Raises:
         ConfigError: If there is none, or its file is wrong.
     """
     path = configuration.experiment_file(name)
-    told = read_yaml(path)
+    content = read_yaml(path)
     config = configuration.resolve({"experiment": name})
     train, model = config.train, config.model
-    special = section_of(told, "methods")
+    special = section_of(content, "methods")
     rows = [
         ("file", shown(path)),
-        ("stands for", _paper(str(told.get("paper") or ""))),
+        ("stands for", _paper(str(content.get("paper") or ""))),
         ("data set", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
         ("nodes", _nodes(config)),
         ("network", f"{model.name}, model.bn={model.bn}"),
@@ -105,28 +108,28 @@ def experiment(name: str) -> str:
         ("shift", "" if config.shift.name == "none" else f"shift.name={config.shift.name}"),
         ("run", f"fedshift run {name}" + ("" if _draws(config) else " data-dir=DIR") + " method=METHOD"),
     ]
-    return "\n".join([f"{path.stem}: {told.get('title', '')}".rstrip(": "), *facts(rows)])
+    return "\n".join([f"{path.stem}: {content.get('title', '')}".rstrip(": "), *facts(rows)])
 
 
 def _draws(config: RunConfig) -> bool:
-    """Tell whether the images are made, not read from a folder."""
+    """Tell whether an experiment runs without ``data-dir``."""
     return config.dataset.kind in DRAWN or bool(config.dataset.data_dir)
 
 
 def _paper(table: str) -> str:
-    """Return what an experiment says that it stands for, with the command that compares with it."""
+    """Return the paper's table of an experiment, with the command that compares with it."""
     return f"{table}: fedshift compare RUNS --paper {shlex.quote(table)}" if table else ""
 
 
 def _keys(value: object, above: str = "") -> str:
-    """Return what a section says in a line, by dotted key."""
+    """Return a section's dotted keys and values in a line."""
     if isinstance(value, Mapping):
         return ", ".join(_keys(inner, f"{above}{key}.") for key, inner in value.items())
     return f"{above.removesuffix('.')}={value}"
 
 
 def _nodes(config: RunConfig) -> str:
-    """Return how many nodes there are of each domain."""
+    """Return the number of nodes of each domain."""
     allocation = config.allocation
     number = allocation.num_nodes()
     held_out = f"; held out: {', '.join(allocation.held_out)}" if allocation.held_out else ""

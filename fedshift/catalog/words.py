@@ -1,4 +1,4 @@
-"""What a shell completes: names, keys, and the words that a key takes.
+"""Shell completion of names, keys, and values.
 
 bash cuts a word at ``=``: of ``method=fed`` it completes ``fed`` and gives ``method`` and ``=`` as words before it.
 zsh and fish complete ``method=fed`` as one word.
@@ -34,17 +34,17 @@ def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
     names = [] if before else files.names("experiments")
     dotted = (key for key in dotted_keys.known() if "." in key or key in WITHOUT_DOT)
     keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted, *_of_method(before))
-    return [one for one in (*names, *(f"{key}=" for key in keys)) if one.startswith(incomplete)]
+    return [word for word in (*names, *(f"{key}=" for key in keys)) if word.startswith(incomplete)]
 
 
 def _listed(key: str, begun: str) -> list[str]:
-    """Return the values of a key that go on from what was begun: the last one, where there are several with commas."""
+    """Return the values of a key that complete ``begun``: with commas, its last value."""
     first, comma, last = begun.rpartition(",")
     return [f"{first}{comma}{value}" for value in begun_with(values(key), last)]
 
 
 def values(key: str) -> tuple[str, ...]:
-    """Return the words that a key takes; none where it takes numbers, or anything."""
+    """Return the words that a key takes; none if it takes numbers or any text."""
     named: dict[str, Iterable[str]] = {
         "method": registry.METHODS, "method.name": registry.METHODS, "dataset": catalog.DATASETS,
         "dataset.name": catalog.DATASETS, "model.name": NETWORKS, "modules": MODULES, "adapt.name": ADAPTATIONS,
@@ -52,10 +52,10 @@ def values(key: str) -> tuple[str, ...]:
     }  # fmt: skip
     if key in named:
         return tuple(named[key])
-    found = model_of(key.replace("-", "_")) if not key.startswith(("method.", "modules.", "adapt.")) else None
-    if found is None:
+    model_field = model_of(key.replace("-", "_")) if not key.startswith(("method.", "modules.", "adapt.")) else None
+    if model_field is None:
         return ()
-    model, name = found
+    model, name = model_field
     return tuple(_words(model.model_fields[name].annotation))
 
 
@@ -70,10 +70,10 @@ def _words(annotation: object) -> Iterator[str]:
 
 
 def _of_method(before: list[str]) -> list[str]:
-    """Return the parameters of the method that was named, in one word or, by bash, in three."""
+    """Return the parameters of the named method, in one word or, in bash, in three."""
     joined = " ".join(before).replace(" = ", "=").split()
     name = next((word.partition("=")[2] for word in joined if word.startswith("method=")), "")
     try:
         return [f"method.{key}" for key in registry.get(name).known_keys()] if name in registry.METHODS else []
-    except FedShiftError:  # its package cannot be used: the command tells why
+    except FedShiftError:  # its package cannot be used: the command reports the reason
         return []

@@ -1,4 +1,4 @@
-"""A paper's printed costs beside ours: ``fedshift costs ... --paper f2dc.table4``."""
+"""Compares our costs with a paper's: ``fedshift costs ... --paper f2dc.table4``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from fedshift_core.errors import ConfigError
 if TYPE_CHECKING:
     from fedshift.costs.measuring import Costs
 
-#: How our number of a printed column is taken from what was measured, with the number of nodes; all of one round.
+#: Our number for each kind of printed column, from the measured costs and the number of nodes, per round.
 OURS: dict[str, "Callable[[Costs, int], float]"] = {
     "sent": lambda costs, nodes: float(costs.parameters.sent * nodes),
     "bytes_up": lambda costs, nodes: float(costs.bytes_up),
     "step_flops": lambda costs, nodes: costs.step_flops,
     "seconds": lambda costs, nodes: costs.seconds,
 }
-TOLD = {
+MEANINGS = {
     "sent": "parameters that all nodes send", "bytes_up": "bytes that all nodes send",
     "step_flops": "FLOPs of a step", "seconds": "seconds of one node's local round",
 }  # fmt: skip
@@ -27,15 +27,15 @@ TOLD = {
 
 @dataclass(frozen=True)
 class Pair:
-    """What was measured of a method, and the printed row that stands beside it.
+    """The measured costs of a method, and the printed row to compare with.
 
     Attributes:
         name: The method as the table of costs names it.
         label: The printed label.
         ours: Our numbers by printed column, in the paper's units.
         printed: The paper's.
-        times_ours: Our numbers as multiples of our FedAvg's; None where that was not measured.
-        times_printed: The same of the paper.
+        times_ours: Our numbers as multiples of our FedAvg's; None if FedAvg was not measured.
+        times_printed: The same for the paper.
     """
 
     name: str
@@ -50,45 +50,47 @@ def table_of(paper: str) -> Table:
     """Return a printed table of costs.
 
     Raises:
-        ConfigError: If there is no such table, or it prints none.
+        ConfigError: If there is no such table, or it prints no costs.
     """
     table = printed_module.get(paper)
     if not table.printed.costs:
-        known = ", ".join(one.id for one in printed_module.all_tables() if one.printed.costs)
+        known = ", ".join(candidate.id for candidate in printed_module.all_tables() if candidate.printed.costs)
         raise ConfigError(f"--paper {table.id}: it prints {table.printed.metric}, no costs; allowed are {known}")
     return table
 
 
 def pairs(table: Table, costs: "Sequence[tuple[str, Costs]]", nodes: int) -> list[Pair]:
-    """Return the printed rows that stand beside what was measured.
+    """Return the measured methods that the table prints, with their printed rows.
 
     Args:
-        table: Of costs.
-        costs: What was measured, with its name.
+        table: The table of costs.
+        costs: The measured costs, with their names.
         nodes: How many nodes the run has.
     """
     columns = table.printed.costs
     plain = next(row for row in table.printed.rows if [*table.readings(row)] == [{"method.name": BASELINE}])
     theirs = {column: plain.value(column) or 0.0 for column in columns}
-    beside = [(name, one, standing) for name, one in costs if (standing := table.standing(one.settings)) is not None]
-    base = next((_ours(one, nodes, columns) for _, one, standing in beside if standing.row == plain), None)
-    found = []
-    for name, one, standing in beside:
-        ours = _ours(one, nodes, columns)
+    with_rows = [
+        (name, cost, standing) for name, cost in costs if (standing := table.standing(cost.settings)) is not None
+    ]
+    base = next((_ours(cost, nodes, columns) for _, cost, standing in with_rows if standing.row == plain), None)
+    matches = []
+    for name, cost, standing in with_rows:
+        ours = _ours(cost, nodes, columns)
         printed = {column: value for column in columns if (value := standing.row.value(column)) is not None}
-        found.append(
+        matches.append(
             Pair(
                 name, standing.row.method, ours, printed, None if base is None else _times(ours, base),
                 _times(printed, theirs),
             )
         )  # fmt: skip
-    return found
+    return matches
 
 
-def rows(columns: Sequence[str], found: Sequence[Pair]) -> list[tuple[str, ...]]:
+def rows(columns: Sequence[str], row_pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
     """Return the head and two lines a pair, ours and the paper's, each number with its multiple of FedAvg's."""
     lines: list[tuple[str, ...]] = [("method", *columns)]
-    for pair in found:
+    for pair in row_pairs:
         lines.append((pair.name, *(_cell(pair.ours, pair.times_ours or {}, column) for column in columns)))
         lines.append(
             (f"  paper: {pair.label}", *(_cell(pair.printed, pair.times_printed, column) for column in columns))
@@ -97,8 +99,8 @@ def rows(columns: Sequence[str], found: Sequence[Pair]) -> list[tuple[str, ...]]
 
 
 def notes(table: Table, nodes: int) -> list[str]:
-    """Return what the numbers are."""
-    ours = "; ".join(f"{column}: {TOLD[cost.of]}" for column, cost in table.printed.costs.items())
+    """Return notes on the meaning of the numbers."""
+    ours = "; ".join(f"{column}: {MEANINGS[cost.of]}" for column, cost in table.printed.costs.items())
     return [
         f"{table.id}: {table.paper.paper} ({table.paper.venue}), {table.printed.id}, {table.printed.dataset}: "
         f"{table.printed.about}; here {nodes} nodes",

@@ -29,15 +29,15 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
 
     Args:
         arguments: Methods, an experiment, keys.
-        paper: Id of a printed table of costs that stands beside; empty for none.
+        paper: Id of a printed table of costs to compare with; empty for none.
 
     Raises:
-        ConfigError: If an argument is wrong, or the table is of something else.
-        FedShiftError: If a configuration or the images are, or no method can train; the message names the last one.
+        ConfigError: If an argument is wrong, or the table prints no costs.
+        FedShiftError: If a configuration or the images are wrong, or no method can train; it names the last one.
     """
     printed = None
     if paper:
-        from fedshift.costs import beside  # torch: only where a paper's table is asked for
+        from fedshift.costs import beside  # torch: only if a paper's table is requested
 
         printed = beside.table_of(paper)
     points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)

@@ -1,4 +1,4 @@
-"""``fedshift run --dry-run``: nothing is trained, scored or written but images in their cache."""
+"""``fedshift run --dry-run``: trains, scores and writes nothing, except images into their cache."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,28 +8,28 @@ from fedshift.launch import runner, worker_count
 from fedshift_app.run import console, resuming
 
 
-def told(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
-    """Return what a run would be and take.
+def summary(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
+    """Return the configuration of a run and an estimate of its time and memory.
 
     Args:
         flat: Its run-config keys.
-        launch: How it would be launched.
+        launch: Its launch keys.
 
     Raises:
         FedShiftError: If it could not start.
     """
     worker_count.check(launch)
-    asked = worker_count.asked(launch)
+    requested = worker_count.requested(launch)
     config, past = resuming.resolve(flat, hold=False)
     nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
     check_data(config, nodes)
-    from fedshift.costs import estimate  # torch: only once the rest is right
+    from fedshift.costs import estimate  # torch: only after all other checks
 
     console.set_up()
     if launch.get("engine", "simulation") == "inline":
-        places = worker_count.workers(config, nodes, asked)
+        places = worker_count.workers(config, nodes, requested)
     else:
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         each = runner.resources(config, nodes, *limits)
         places = each.actors or worker_count.places(each.cpus)
-    return estimate.told(estimate.estimate(config, nodes, places))
+    return estimate.summary(estimate.estimate(config, nodes, places))

@@ -1,6 +1,6 @@
-"""``fedshift run --dry-run``: what a run is, who holds what, and what it will take, from a few measured steps.
+"""``fedshift run --dry-run``: estimates time, bytes and memory of a run from a few measured steps.
 
-No round is played: one node takes a few steps on its own images and scores these, and the rest is counted.
+No round is played: one node trains a few steps on its own images and scores these, and the rest is calculated.
 """
 
 import resource
@@ -40,23 +40,23 @@ from strategies.federation.roster import Node
 from strategies.federation.statistics import expected_images
 from strategies.federation.updates import num_bytes
 
-BATCHES = 2  # that the node takes in each epoch
-EPOCHS = 2  # the first step of all prepares, and does not count
-_KB = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+BATCHES = 2  # of the node in each epoch
+EPOCHS = 2  # the first step includes preparations and does not count
+_KB = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one node showed.
+    """The measurements of one node.
 
     Attributes:
         step: Seconds of a step of training on a full batch.
         scored: Seconds for each test image.
         before: Seconds for each of a node's own images before a test set, where it trains on them then (FedICON).
-        taken: Seconds for each training image that BatchNorm's statistics are taken of; 0 where none are.
+        taken: Seconds per training image for re-estimated BatchNorm statistics; 0 if there are none.
         epochs: Of a local round over the node's own images, all its phases together.
-        others: Steps of a local round on other images, such as those of the public set.
-        first: Both of a node's first round, where it trains otherwise in that (FedMD); None: as in any other.
+        others: Steps of a local round on other images, such as the public set.
+        first: Both for a node's first round, if that differs (FedMD); None if it does not.
         up: Bytes that a node sends after its first round.
         memory: The most bytes that this process held; of a GPU's memory where there is one.
     """
@@ -77,10 +77,10 @@ class Scoring:
     """Images that pass through the network, forward only, when the models are scored after a round.
 
     Attributes:
-        test: Test images, each as often as nodes score it, in one way of ``evaluate.bn``.
-        validation: Images of the nodes' validation parts, which are scored in the first way alone.
-        statistics: Training images that BatchNorm's statistics are taken of, for all ways.
-        own: Images of the nodes that score, once for each test set, in one way.
+        test: Test images, counted per scoring node, with one kind of BatchNorm statistics (``evaluate.bn``).
+        validation: Images of the nodes' validation parts, scored with the first kind only.
+        statistics: Training images for re-estimated BatchNorm statistics, of all kinds.
+        own: Training images of the scoring nodes, once for each test set, with one kind.
     """
 
     test: int
@@ -88,26 +88,26 @@ class Scoring:
     statistics: float
     own: int
 
-    def seconds(self, ways: int, measured: Measured) -> float:
-        """Return how long all of them take, one after another, where so many ways are scored."""
-        images = (ways * self.test + self.validation) * measured.scored + self.statistics * measured.taken
-        return images + ways * self.own * measured.before
+    def seconds(self, scorings: int, measured: Measured) -> float:
+        """Return the total time, without parallelism, of ``scorings`` kinds of BatchNorm statistics."""
+        images = (scorings * self.test + self.validation) * measured.scored + self.statistics * measured.taken
+        return images + scorings * self.own * measured.before
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run is going to take.
+    """The estimate of a run.
 
     Attributes:
         config: The run, its arithmetic settled.
         federation: The same, as the server has it.
-        scored: The rounds, from 1, after which models are scored.
+        scored: The scored rounds, from 1.
         nodes: All of them.
-        playing: How many train in a round.
-        side_by_side: How many of them at a time.
-        down: Bytes that all nodes of the first round are sent.
+        playing: The number of nodes that train in a round.
+        side_by_side: The number of nodes that train at a time.
+        down: Bytes sent to all nodes of the first round.
         folder: Bytes of the run folder when it is largest.
-        measured: What one node showed.
+        measured: The measurements of one node.
     """
 
     config: RunConfig
@@ -122,12 +122,12 @@ class Estimate:
 
     @property
     def train_seconds(self) -> float:
-        """Seconds of a round's training, in which no node is for the first time."""
+        """Seconds of training in a round without first-time nodes."""
         return self._training(self.measured.epochs, self.measured.others)
 
     @property
     def first_seconds(self) -> float:
-        """Seconds that the nodes' first rounds take beyond that, in the run."""
+        """Additional seconds of the nodes' first rounds, in the run."""
         if self.measured.first is None:
             return 0.0
         joining = min(len(self.nodes), self.playing * self.config.rounds) / self.playing  # first rounds of nodes
@@ -139,35 +139,35 @@ class Estimate:
         return (own + others * len(self.nodes)) * self.measured.step * share / self.side_by_side
 
     def scoring(self, server_round: int) -> Scoring:
-        """Return what is scored after a round, by the questions that the server would ask."""
+        """Return the images scored after a round, from the server's evaluation messages."""
         fed = self.federation
-        asked = fed.evaluation(server_round, list(self.nodes)).first()
+        parts_of = fed.evaluation(server_round, list(self.nodes)).first()
         of = {node: expected_images(node, fed.evaluate.bn_images) for node in self.nodes}
-        own = sum(of[node] for node in asked) * (OWN in fed.bn_ways)
-        retaken = sum(of.values()) * self.playing / len(of) * fed.retakes
-        validation = sum(node.num_validation for node in asked) * fed.validation
-        test = sum(len(part) for parts in asked.values() for part in parts)
-        trained_on = sum(node.num_examples * len(parts) for node, parts in asked.items())
-        return Scoring(test, validation, own + retaken, trained_on)
+        own = sum(of[node] for node in parts_of) * (OWN in fed.bn_ways)
+        reestimated = sum(of.values()) * self.playing / len(of) * fed.retakes
+        validation = sum(node.num_validation for node in parts_of) * fed.validation
+        test = sum(len(part) for parts in parts_of.values() for part in parts)
+        trained_on = sum(node.num_examples * len(parts) for node, parts in parts_of.items())
+        return Scoring(test, validation, own + reestimated, trained_on)
 
     @property
     def test_images(self) -> int:
-        """Test images of a full scoring: each as often as a model is scored on it."""
+        """Test images of a full scoring, counted once per scored model."""
         return self.scoring(self.config.rounds).test
 
     @property
     def score_seconds(self) -> float:
         """Seconds of all scoring in the run."""
         rounds = self.config.rounds
-        one_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # of all rounds with such a share
-        ways = len(self.federation.bn_ways)
-        each = {share: self.scoring(n).seconds(ways, self.measured) for share, n in one_of.items()}
+        round_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # one round for each share
+        scorings = len(self.federation.bn_ways)
+        each = {share: self.scoring(n).seconds(scorings, self.measured) for share, n in round_of.items()}
         return sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored) / self.side_by_side
 
     @property
-    def ways_share(self) -> float:
-        """What the ways of ``evaluate.bn`` take beyond one scoring as averaged, as a share of a round's training."""
-        full = replace(self.scoring(self.config.rounds), validation=0)  # which no further way scores
+    def bn_share(self) -> float:
+        """Time of further BatchNorm statistics (``evaluate.bn``) as a share of a round's training."""
+        full = replace(self.scoring(self.config.rounds), validation=0)  # scored only once
         more = full.seconds(len(self.federation.bn_ways) - 1, self.measured)
         return more / self.side_by_side / self.train_seconds
 
@@ -178,12 +178,12 @@ class Estimate:
 
 
 def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
-    """Measure a few steps of the first node that the first round asks, and count the rest.
+    """Measure a few steps of the first node of the first round, and calculate the rest.
 
     Args:
         config: The run.
         nodes: How many nodes it has.
-        side_by_side: How many clients train at a time.
+        side_by_side: The number of clients that train at a time.
 
     Raises:
         FedShiftError: If the run could not start, or the node cannot train.
@@ -211,36 +211,36 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     )  # fmt: skip
 
 
-def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Measured:
-    """Let a client play its round with few images and epochs, and score these; it must not be used any more.
+def _measure(client: DomainClient, message: Message, bn_statistics: Sequence[str]) -> Measured:
+    """Measure a client on a short round and its scoring; the client cannot be used afterwards.
 
     Args:
-        client: It.
-        message: The server's question to train.
-        ways: Those of ``evaluate.bn`` that the run scores with.
+        client: The client.
+        message: The server's message to train.
+        bn_statistics: The kinds of ``evaluate.bn`` that the run scores with.
     """
     server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
     parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
     batch = client.setup.train.batch_size
     client.train_set = _few(client.train_set, batch, client.torch_rng("order", server_round))
-    full = min(1.0, len(client.train_set) / batch)  # of a batch, where the node has fewer images than that
+    full = min(1.0, len(client.train_set) / batch)  # share of a batch, if the node has fewer images
     phases = _shortened(client, len(client.train_set))
     ended: list[float] = []
     with _steps(ended):
         weights, _, _ = client.fit(parameters, {SERVER_ROUND: server_round})
     shared = encode(dict(zip(client.shared_names, weights, strict=True)))
     sent = num_bytes(RecordDict({ARRAYS: shared, KNOWLEDGE: encode(client.contribution())}))
-    test = client.train_set  # as large as any: a test set may be of another node
-    _score(client, parameters, test, server_round)  # what it imports and makes first does not count
+    test = client.train_set  # as large as any: a test set may belong to another node
+    _score(client, parameters, test, server_round)  # a warm-up: first imports do not count
     seconds, steps = _score(client, parameters, test, server_round)
-    half = max(1, len(test) // 2)  # of a node with one image, that
+    half = max(1, len(test) // 2)  # at least one image
     client.train_set = test.select(np.arange(half))
     sooner, fewer = _score(client, parameters, test, server_round)
     client.train_set = test
     before = max(0.0, seconds - sooner) / (len(test) - half) if steps > fewer else 0.0  # it trains on its own first
     scored = max(0.0, seconds / len(test) - before)
     taken = 0.0
-    if {OWN, RETAKEN} & set(ways):
+    if {OWN, RETAKEN} & set(bn_statistics):
         began = time.perf_counter()
         _, images = client.take_statistics(len(test))
         taken = (time.perf_counter() - began) / images
@@ -254,7 +254,7 @@ def _measure(client: DomainClient, message: Message, ways: Sequence[str]) -> Mea
 
 @contextmanager
 def _steps(ended: list[float]) -> Iterator[None]:
-    """Note when each step of an optimizer has ended."""
+    """Record the end time of each optimizer step."""
     hook = register_optimizer_step_post_hook(lambda *_: ended.append(time.perf_counter()))
     try:
         yield
@@ -265,7 +265,7 @@ def _steps(ended: list[float]) -> Iterator[None]:
 def _score(
     client: DomainClient, parameters: list[NDArray[Any]], test: ImageSet, server_round: int
 ) -> tuple[float, int]:
-    """Return how long a node scores a test set with what the server sends, and with how many steps of training."""
+    """Return the seconds in which a node scores a test set, and its number of training steps."""
     client.evaluate(parameters, {SERVER_ROUND: server_round, DOMAINS: []})  # takes it, and scores nothing
     ended: list[float] = []
     began = time.perf_counter()
@@ -275,7 +275,7 @@ def _score(
 
 
 def _counted(phases: Sequence[Phase], batch: int) -> tuple[int, int]:
-    """Return epochs over a node's own images, and steps on other images."""
+    """Return the epochs over a node's own images, and the steps on other images."""
     epochs = sum(phase.epochs for phase in phases if phase.images is None)
     others = (
         phase.epochs * -(-len(phase.images) // (phase.batch_size or batch))
@@ -286,7 +286,7 @@ def _counted(phases: Sequence[Phase], batch: int) -> tuple[int, int]:
 
 
 def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:
-    """Return two batches of images, or more where it takes more to have all classes, whose prototypes a node sends."""
+    """Return two batches of images, or more if all classes need more; a node sends prototypes of all classes."""
     order = torch.randperm(len(images), generator=draws).numpy()
     _, first = np.unique(images.y[order], return_index=True)
     ordered = np.concatenate([order[first], np.delete(order, first)])
@@ -294,20 +294,20 @@ def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:
 
 
 def _shortened(client: DomainClient, most: int) -> list[Phase]:
-    """Let a client's phases have few epochs, and so many images of their own at most.
+    """Limit a client's phases to few epochs and ``most`` own images.
 
     Returns:
-        A list, in which the phases of its next local round will be as they would have been, and of each one after it.
+        A list that receives the full phases of each following local round.
     """
     phases = client.phases
-    whole: list[Phase] = []
+    full: list[Phase] = []
 
     def cut(server_round: int) -> list[Phase]:
-        whole[:] = phases(server_round)
-        return [phase.cut(EPOCHS if phase.epochs else 0, most) for phase in whole]
+        full[:] = phases(server_round)
+        return [phase.cut(EPOCHS if phase.epochs else 0, most) for phase in full]
 
-    vars(client)["phases"] = cut  # hides the method of the class, for this object only
-    return whole
+    vars(client)["phases"] = cut  # hides the class's method, for this object only
+    return full
 
 
 def _memory() -> int:
@@ -316,27 +316,29 @@ def _memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KB
 
 
-def told(found: Estimate) -> str:
-    """Return the resolved configuration, the nodes with their images, and what the run is going to take."""
-    config, measured = found.config, found.measured
-    said = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None)
+def summary(result: Estimate) -> str:
+    """Return the resolved configuration, the nodes with their images, and the estimate as text."""
+    config, measured = result.config, result.measured
+    configuration_text = yaml.safe_dump(
+        config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None
+    )
     head = ("node", "domain", "training images", "validation", "test images of its domain")
     rows = [
         (str(n.index), n.domain, str(n.num_examples), str(n.num_validation or "-"), str(n.num_test))
-        for n in found.nodes
+        for n in result.nodes
     ]  # fmt: skip
-    fed, full = found.federation, found.scoring(config.rounds)
+    fed, full = result.federation, result.scoring(config.rounds)
     gpu = " of the GPU" if torch.cuda.is_available() else ""
-    side = f"{found.side_by_side} at a time" if found.side_by_side > 1 else "one after another"
+    side = f"{result.side_by_side} at a time" if result.side_by_side > 1 else "one after another"
     lines: list[tuple[str, str]] = [
         ("method", registry.approximation_told(config.method["name"])),
-        ("nodes", f"{len(found.nodes)}, of which {found.playing} train in a round, {side}"),
+        ("nodes", f"{len(result.nodes)}, of which {result.playing} train in a round, {side}"),
         (
             "time",
-            f"about {console.duration(found.seconds)}: {config.rounds} rounds of {_seconds(found.train_seconds)} "
-            f"training, {_seconds(found.score_seconds)} for all scoring of {full.test} test images"
+            f"about {console.duration(result.seconds)}: {config.rounds} rounds of {_seconds(result.train_seconds)} "
+            f"training, {_seconds(result.score_seconds)} for all scoring of {full.test} test images"
             + f" and {full.validation} of validation parts" * bool(full.validation)
-            + f", {_seconds(found.first_seconds)} more for the nodes' first rounds" * bool(found.first_seconds),
+            + f", {_seconds(result.first_seconds)} more for the nodes' first rounds" * bool(result.first_seconds),
         ),
         (
             "measured",
@@ -347,30 +349,32 @@ def told(found: Estimate) -> str:
         ),
         (
             "bytes",
-            f"{disk_space.size(found.down)} down and {disk_space.size(measured.up * found.playing)} up in round 1, "
-            f"{disk_space.size((found.down + measured.up * found.playing) * config.rounds)} in the run if all were "
+            f"{disk_space.size(result.down)} down and {disk_space.size(measured.up * result.playing)} up in round 1, "
+            f"{disk_space.size((result.down + measured.up * result.playing) * config.rounds)} in the run if all were "
             "like it",
         ),
         (
             "memory",
             f"{disk_space.size(measured.memory)}{gpu} in this process, and as much in each of "
-            f"{found.side_by_side} clients at a time",
+            f"{result.side_by_side} clients at a time",
         ),
-        ("disk", f"about {disk_space.size(found.folder)} for the run folder"),
+        ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
         ("machine", machine.describe()),
     ]
-    if found.ways_share:
+    if result.bn_share:
         further = len(fed.bn_ways) - 1
         lines.insert(2, (
             "ways", f"of evaluate.bn, {', '.join(fed.bn_ways)}: beyond one scoring {further} x {full.test} test images "
-            f"and {full.statistics:.0f} training images, forward only, {100 * found.ways_share:.2g} % of a round's "
+            f"and {full.statistics:.0f} training images, forward only, {100 * result.bn_share:.2g} % of a round's "
             "training in each round that is scored"
         ))  # fmt: skip
     notes = (
         "An estimate: starting, messages and other work on the machine come on top; methods that send prototypes send "
         "them down from round 2 on. `fedshift costs` plays rounds and counts."
     )
-    return "\n".join([said, "nodes", *columns([head, *rows]), "", "estimate", *facts([*lines, ("note", notes)])])
+    return "\n".join(
+        [configuration_text, "nodes", *columns([head, *rows]), "", "estimate", *facts([*lines, ("note", notes)])]
+    )
 
 
 def _seconds(number: float) -> str:

@@ -1,4 +1,4 @@
-"""The first rounds of a run, and its last one, played in this process: what they send, compute and take.
+"""Measures bytes, FLOPs and seconds of a run's first rounds and its last, played in this process.
 
 Messages are those of the run, answered by the ClientApp; nothing is scored and nothing is written. The first round does
 not count: some methods have no prototypes yet.
@@ -30,16 +30,16 @@ from fedshift_core.wire.records import decode
 from strategies.federation.roster import Listener, Node
 from strategies.federation.updates import num_bytes
 
-MEASURED = (2, 3)  # rounds that count; and the last, which some methods train in another way
+MEASURED = (2, 3)  # measured rounds, besides the last, in which some methods train differently
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many parameters a node's model has.
+    """The number of parameters of a node's model.
 
     Attributes:
         all: All.
-        sent: Those that travel, each way.
+        sent: Those sent in each direction.
     """
 
     all: int
@@ -61,22 +61,22 @@ class Step:
 
 @dataclass
 class Costs:
-    """What a method costs in one kind of its rounds.
+    """The costs of a method in one kind of its rounds.
 
     Attributes:
-        label: The method, with the keys that vary.
-        settings: By dotted key those that may decide what it costs, by which ``compare --costs`` knows its row.
-        kind: What the server tells the nodes of the round, such as ``phase=encoder``; empty where it is nothing.
-        nodes: How many nodes trained in each round.
-        parameters: Of the model of the node whose steps were counted.
+        label: The method, with the varied keys.
+        settings: Settings that may affect the costs, by dotted key; ``compare --costs`` matches rows by them.
+        kind: The server's text scalars of the round, such as ``phase=encoder``; empty without any.
+        nodes: The number of nodes that trained in each round.
+        parameters: Those of the model of the counted node.
         network: Its network.
-        batch: Images in the batch of a step.
-        steps: By phase of the local round.
-        bytes_down: Array bytes that all nodes were sent in the first of the rounds.
-        bytes_up: Array bytes that they sent then.
-        rounds: The rounds that were played and count.
-        times: Seconds of each local round in them: the node's whole answer, from message to message.
-        refused: Answers that the server did not take, in all rounds up to the last of these.
+        batch: Batch size of a step.
+        steps: The steps by phase of the local round.
+        bytes_down: Array bytes sent to all nodes in the first of the rounds.
+        bytes_up: Array bytes sent by all nodes in that round.
+        rounds: The measured rounds.
+        times: Seconds of each local round in them: from message to reply.
+        refused: Replies that the server refused, in all rounds up to the last of these.
     """
 
     label: str
@@ -95,7 +95,7 @@ class Costs:
 
     @property
     def step_flops(self) -> float:
-        """FLOPs of a step, the mean over the phases by their epochs: each epoch has as many steps."""
+        """FLOPs of a step: the mean over phases, weighted by epochs, which have equally many steps."""
         return sum(step.epochs * step.flops for step in self.steps) / sum(step.epochs for step in self.steps)
 
     @property
@@ -104,7 +104,7 @@ class Costs:
         return statistics.median(self.times)
 
     def add(self, server_round: int, replies: list[Message], times: list[float]) -> None:
-        """Note a round that was played."""
+        """Add a round."""
         if not self.rounds:
             self.bytes_up = sum(num_bytes(reply.content) for reply in replies)
         self.rounds.append(server_round)
@@ -112,7 +112,7 @@ class Costs:
 
 
 class _Refusals(Listener):
-    """Counts the answers of nodes that are not used."""
+    """Counts the refused replies of nodes."""
 
     count = 0
 
@@ -122,16 +122,16 @@ class _Refusals(Listener):
 
 
 class TimedGrid(InlineGrid):
-    """An inline grid that notes how long each answer took.
+    """An inline grid that records the duration of each reply.
 
     Attributes:
-        times: Of the last messages, in seconds, in their order.
+        times: Seconds of the last messages, in order.
     """
 
     times: list[float]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Answer each message at once."""
+        """Answer each message immediately."""
         self.times = []
         replies: list[Message] = []
         for message in messages:
@@ -141,12 +141,12 @@ class TimedGrid(InlineGrid):
         return replies
 
     def context_of(self, message: Message) -> Context:
-        """Return what the node that a message goes to remembers."""
+        """Return the context of a message's node."""
         return self._contexts[message.metadata.dst_node_id]
 
 
 def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
-    """Play a few rounds of a run and return what it costs, by kind of round.
+    """Play a few rounds of a run and return its costs by kind of round.
 
     Args:
         label: Names the run for people.
@@ -163,43 +163,43 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
     strategy.settle(settled.model_dump_json())
     strategy.roster.listener = refusals = _Refusals()
-    found: dict[str, Costs] = {}
+    by_kind: dict[str, Costs] = {}
     threads = torch.get_num_threads()
     try:
         for server_round in played(config.rounds):
             messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
-            counts, kind = server_round > 1 or config.rounds == 1, _told(messages[0])
-            if counts and kind not in found:
-                found[kind] = _counted(label, deciding(config), kind, messages, grid)
+            counts, kind = server_round > 1 or config.rounds == 1, _kind(messages[0])
+            if counts and kind not in by_kind:
+                by_kind[kind] = _counted(label, deciding(config), kind, messages, grid)
             replies = grid.send_and_receive(messages)
             for reply in replies:
                 if reply.has_error():
                     raise FederationError(f"round {server_round}: a node failed: {reply.error.reason}")
             if counts:
-                found[kind].add(server_round, replies, grid.times)
+                by_kind[kind].add(server_round, replies, grid.times)
             merged, _ = strategy.aggregate_train(server_round, replies)
             assert merged is not None  # the strategy raises where there is nothing to merge
             arrays = merged
             if counts:
-                found[kind].refused = refusals.count
+                by_kind[kind].refused = refusals.count
     finally:
         torch.set_num_threads(threads)
-    return list(found.values())
+    return list(by_kind.values())
 
 
 def deciding(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that may decide what a run costs, by dotted key, as its method's parameters say them."""
-    told = as_asked(flat(config.model_dump(mode="json")))
-    return {key: value for key, value in told.items() if key.startswith(COST_SECTIONS)}
+    """Return the settings that may affect a run's costs, by dotted key."""
+    settings = as_asked(flat(config.model_dump(mode="json")))
+    return {key: value for key, value in settings.items() if key.startswith(COST_SECTIONS)}
 
 
 def played(rounds: int) -> list[int]:
-    """Return the rounds that are played of so many: the first, those that count, the last."""
+    """Return the rounds to play: the first, the measured ones, and the last."""
     return sorted({1, *(n for n in MEASURED if n < rounds), rounds})
 
 
 def parameters(model: nn.Module, sent: Collection[str]) -> Parameters:
-    """Count a model's parameters, and of them those with the state-dict names ``sent``."""
+    """Count a model's parameters, and those with the state-dict names ``sent``."""
     counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
     return Parameters(sum(counts.values()), sum(count for name, count in counts.items() if name in sent))
 
@@ -210,8 +210,8 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     The batch is trained on twice in each phase: the first step may follow preparations, the second is counted.
 
     Args:
-        client: Ready for the message; it must not be used any more.
-        message: Asks for the local round.
+        client: The client, prepared for the message; it cannot be used afterwards.
+        message: The message that requests the local round.
 
     Returns:
         The images of the batch, and the step of each phase that has epochs in this round.
@@ -234,7 +234,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
 
 
 def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: TimedGrid) -> Costs:
-    """Return what can be said of a round before it is played; the node is that of the first message."""
+    """Return the costs of a round that are known before it is played, from the first message's node."""
     message = messages[0]
     client = client_app.open_client(message, grid.context_of(message)).client
     counts = parameters(client.model, client.shared_names)
@@ -244,7 +244,7 @@ def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Mes
     return Costs(label, settings, kind, len(messages), counts, network, batch, steps, down)
 
 
-def _told(message: Message) -> str:
-    """Return the words, not the numbers, that the server's method tells a node of its round."""
-    told = client_app.told(message.content.config_records[CONFIG])
-    return ", ".join(f"{name}={value}" for name, value in told.items() if isinstance(value, str))
+def _kind(message: Message) -> str:
+    """Return the text scalars that the server's method sends a node."""
+    scalars = client_app.told(message.content.config_records[CONFIG])
+    return ", ".join(f"{name}={value}" for name, value in scalars.items() if isinstance(value, str))

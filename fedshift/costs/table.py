@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 HEAD = ("method", "parameters", "sent", "GFLOPs a step", "s a local round", "MB up", "MB down")
 GIGA, MEGA = 1e9, 1e6
-WIDTH = 100  # of the notes below the table
+WIDTH = 100  # width of the notes below the table
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured, and on what.
+    """The measured costs of methods.
 
     Attributes:
         config: The configuration of the first method.
-        nodes: Of the run.
+        nodes: The number of nodes of the run.
         costs: The rows.
-        machine: Where it was measured.
-        notes: What a person should know of the grid, and why methods failed.
-        paper: A printed table that stands beside; None for none.
-        failed: Methods that are not in it, as they failed.
+        machine: The machine of the measurements.
+        notes: Notes on the grid and on failed methods.
+        paper: A printed table to compare with; None for none.
+        failed: Methods that failed and are left out.
     """
 
     config: RunConfig
@@ -41,7 +41,7 @@ class Table:
 
     @property
     def title(self) -> str:
-        """What was measured, in a line."""
+        """The title of the table."""
         c = self.config
         size = c.dataset.size or c.dataset.known().size
         return (
@@ -52,7 +52,7 @@ class Table:
     def text(self) -> str:
         """Return aligned lines."""
         blocks = [line for rows in self._blocks() for line in [*_aligned(rows), ""]]
-        notes = [line for note in self._told() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
+        notes = [line for note in self._notes() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
         return "\n".join([self.title, "", *blocks, *notes])
 
     def markdown(self) -> str:
@@ -61,10 +61,10 @@ class Table:
         for head, *rows in self._blocks():
             lines = [head, ("---", *("--:" for _ in head[1:])), *rows]
             blocks += [*(f"| {' | '.join(row)} |" for row in lines), ""]
-        return "\n".join([f"**{self.title}**", "", *blocks, *(f"- {note}" for note in self._told())])
+        return "\n".join([f"**{self.title}**", "", *blocks, *(f"- {note}" for note in self._notes())])
 
     def json(self) -> str:
-        """Return one object: FLOPs, bytes and seconds as they were counted."""
+        """Return one JSON object with the unrounded FLOPs, bytes and seconds."""
         counted = [asdict(c) | {"step_flops": c.step_flops, "seconds": c.seconds} for c in self.costs]
         return json.dumps({
             "experiment": self.config.experiment, "nodes": self.nodes, "machine": self.machine, "costs": counted,
@@ -74,12 +74,12 @@ class Table:
         })  # fmt: skip
 
     def _pairs(self, paper: "printed.Table") -> "list[Pair]":
-        from fedshift.costs import beside  # torch: only where a paper's table is asked for
+        from fedshift.costs import beside  # torch: only if a paper's table is requested
 
         return beside.pairs(paper, [(_name(costs), costs) for costs in self.costs], self.nodes)
 
     def _blocks(self) -> list[list[tuple[str, ...]]]:
-        """Return the tables, each with its head: ours, and beside the paper's where one was asked for."""
+        """Return our table with its head, and one with the paper's costs if requested."""
         blocks = [[HEAD, *map(_cells, self.costs)]]
         if self.paper is not None:
             from fedshift.costs import beside
@@ -87,10 +87,10 @@ class Table:
             blocks.append(beside.rows([*self.paper.printed.costs], self._pairs(self.paper)))
         return blocks
 
-    def _told(self) -> list[str]:
-        """Return what the columns mean, and what was seen on the way."""
+    def _notes(self) -> list[str]:
+        """Return the notes: meanings of columns, and observations."""
         first = self.costs[0]
-        told = [
+        notes = [
             "parameters: of a node's model; sent: those that travel, each way (BatchNorm's statistics and prototypes "
             "are in the bytes)",
             f"GFLOPs a step: 1e9 operations of the forward and the backward pass of the method's loss on one batch "
@@ -103,18 +103,18 @@ class Table:
         for costs in self.costs:
             if len(costs.steps) > 1:
                 parts = "; ".join(f"{step.flops / GIGA:.3f} GFLOPs ({step.epochs})" for step in costs.steps)
-                told.append(f"{_name(costs)}: the mean over its phases, by their epochs (in brackets): {parts}")
+                notes.append(f"{_name(costs)}: the mean over its phases, by their epochs (in brackets): {parts}")
             if costs.refused:
-                told.append(
+                notes.append(
                     f"{_name(costs)}: answers of nodes that were not used, as was told on the way: {costs.refused}"
                 )
             if costs.network != self.config.model.name:
-                told.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")
+                notes.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")
         if self.paper is not None:
             from fedshift.costs import beside
 
-            told += beside.notes(self.paper, self.nodes)
-        return [*told, *self.notes, f"measured on {self.machine}"]
+            notes += beside.notes(self.paper, self.nodes)
+        return [*notes, *self.notes, f"measured on {self.machine}"]
 
 
 def _cells(costs: "Costs") -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def _name(costs: "Costs") -> str:
 
 
 def _sizes(costs: "list[Costs]") -> str:
-    return " or ".join(map(str, sorted({found.batch for found in costs})))
+    return " or ".join(map(str, sorted({cost.batch for cost in costs})))
 
 
 def _measured(costs: "Costs") -> str:

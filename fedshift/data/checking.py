@@ -1,4 +1,4 @@
-"""What is read before anything starts."""
+"""Checks images and networks before a run starts."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ Labels = Mapping[tuple[str, Split], NDArray[np.int64]]
 
 
 def check_data(config: RunConfig, nodes: int) -> float:
-    """Read every domain of the run and deal the shares, so that what is wrong is told before anything starts.
+    """Read every domain of the run and deal the shares, so that errors appear before the run starts.
 
     Returns:
         How many images a node trains on, on average.
@@ -48,12 +48,12 @@ def check_data(config: RunConfig, nodes: int) -> float:
 
 
 def check_shares(config: RunConfig, nodes: int, labels: Labels) -> float:
-    """Deal images to nodes, by their labels alone, as a run does.
+    """Deal images to nodes by their labels, as a run does.
 
     Args:
         config: The run's configuration.
         nodes: Number of nodes.
-        labels: Of every domain and split that it reads; domains that are left out are not looked at.
+        labels: Of every domain and split that the run reads; missing domains are not checked.
 
     Returns:
         How many images a node trains on, on average.
@@ -79,7 +79,7 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels) -> float:
 
 
 def check_model(config: RunConfig) -> None:
-    """Build the networks of a run, so that what does not go together is said before anything starts.
+    """Build the networks of a run, so that incompatible settings are refused before the run starts.
 
     Raises:
         ConfigError: If the method, the network, the modules and the rest of the configuration do not go together.

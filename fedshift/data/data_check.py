@@ -1,4 +1,4 @@
-"""What ``fedshift prepare`` found in a data set, as text and as JSON."""
+"""Formats the report of ``fedshift prepare`` as text and as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from fedshift_core.limits import MOST_NAME, shown
 
 MOST_CLASSES = 60  # rows of the table of classes
 MOST_SITES = 8  # columns of it; more sites make several tables
-MOST_LINES = 20  # files, or pairs, that the text names; JSON names up to MOST_TOLD
-MOST_TOLD = 10_000
+MOST_LINES = 20  # files, or pairs, that the text names; JSON names up to MOST_LISTED
+MOST_LISTED = 10_000
 _PATH = 4096  # characters of a path
 EMPTY = "!"  # marks a cell without an image
 
 
 @dataclass(frozen=True)
 class Around:
-    """What else lies in a user's own folders.
+    """The remarks on a user's own folders.
 
     Attributes:
         layouts: Of each domain, as :class:`datasets.sets.folders.Site`.
         not_taken: Files that were left out, each with its reason.
-        notes: What could not be as it should.
+        notes: Problems of the folders, one per line.
     """
 
     layouts: tuple[tuple[str, str], ...] = ()
@@ -38,11 +38,11 @@ class Around:
 
 
 def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
-    """Return what else lies in the folders of a data set of a user's own.
+    """Return remarks on the folders of a user's own data set.
 
     Args:
         cfg: The data set.
-        allocation: That of the experiment, which says what a run reads; None: it reads both splits.
+        allocation: The experiment's, which determines the splits that a run reads; None for both.
 
     Raises:
         DataError: If a run would refuse a site.
@@ -73,97 +73,99 @@ def _why(path: Path) -> str:
     return f"suffix {path.suffix.lower()}" if path.suffix else "no suffix"
 
 
-def as_json(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
-    """Return all that was found as one JSON object."""
+def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
+    """Return the report as one JSON object."""
     domains = {}
     for domain in cfg.domains:
-        parts = {part.split: part for part in found.parts if part.domain == domain}
+        parts = {part.split: part for part in checkup.parts if part.domain == domain}
         domains[domain] = {
-            "layout": dict(beside.layouts).get(domain),
-            "images": {s: dict(zip(found.classes, part.counts, strict=True)) for s, part in parts.items()},
+            "layout": dict(surroundings.layouts).get(domain),
+            "images": {s: dict(zip(checkup.classes, part.counts, strict=True)) for s, part in parts.items()},
             "sizes": [[w, h, n] for (w, h), n in sorted(_summed(part.sizes for part in parts.values()).items())],
             "modes": dict(sorted(_summed(part.modes for part in parts.values()).items())),
             "published": _published(cfg, list(parts.values())),
         }
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "dataset": cfg.name, "data_dir": cfg.data_dir, "size": cfg.size or cfg.known().size,
-        "classes": list(found.classes), "domains": domains,
-        "empty": [list(cell) for cell in found.empty()],
+        "classes": list(checkup.classes), "domains": domains,
+        "empty": [list(cell) for cell in checkup.empty()],
         "broken": [
             {"domain": part.domain, "split": part.split, "file": bad.name, "reason": bad.reason}
-            for part in found.parts for bad in part.broken
+            for part in checkup.parts for bad in part.broken
         ],
         "skipped": cfg.skip_broken,
-        "not_taken": [{"file": shown(path, _PATH), "reason": why} for path, why in beside.not_taken[:MOST_TOLD]],
-        "notes": list(beside.notes),
-        "exact_copies": _exact(found),
+        "not_taken": [
+            {"file": shown(path, _PATH), "reason": why} for path, why in surroundings.not_taken[:MOST_LISTED]
+        ],
+        "notes": list(surroundings.notes),
+        "exact_copies": _exact(checkup),
         "nearly_same": {
-            "across_splits": sum(copy.across == "splits" for copy in found.copies),
-            "across_domains": sum(copy.across == "domains" for copy in found.copies),
-            "within_a_split": found.inside, "complete": found.complete,
-            "pairs": [[list(copy.first), list(copy.second)] for copy in found.copies[:MOST_TOLD]],
+            "across_splits": sum(copy.across == "splits" for copy in checkup.copies),
+            "across_domains": sum(copy.across == "domains" for copy in checkup.copies),
+            "within_a_split": checkup.inside, "complete": checkup.complete,
+            "pairs": [[list(copy.first), list(copy.second)] for copy in checkup.copies[:MOST_LISTED]],
         },
-        **({"public": {"is": cfg.public, "images": public_counts(cfg, found)}} if cfg.public is not None else {}),
-        "exif": {"rule": cfg.exif, "turned": _turned(cfg, found)},
+        **({"public": {"is": cfg.public, "images": public_counts(cfg, checkup)}} if cfg.public is not None else {}),
+        "exif": {"rule": cfg.exif, "turned": _turned(cfg, checkup)},
         "cache": str(cache.cache_dir()),
     }  # fmt: skip
-    return json.dumps(told, indent=1)
+    return json.dumps(report, indent=1)
 
 
-def _exact(found: Checkup) -> dict[str, Any] | None:
-    """Return the numbers of exact copies for JSON; None where they were not looked for."""
-    if found.exact is None:
+def _exact(checkup: Checkup) -> dict[str, Any] | None:
+    """Return the numbers of exact copies for JSON; None if they were not searched."""
+    if checkup.exact is None:
         return None
     return {
-        "tests_in_training": len(found.exact.trained), "two_labels": len(found.exact.two_labels),
-        "lines": list(found.exact_lines),
+        "tests_in_training": len(checkup.exact.trained), "two_labels": len(checkup.exact.two_labels),
+        "lines": list(checkup.exact_lines),
     }  # fmt: skip
 
 
-def as_text(cfg: DatasetConfig, found: Checkup, beside: Around) -> str:
-    """Return what was found, for a person."""
+def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
+    """Return the report as text."""
     size = cfg.size or cfg.known().size
-    blocks = [_counts(found, cfg.domains[i : i + MOST_SITES]) for i in range(0, len(cfg.domains), MOST_SITES)]
-    lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(found.classes)} classes; images become {size}x{size}"]
-    lines += [*(line.replace(f"{cfg.data_dir}/", "") for line in found.exact_lines), ""]
+    blocks = [_counts(checkup, cfg.domains[i : i + MOST_SITES]) for i in range(0, len(cfg.domains), MOST_SITES)]
+    lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(checkup.classes)} classes; images become {size}x{size}"]
+    lines += [*(line.replace(f"{cfg.data_dir}/", "") for line in checkup.exact_lines), ""]
     lines += [line for block in blocks for line in (*block, "")]
-    lines += [_domain(cfg, domain, found, beside) for domain in cfg.domains]
-    if turned := sum(_turned(cfg, found).values()):
+    lines += [_domain(cfg, domain, checkup, surroundings) for domain in cfg.domains]
+    if turned := sum(_turned(cfg, checkup).values()):
         follows = "followed" if cfg.exif == "apply" else "not followed; dataset.exif=apply follows it"
         lines.append(f"EXIF orientation: {turned} images are to be turned or mirrored, {follows}")
-    lines += [_public(cfg, public_counts(cfg, found))] if cfg.public is not None else []
+    lines += [_public(cfg, public_counts(cfg, checkup))] if cfg.public is not None else []
     empty = [
-        f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in found.empty()
+        f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in checkup.empty()
     ]
-    lines += _told("empty", empty)
-    bad = [f"{_below(cfg, one.name)}: {one.reason}" for part in found.parts for one in part.broken]
-    lines += _told("cannot be read" + (", left out" if cfg.skip_broken else ""), bad)
-    lines += _told("not taken", [f"{_below(cfg, path)}: {why}" for path, why in beside.not_taken])
-    lines += _told("noted", list(beside.notes))
+    lines += _block("empty", empty)
+    bad = [f"{_below(cfg, broken.name)}: {broken.reason}" for part in checkup.parts for broken in part.broken]
+    lines += _block("cannot be read" + (", left out" if cfg.skip_broken else ""), bad)
+    lines += _block("not taken", [f"{_below(cfg, path)}: {why}" for path, why in surroundings.not_taken])
+    lines += _block("noted", list(surroundings.notes))
     for across in ("splits", "domains"):
         pairs = [
             f"{_image(cfg, copy.first)} = {_image(cfg, copy.second)}"
-            for copy in found.copies if copy.across == across
+            for copy in checkup.copies if copy.across == across
         ]  # fmt: skip
-        lines += _told(f"nearly the same in two {across}", pairs)
-    if found.inside:
-        lines.append(f"nearly the same within a split: {found.inside} pairs")
-    if not found.complete:
+        lines += _block(f"nearly the same in two {across}", pairs)
+    if checkup.inside:
+        lines.append(f"nearly the same within a split: {checkup.inside} pairs")
+    if not checkup.complete:
         lines.append("too many images are alike to compare them all: there may be more such pairs")
     return "\n".join([*lines, f"cache: {shown(cache.cache_dir(), _PATH)}"])
 
 
-def _turned(cfg: DatasetConfig, found: Checkup) -> dict[str, int]:
-    """Return how many images of each domain state that they are to be turned (EXIF)."""
-    return {domain: sum(part.turned for part in found.parts if part.domain == domain) for domain in cfg.domains}
+def _turned(cfg: DatasetConfig, checkup: Checkup) -> dict[str, int]:
+    """Return the number of images of each domain whose EXIF orientation is not upright."""
+    return {domain: sum(part.turned for part in checkup.parts if part.domain == domain) for domain in cfg.domains}
 
 
-def public_counts(cfg: DatasetConfig, found: Checkup) -> dict[str, int]:
-    """Return how many images of each domain are public: of a domain those of its first split, of a share of training.
+def public_counts(cfg: DatasetConfig, checkup: Checkup) -> dict[str, int]:
+    """Return the number of public images by domain: those of a first split, or a share of training.
 
-    Where nodes divide test images too (``allocation.test_fraction``), a share is one of these as well.
+    Where nodes also divide test images (``allocation.test_fraction``), the share includes these.
     """
-    first = {part.domain: sum(part.counts) for part in reversed(found.parts)}  # of a domain the training split, if any
+    first = {part.domain: sum(part.counts) for part in reversed(checkup.parts)}  # the training split, if any
     if cfg.public_domain:
         return {cfg.public_domain: first[cfg.public_domain]}
     return {domain: round(cfg.public_share * first[domain]) for domain in cfg.domains}
@@ -189,9 +191,9 @@ def _below(cfg: DatasetConfig, name: object) -> str:
     return shown(str(name).removeprefix(f"{cfg.data_dir}/"), _PATH)
 
 
-def _counts(found: Checkup, domains: Sequence[str]) -> list[str]:
+def _counts(checkup: Checkup, domains: Sequence[str]) -> list[str]:
     """Return the table of images by class (rows) and domain: training, validation and test images."""
-    parts = {(part.domain, part.split): part.counts for part in found.parts}
+    parts = {(part.domain, part.split): part.counts for part in checkup.parts}
     splits = OWN_SPLITS if any(split == "validation" for _, split in parts) else SPLITS
     head = [" + ".join(splits), *(shown(domain, MOST_NAME) for domain in domains)]
 
@@ -200,10 +202,10 @@ def _counts(found: Checkup, domains: Sequence[str]) -> list[str]:
         return " + ".join(f"{n}{EMPTY if not n else ''}" for n in held)
 
     rows = []
-    if len(found.classes) <= MOST_CLASSES:
+    if len(checkup.classes) <= MOST_CLASSES:
         rows = [
             [shown(kind, MOST_NAME), *(cell(domain, lambda counts, k=k: counts[k]) for domain in domains)]
-            for k, kind in enumerate(found.classes)
+            for k, kind in enumerate(checkup.classes)
         ]
     else:
         rows = [["fewest of a class", *(cell(domain, min) for domain in domains)]]
@@ -216,19 +218,19 @@ def _counts(found: Checkup, domains: Sequence[str]) -> list[str]:
     return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
 
 
-def _domain(cfg: DatasetConfig, domain: str, found: Checkup, beside: Around) -> str:
-    """Return the line of a domain: its layout, sizes and modes, and how it stands to what was published."""
-    parts = [part for part in found.parts if part.domain == domain]
+def _domain(cfg: DatasetConfig, domain: str, checkup: Checkup, surroundings: Around) -> str:
+    """Return the line of a domain: layout, sizes, modes, and difference to the published numbers."""
+    parts = [part for part in checkup.parts if part.domain == domain]
     sizes, modes = _summed(part.sizes for part in parts), _summed(part.modes for part in parts)
-    told = [f"{split} {sum(part.counts)}" for part in parts for split in (part.split,)]
-    if layout := dict(beside.layouts).get(domain):
-        told.append(f"layout {layout}")
+    facts = [f"{split} {sum(part.counts)}" for part in parts for split in (part.split,)]
+    if layout := dict(surroundings.layouts).get(domain):
+        facts.append(f"layout {layout}")
     if sizes:
         low, high = min(sizes, key=_area), max(sizes, key=_area)
-        told.append(f"{low[0]}x{low[1]}" if low == high else f"{low[0]}x{low[1]} to {high[0]}x{high[1]} pixels")
-        told.append(" and ".join(f"{n} {mode}" for mode, n in sorted(modes.items(), key=lambda item: -item[1])))
+        facts.append(f"{low[0]}x{low[1]}" if low == high else f"{low[0]}x{low[1]} to {high[0]}x{high[1]} pixels")
+        facts.append(" and ".join(f"{n} {mode}" for mode, n in sorted(modes.items(), key=lambda item: -item[1])))
     published = _published(cfg, parts)
-    return f"{shown(domain, MOST_NAME)}: {', '.join(told)}" + (f"; published: {published}" if published else "")
+    return f"{shown(domain, MOST_NAME)}: {', '.join(facts)}" + (f"; published: {published}" if published else "")
 
 
 def _area(size: tuple[int, int]) -> tuple[int, int]:
@@ -236,21 +238,21 @@ def _area(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _published(cfg: DatasetConfig, parts: Sequence[Part]) -> str | None:
-    """Return how many images there are beside the published number; None where none is, or it is met."""
+    """Return the difference to the published number of images; None without one or without a difference."""
     published = cfg.known().counts
-    there = {part.domain: 0 for part in parts if part.domain in published}
+    counts = {part.domain: 0 for part in parts if part.domain in published}
     for part in parts:
-        if part.domain in there:
-            there[part.domain] += sum(part.counts)
-    return trees.compare_counts(there, {name: published[name] for name in there}) if there else None
+        if part.domain in counts:
+            counts[part.domain] += sum(part.counts)
+    return trees.compare_counts(counts, {name: published[name] for name in counts}) if counts else None
 
 
-def _told(title: str, found: Sequence[str]) -> list[str]:
-    """Return a block of at most so many lines; none where there is nothing."""
-    if not found:
+def _block(title: str, items: Sequence[str]) -> list[str]:
+    """Return a block of at most ``MOST_LINES`` items under a title; no lines without items."""
+    if not items:
         return []
-    more = [f"  and {len(found) - MOST_LINES} more (--json names them)"] if len(found) > MOST_LINES else []
-    return [f"{title}: {len(found)}", *(f"  {line}" for line in found[:MOST_LINES]), *more]
+    more = [f"  and {len(items) - MOST_LINES} more (--json names them)"] if len(items) > MOST_LINES else []
+    return [f"{title}: {len(items)}", *(f"  {line}" for line in items[:MOST_LINES]), *more]
 
 
 def _summed(counters: Any) -> dict[Any, int]:

@@ -1,4 +1,4 @@
-"""``fedshift init``: an experiment file for images of one's own, with a comment for what was found and proposed."""
+"""``fedshift init``: writes an experiment file for the user's images, with comments on its proposals."""
 
 import contextlib
 import shlex
@@ -24,7 +24,7 @@ from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import user_path
 
-LOOKED_AT = 500  # images of a site whose size is looked at
+LOOKED_AT = 500  # images of a site whose size is read
 TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share")
 METHODS = ("fedavg", "fedbn", "fedproto", "i2pfl")  # of different kinds, on any network with BatchNorm
 _SMALL, _MIDDLE, _LARGE = 32, 64, 128  # sizes that are proposed, in pixels
@@ -32,12 +32,12 @@ _SMALL, _MIDDLE, _LARGE = 32, 64, 128  # sizes that are proposed, in pixels
 
 @dataclass(frozen=True)
 class Proposal:
-    """What fits the images that were found.
+    """The proposed settings for a user's images.
 
     Attributes:
         size: Height and width in pixels.
         network: ``model.name``.
-        why: Of both.
+        why: The reasons for both.
         batch: ``train.batch_size``.
         epochs: ``train.epochs``.
         rounds: ``rounds``.
@@ -52,7 +52,7 @@ class Proposal:
 
 
 def propose(sides: Sequence[int], images: Sequence[int]) -> Proposal:
-    """Return a proposal that trains in minutes to an hour on a CPU, to begin with.
+    """Return settings for a first run, which trains in minutes to an hour on a CPU.
 
     Args:
         sides: The shorter side of images, in pixels; empty where they come as arrays.
@@ -112,17 +112,17 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     except FedShiftError:
         path.unlink()  # no file that a run would refuse
         raise
-    typer.echo(_told(path, survey))
+    typer.echo(_summary(path, survey))
     return path
 
 
 def _labels(survey: folders.Survey) -> checking.Labels:
     """Return the labels of the sites whose images are files, by site and split."""
-    found: dict[tuple[str, Split], list[int]] = defaultdict(list)
+    labels: dict[tuple[str, Split], list[int]] = defaultdict(list)
     for site in survey.sites:
         for picture in site.pictures:
-            found[site.domain, picture.split].append(picture.label)
-    return {part: np.array(labels, np.int64) for part, labels in found.items()}
+            labels[site.domain, picture.split].append(picture.label)
+    return {part: np.array(values, np.int64) for part, values in labels.items()}
 
 
 def _dataset(arguments: Sequence[str]) -> DatasetConfig:
@@ -143,19 +143,19 @@ def _dataset(arguments: Sequence[str]) -> DatasetConfig:
 
 
 def _sides(survey: folders.Survey) -> list[int]:
-    """Return the shorter sides of some images of each site, those that cannot be read left out."""
-    found: list[int] = []
+    """Return the shorter sides of some images of each site; unreadable images are left out."""
+    sides: list[int] = []
     for site in survey.sites:
         step = max(1, len(site.pictures) // LOOKED_AT)
         for picture in site.pictures[::step]:
-            with contextlib.suppress(DataError):  # `fedshift prepare` tells of it
+            with contextlib.suppress(DataError):  # `fedshift prepare` reports it
                 (header,) = checkup.headers([Item(picture.path, str(picture.path))])
-                found.append(min(header.size))
-    return found
+                sides.append(min(header.size))
+    return sides
 
 
 def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: Proposal) -> str:
-    """Return the file."""
+    """Return the text of the file."""
     sites = []
     for site in survey.sites:
         by_split = Counter(picture.split for picture in site.pictures)
@@ -228,8 +228,8 @@ def _one_each(names: Sequence[str]) -> str:
     return "{" + ", ".join(f"{_quoted(name)}: 1" for name in names) + "}"
 
 
-def _told(path: Path, survey: folders.Survey) -> str:
-    """Return what was written and the next commands."""
+def _summary(path: Path, survey: folders.Survey) -> str:
+    """Return a summary of the file and the next commands."""
     file = shlex.quote(_as_typed(path))
     sites = ", ".join(shown(name) for name in survey_domains(survey))
     classes = ", ".join(shown(kind) for kind in survey.classes)
@@ -246,7 +246,7 @@ Read it, then:
 
 
 def _left(survey: folders.Survey) -> str:
-    """Return a line of what is not taken, with the first of it; empty where all is."""
+    """Return a line on files that are left out, with the first of them; empty if there are none."""
     left = [*survey.beside, *(path for site in survey.sites for path in site.not_taken)]
     notes = [note for site in survey.sites for note in site.notes]
     first = shown(left[0]) if left else notes[0] if notes else ""
@@ -256,5 +256,5 @@ def _left(survey: folders.Survey) -> str:
 
 def _as_typed(path: Path) -> str:
     """Return a path relative to the working folder where it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    working_folder = Path.cwd()
+    return str(path.relative_to(working_folder)) if path.is_relative_to(working_folder) else str(path)

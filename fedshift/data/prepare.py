@@ -33,7 +33,7 @@ from fedshift_core.paths import user_path
 
 
 def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
-    """Decode a data set into the cache, look at all its images, and report what is there.
+    """Decode a data set into the cache, check all its images, and print a report.
 
     Args:
         name: A data set, or an experiment file whose data set it is.
@@ -60,10 +60,10 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
         with _bar(f"{domain} {split}") as show:
             return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show, cfg.form())
 
-    found = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
-    told = data_check.as_json(cfg, found, around) if as_json else data_check.as_text(cfg, found, around)
-    typer.echo(told)
-    broken = sum(len(part.broken) for part in found.parts)
+    findings = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
+    report = data_check.as_json(cfg, findings, around) if as_json else data_check.as_text(cfg, findings, around)
+    typer.echo(report)
+    broken = sum(len(part.broken) for part in findings.parts)
     if broken and not cfg.skip_broken:
         typer.echo(
             f"{broken} {'image' if broken == 1 else 'images'} cannot be read: mend or remove, or go on without: "
@@ -77,7 +77,7 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
 
 
 def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, RunConfig | None]:
-    """Return the data set, and the configuration of the experiment, where a file is named."""
+    """Return the data set's section and, for an experiment file, its configuration."""
     data_dir = ""
     dotted = []
     for argument in arguments:
@@ -96,13 +96,13 @@ def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, Run
 
 
 def _with_public(cfg: DatasetConfig) -> DatasetConfig:
-    """Return the section with its public domain as one more to look at."""
+    """Return the section with its public domain among the domains."""
     return cfg.model_copy(update={"domains": (*cfg.domains, cfg.public_domain)}) if cfg.public_domain else cfg
 
 
 @contextmanager
 def _bar(text: str) -> Iterator[partial[Report]]:
-    """Show a progress bar on standard error while images are decoded; nothing where it is no terminal."""
+    """Show a progress bar on standard error while images are decoded, in a terminal only."""
     columns = TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     quiet = not sys.stderr.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
@@ -126,7 +126,7 @@ def preview(
         split: Which split.
         per_class: Samples per class and domain.
         severities: With commas: draw the 15 corruptions instead; empty for none.
-        public: As ``dataset.public``: draw that set alone, of a share what a run of seed 0 makes public of each domain.
+        public: As ``dataset.public``: draw that set alone; of a share, the images that a run with seed 0 makes public.
 
     Raises:
         ConfigError: If a name or a severity is none.
@@ -136,10 +136,12 @@ def preview(
     chosen = _chosen_domains(name, cfg.known().domains, domains)
     if public:
         others = [domain for domain in chosen if domain != public]
-        asked = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
-        cfg = configuration.resolve_dataset(name, data_dir, asked)
+        overrides = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
+        cfg = configuration.resolve_dataset(name, data_dir, overrides)
         of = cfg.domains if cfg.public_share else (cfg.public_domain,)
-        sets = {f"public, {one}": node_data.public_images(cfg, Allocation(), cfg.source(), (one,), 0) for one in of}
+        sets = {
+            f"public, {domain}": node_data.public_images(cfg, Allocation(), cfg.source(), (domain,), 0) for domain in of
+        }
         return _sheet(cfg.known().classes, sets, per_class, severities)
     sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), None, cfg.form()) for domain in chosen}
     return _sheet(cfg.known().classes, sets, per_class, severities)

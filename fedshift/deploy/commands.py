@@ -108,7 +108,7 @@ def credentials_authority(
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
     from fedshift.launch import credentials
 
-    tell_files(credentials.make_authority(folder.resolve()))
+    print_files(credentials.make_authority(folder.resolve()))
 
 
 @credentials_app.command("server")
@@ -122,7 +122,7 @@ def credentials_server(
     """Make the SuperLink's certificate: server.crt and server.key, signed by the CA."""
     from fedshift.launch import credentials
 
-    tell_files(credentials.make_server(folder.resolve(), host or [], days))
+    print_files(credentials.make_server(folder.resolve(), host or [], days))
 
 
 @credentials_app.command("node")
@@ -133,10 +133,10 @@ def credentials_node(
     """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""
     from fedshift.launch import credentials
 
-    tell_files(credentials.make_node(folder.resolve(), name))
+    print_files(credentials.make_node(folder.resolve(), name))
 
 
-def tell_files(paths: list[Path]) -> None:
+def print_files(paths: list[Path]) -> None:
     """Print what was written."""
     for file in paths:
         typer.echo(f"wrote {shown(file, WHOLE_PATH)}")

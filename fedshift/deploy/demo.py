@@ -15,10 +15,10 @@ from fedshift_app.node import state_store
 from fedshift_core.errors import ConfigError
 
 EXPERIMENT = "handwritten"
-MOST_NODES = 16  # SuperNodes that one machine is made to start
-#: Keys of `fedshift run` that a demo cannot hold to: it runs anew, on processes of its own.
+MOST_NODES = 16  # the most SuperNodes of a demo
+#: Keys of `fedshift run` that a demo refuses: it starts a new run, on processes of its own.
 REFUSED = ("resume", "round", *LAUNCH_KEYS)
-#: Of EXPERIMENT alone: enough to see that it learns.
+#: Defaults of the demo's own experiment: enough rounds to see that it learns.
 ROUNDS = 4
 
 
@@ -29,7 +29,7 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
         arguments: ``[EXPERIMENT] [KEY=VALUE ...]``, the keys of ``fedshift run`` but for ``REFUSED``.
 
     Raises:
-        ConfigError: If a key is unknown or none of a demo, or a value has the wrong type.
+        ConfigError: If a demo does not have a key, or a value has the wrong type.
     """
     for argument in arguments:
         key = argument.partition("=")[0]
@@ -46,7 +46,7 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
-    """Run an experiment on real SuperNodes, one per domain or as it deals them, and end them again.
+    """Run an experiment on real SuperNodes, one per domain or as its allocation says, and end them.
 
     Args:
         flat: The run's configuration, from :func:`read`.
@@ -61,7 +61,7 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
     config, number, flat = planned(flat)
     with runner.temporary_folder() as home:
         folders = exporting.export(config, number, home / "nodes")
-        # The nodes are gone afterwards, so neither their decoded images nor their private parts must stay behind.
+        # The nodes do not exist afterwards, so their decoded images and private parts are removed.
         own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
         environment = runner.environment(home) | own
         with processes.group(runner.empty_folder(home), environment, remove=home) as flower:
@@ -88,7 +88,7 @@ def planned(flat: dict[str, Any]) -> tuple[RunConfig, int, dict[str, Any]]:
     if number > MOST_NODES:
         raise ConfigError(f"allocation.counts: deploy-demo starts at most {MOST_NODES} SuperNodes, found {number}")
     config.allocation.deal(config.dataset.domains, number, config.seed)
-    waits = f"federation.min_nodes={number} {flat.get('set', '')}".strip()  # what was typed comes last, and counts
+    waits = f"federation.min_nodes={number} {flat.get('set', '')}".strip()  # the typed value takes precedence
     return config, number, flat | {"set": waits}
 
 
@@ -114,11 +114,11 @@ def start_supernode(
     """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.
 
     Args:
-        flower: Whose process it becomes.
+        flower: The group that its process joins.
         link: Its SuperLink.
         folder: Its images.
         key: Its private key, where it needs one.
-        plain: Flower's own ``flower-supernode``.
+        plain: Start Flower's own ``flower-supernode``.
     """
     command = [processes.command("flower-supernode")] if plain else [sys.executable, "-m", "fedshift.deploy.supernode"]
     trust = ["--root-certificates", str(link.credentials.ca_certificate)] if link.credentials else ["--insecure"]

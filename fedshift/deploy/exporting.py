@@ -1,4 +1,4 @@
-"""Each node's images into a folder of its own, for real SuperNodes."""
+"""Writes each node's images into its own folder, for real SuperNodes."""
 
 import re
 import shutil
@@ -32,15 +32,15 @@ class NodeFolder:
 
     @property
     def node_config(self) -> str:
-        """What the node is started with (``--node-config``)."""
+        """The node's ``--node-config``."""
         return f'domain="{self.domain}" data-dir="{self.path}" partition-id={self.index}'
 
 
 def node_name(index: int, domain: str) -> str:
-    """Return what a node's folder, key and service are called: ``node-<index>-<domain>`` in plain ASCII.
+    """Return the name of a node's folder, key and service: ``node-<index>-<domain>`` in plain ASCII.
 
-    Umlauts and accents lose their marks, and what is no letter or digit becomes a dash: a site may be called as its
-    people call it, a key's file not. The index alone makes the name unique.
+    Umlauts and accents lose their marks, and other characters become a dash: a site may have any name that its
+    people use, a key's file may not. The index alone makes the name unique.
     """
     marked = unicodedata.normalize("NFKD", domain.replace("ß", "ss"))
     bare = "".join(letter for letter in marked if not unicodedata.combining(letter))
@@ -49,11 +49,11 @@ def node_name(index: int, domain: str) -> str:
     return name[: credentials.MOST_NODE_NAME]
 
 
-def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[NodeFolder]:
-    """Write the images that each node of an experiment holds.
+def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list[NodeFolder]:
+    """Write the images of each node of an experiment.
 
-    Training images are the same share, in the same order, that the node takes in simulation; the test
-    images of a domain are divided among its nodes, so that their answers add up, or are those that are drawn for
+    The training images are the node's share in simulation, in the same order. The test
+    images of a domain are divided among its nodes, so that their scores add up, or are those drawn for
     the node (``shift.label_mix``).
 
     Raises:
@@ -68,10 +68,10 @@ def export(config: RunConfig, asked_nodes: int | None, output: Path) -> list[Nod
         )
     if output.exists():
         raise ConfigError(f"{shown(output)} exists already; choose another folder, or remove it")
-    number = runner.num_nodes(config, asked_nodes)
+    number = runner.num_nodes(config, requested_nodes)
     dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
-    whole = config.allocation.model_copy(update={"validation_fraction": 0.0})
-    config = config.model_copy(update={"allocation": whole})  # once: holdings are cached by allocation
+    undivided = config.allocation.model_copy(update={"validation_fraction": 0.0})
+    config = config.model_copy(update={"allocation": undivided})  # once: holdings are cached by allocation
     folders = [NodeFolder(output / node_name(i, domain), domain, i) for i, domain in enumerate(dealt)]
     cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
     classes = cfg.known().classes
@@ -101,13 +101,13 @@ def supernode_command(folder: NodeFolder) -> str:
 
 
 def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[Split, ImageSet]:
-    """Return the images of one node by split; from its training images it cuts its validation part itself."""
+    """Return the images of one node by split; the node itself takes validation images from its training images."""
     domain = dealt[index]
     where = Place(domain, index, len(dealt), config.dataset.source(), shared=True, threads=0)
     own = own_images(config, where)
-    found: dict[Split, ImageSet] = {"train": own.train, "test": own.test or _test(config, where, dealt)}
+    images: dict[Split, ImageSet] = {"train": own.train, "test": own.test or _test(config, where, dealt)}
     given = given_validation(config, where)
-    return found if given is None else found | {"validation": given}
+    return images if given is None else images | {"validation": given}
 
 
 def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:

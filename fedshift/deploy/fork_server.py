@@ -1,7 +1,7 @@
-"""A warm process: it has imported what a ClientApp needs and forks one for each message, which takes milliseconds.
+"""A warm process, which has imported a ClientApp's libraries and forks a process per message in milliseconds.
 
-A program, run by its path in an interpreter of its own: ``fork_server.py SOCKET``. It never works on a message itself,
-so that nothing of one is found by the next; it holds no key, no connection and no thread, and has not touched a GPU.
+It is a program with its own interpreter, run by its path: ``fork_server.py SOCKET``. It never works on a message
+itself, so messages leave no traces for the next one; it has no key, connection or thread, and has not used a GPU.
 
 The app's code comes with each run, as a bundle that Flower unpacks. So this process imports nothing of FedShift's that
 is installed here, only libraries. Once a child has answered for a bundle, another process is forked that imports the
@@ -58,7 +58,7 @@ class App:
 
 
 def check_fork() -> None:
-    """Make sure that a child can take the place of a process that was started anew.
+    """Check that a forked child can replace a newly started process.
 
     Raises:
         UnsafeError: If it cannot.
@@ -81,7 +81,7 @@ def import_app(fab_hash: str) -> App:
     """Import the app of a bundle that Flower has unpacked on this machine, as a ClientApp's process does.
 
     Raises:
-        UnsafeError: If it is not to be found without doubt, or other modules have its names.
+        UnsafeError: If its location is ambiguous, or other modules have its names.
     """
     from flwr.clientapp.utils import get_load_client_app_fn
     from flwr.common.config import get_metadata_from_config, get_project_config, get_project_dir
@@ -101,7 +101,7 @@ def import_app(fab_hash: str) -> App:
 
 
 def work(task: dict[str, Any], app: App | None) -> NoReturn:
-    """Be the ClientApp's process of one task, as ``flwr-clientapp`` is, and end."""
+    """Run the ClientApp for one task, as ``flwr-clientapp`` does, and exit."""
     code = 1
     try:
         from flwr.supercore.tls import validate_and_resolve_root_certificates
@@ -127,11 +127,11 @@ def work(task: dict[str, Any], app: App | None) -> NoReturn:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # the reply is out, and to take torch apart takes longer than to fork it
+        os._exit(code)  # the reply is sent, and an orderly end of torch takes longer than a fork
 
 
 def _keep_silent() -> None:
-    """Leave out what Flower would do for reports that it may not send: a thread and a program (``file``) for each."""
+    """Switch off Flower's telemetry, which starts a thread and a program (``file``) even where it may not send."""
     from flwr.supercore import telemetry
     from flwr.supernode.runtime import run_clientapp
 
@@ -141,18 +141,18 @@ def _keep_silent() -> None:
 
 
 def fresh() -> None:
-    """Make a child what a new process is: its own signals and random numbers."""
+    """Give a child its own signals and random numbers, as a new process has."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["flwr-clientapp"]
     if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()  # else all children would draw the same; Python's own generator sees to itself
+        numpy.random.seed()  # else all children would draw the same numbers; Python reseeds its own generator
 
 
 Watched = Callable[[], None]
 
 
 class ForkServer:
-    """Forks a child for each task that it is sent, until the other end of its socket is closed."""
+    """Forks a child for each task it receives, until the other end of its socket is closed."""
 
     def __init__(
         self,
@@ -164,13 +164,13 @@ class ForkServer:
     ) -> None:
         self._control, self._load, self._run, self._app = control, load, run, app
         self._selector = selectors.DefaultSelector()
-        self._apps: dict[str, socket.socket] = {}  # last used last; without a process where it cannot be had
+        self._apps: dict[str, socket.socket] = {}  # in order of last use
         self._ready: set[str] = set()
         self._hopeless: set[str] = set()
         self._over = False
 
     def serve(self) -> None:
-        """Answer until there is nobody to answer to."""
+        """Answer requests until the other end is closed."""
         check_fork()
         gc.collect()
         gc.freeze()  # a collection in a child would copy all pages
@@ -184,22 +184,22 @@ class ForkServer:
         self._selector.register(what, selectors.EVENT_READ, then)
 
     def _answer(self) -> None:
-        told = self._control.recv(MOST_BYTES)
-        if not told:
+        request = self._control.recv(MOST_BYTES)
+        if not request:
             self._over = True
             return
-        task = json.loads(told)
-        pid = self._forward(told, task["fab"]) or self._fork_for(task)
+        task = json.loads(request)
+        pid = self._forward(request, task["fab"]) or self._fork_for(task)
         self._control.sendall(json.dumps({"pid": pid}).encode())
 
-    def _forward(self, told: bytes, fab_hash: str) -> int | None:
-        """Let the process that has the app imported fork; return None if there is none."""
+    def _forward(self, request: bytes, fab_hash: str) -> int | None:
+        """Forward a task to the process that has imported the app; return None if there is none."""
         if fab_hash not in self._ready:
             return None
         channel = self._apps.pop(fab_hash)
         self._apps[fab_hash] = channel
         try:
-            channel.sendall(told)
+            channel.sendall(request)
             return int(json.loads(channel.recv(MOST_BYTES))["pid"])
         except (OSError, ValueError, KeyError):  # it was ended
             self._drop(fab_hash)
@@ -215,7 +215,7 @@ class ForkServer:
         return pid
 
     def _watch_end(self, pid: int, fab_hash: str) -> None:
-        """See a child out; after the first one that worked on a bundle, have that bundle's app imported."""
+        """Handle the end of a child; after a bundle's first child, start a process that imports its app."""
         handle = os.pidfd_open(pid)
 
         def ended() -> None:
@@ -236,22 +236,22 @@ class ForkServer:
             warm_app(theirs, fab_hash, self._load, self._run)
         theirs.close()
         self._apps[fab_hash] = ours
-        self._watch(ours, lambda: self._hear(fab_hash, ours))
+        self._watch(ours, lambda: self._note_ready(fab_hash, ours))
         self._watch_end(pid, "")
         for oldest in list(self._apps)[:-MOST_APPS]:
             self._drop(oldest)
 
-    def _hear(self, fab_hash: str, channel: socket.socket) -> None:
-        """Take note that an app is imported, or that it cannot be; or that its process has ended."""
-        if self._apps.get(fab_hash) is not channel:  # dropped by what came with the same look at the sockets
+    def _note_ready(self, fab_hash: str, channel: socket.socket) -> None:
+        """Record that an app is imported, cannot be imported, or that its process has ended."""
+        if self._apps.get(fab_hash) is not channel:  # an event of the same poll dropped it
             return
-        told = channel.recv(MOST_BYTES)
-        if told and "ready" in json.loads(told):
+        report = channel.recv(MOST_BYTES)
+        if report and "ready" in json.loads(report):
             self._ready.add(fab_hash)
             return
-        if told:
+        if report:
             self._hopeless.add(fab_hash)
-            print(f"no warm process for this app: {json.loads(told)['refused']}", file=sys.stderr, flush=True)
+            print(f"no warm process for this app: {json.loads(report)['refused']}", file=sys.stderr, flush=True)
         self._drop(fab_hash)
 
     def _drop(self, fab_hash: str) -> None:
@@ -261,7 +261,7 @@ class ForkServer:
         channel.close()
 
     def _let_go(self) -> None:
-        """Close, in a child, all that is this process's: its end must be seen at the other ends."""
+        """Close this process's sockets in a child: the other ends must see this process end."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
@@ -271,7 +271,7 @@ class ForkServer:
 
 
 def warm_app(control: socket.socket, fab_hash: str, load: Callable[[str], App], run: Any) -> NoReturn:
-    """Be the process that has a bundle's app imported."""
+    """Run the process that has imported a bundle's app."""
     try:
         ForkServer(control, run=run, app=load(fab_hash)).serve()
     except Exception as error:  # any: the app's modules are the run's
@@ -281,7 +281,7 @@ def warm_app(control: socket.socket, fab_hash: str, load: Callable[[str], App], 
 
 
 def refuse(control: socket.socket, why: str) -> None:
-    """Tell the other end that there is nothing to fork from."""
+    """Report to the other end that nothing can be forked."""
     try:
         control.sendall(json.dumps({"refused": why[:500]}).encode())
     except OSError:  # there is no other end any more

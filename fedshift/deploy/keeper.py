@@ -1,6 +1,6 @@
-"""Keeps the executor of a SuperNode running: one that has ended is started again, after a pause that grows.
+"""Keeps the executor of a SuperNode running: restarts it when it has ended, after growing pauses.
 
-Without it the SuperNode goes on, is connected, takes messages and never answers.
+Without an executor the SuperNode stays connected, takes messages and never answers.
 """
 
 import logging
@@ -12,16 +12,16 @@ from typing import Any
 log = logging.getLogger("fedshift")
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds from the end of an executor to the next start
-STEADY = 300.0  # seconds for which it has run when what was before is forgotten
+STEADY = 300.0  # seconds of running after which the pause is reset
 
 Process = subprocess.Popen[bytes]
 
 
 class Keeper:
-    """Starts an executor, and starts it again when it has ended.
+    """Starts an executor, and restarts it when it has ended.
 
     Args:
-        start: Starts one.
+        start: Starts an executor.
         clock: Seconds of a clock that does not jump.
     """
 
@@ -34,13 +34,13 @@ class Keeper:
         self._pause = FIRST_PAUSE
 
     def start(self, command: list[str], **options: Any) -> Process:
-        """Start the executor that Flower is about to start, and keep it running from now on."""
+        """Start the executor in place of Flower, and keep it running."""
         self._again = lambda: self._start(command, **options)
         self._process, self._began = self._again(), self._clock()
         return self._process
 
     def look(self) -> None:
-        """Start it again if it has ended and its pause is over; the SuperNode calls this between its own looks."""
+        """Restart it if it has ended and its pause is over; the SuperNode calls this between its polls."""
         if self._process is None or self._again is None:
             return
         now = self._clock()

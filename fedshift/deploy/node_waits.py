@@ -22,15 +22,15 @@ log = logging.getLogger("fedshift")
 
 EXECUTOR = "flower-superexec"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
-LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # between two looks at the own memory for the ClientApp's reply; Flower's: 0.5
+LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # between two polls of local memory for the ClientApp's reply; Flower's: 0.5
 POLITENESS = 4.0  # a node spends at most a fifth of its time on asking
 #: Seconds that a ClientApp has, after its reply, to hand over its state; Flower's own waits leave it about 1.5.
 LAST_WORDS = 10.0
-REMIND = 1.0  # seconds after which the SuperExec looks again in any case, as Flower's does
+REMIND = 1.0  # seconds after which the SuperExec polls in any case, as Flower's does
 
 
 def run_supernode(options: list[str], *, warm: bool) -> None:
-    """Run ``flower-supernode`` in this process, with short waits; what it starts for messages is warm if asked."""
+    """Run ``flower-supernode`` in this process with short waits and, on request, warm processes."""
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     if problem := polling.unknown(polling.NODE):
@@ -45,7 +45,7 @@ def run_supernode(options: list[str], *, warm: bool) -> None:
 
 
 def quicken_node(module: ModuleType, *, warm: bool) -> None:
-    """Put short waits, and a SuperExec that is woken and kept running, into Flower's module that runs a SuperNode."""
+    """Patch Flower's SuperNode module: short waits, and a SuperExec that is woken and kept running."""
     bell = Bell()
     idle = Backoff(polling.LEAST, polling.MOST, politeness=POLITENESS)
     reply = Backoff(LEAST_REPLY, MOST_REPLY)
@@ -86,9 +86,9 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
 def wait_for_state(
     state: Any, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Wait until the ClientApp whose reply is out has handed over its context.
+    """Wait until the ClientApp has handed over its context.
 
-    It does so after its reply. The next message may be here sooner than that, and would find the context of before.
+    It does so after its reply. The next message may arrive sooner, and would get the previous context.
     """
     from flwr.common.constant import Status
 
@@ -101,7 +101,7 @@ def wait_for_state(
 
 
 class Bell:
-    """What wakes this SuperNode's SuperExec: a pipe, so that nobody has to ask whether there is work."""
+    """Wakes this SuperNode's SuperExec through a pipe, so that it need not poll for work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.ear, self._hammer = os.pipe()
@@ -109,18 +109,18 @@ class Bell:
         self._clock, self._rung = clock, clock()
 
     def ring(self) -> None:
-        """Let the SuperExec look."""
+        """Wake the SuperExec."""
         self._rung = self._clock()
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # it has enough to wake up to, or is gone
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # the pipe is full, or the SuperExec is gone
             os.write(self._hammer, b".")
 
     def remind(self) -> None:
-        """Let it look again if it was not told for a while: work that nobody took up in time is offered once more."""
+        """Wake it if it was not woken for a while: work that nobody took in time is offered again."""
         if self._clock() - self._rung >= REMIND:
             self.ring()
 
 
 def start_superexec(command: list[str], bell: Bell, warm: bool, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start Flower's SuperExec as ours; it sees the pipe and nothing else of this process."""
+    """Start our SuperExec in place of Flower's; of this process it inherits only the pipe."""
     ours = [sys.executable, "-P", str(SUPEREXEC), str(bell.ear), "warm" if warm else "cold"]
     return subprocess.Popen([*ours, *command[1:]], pass_fds=[bell.ear], **options)

@@ -1,7 +1,7 @@
-"""A SuperNode's SuperExec: Flower's own, but woken when there is work, and with a warm process to fork from.
+"""A SuperNode's SuperExec: Flower's own, woken when there is work, with a warm process to fork from.
 
-A program, run by its path: ``superexec.py EAR warm|cold OPTIONS_OF_FLOWER_SUPEREXEC``. It imports nothing of FedShift's
-(``fedshift/deploy/fork_server.py`` says why), so it holds what it needs itself.
+It is a program, run by its path: ``superexec.py EAR warm|cold OPTIONS_OF_FLOWER_SUPEREXEC``. It imports nothing of
+FedShift's (``fedshift/deploy/fork_server.py`` says why).
 """
 
 import json
@@ -32,7 +32,7 @@ class LostError(Exception):
 
 
 class WarmProcess:
-    """A running ``fork_server.py``, and the way to ask it for children."""
+    """A running ``fork_server.py``, with methods to request children from it."""
 
     def __init__(self, program: list[str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -51,14 +51,14 @@ class WarmProcess:
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Tell whether it is there."""
+        """Tell whether it is running."""
         return self._process.poll() is None
 
     def wait(self) -> None:
-        """Wait until it has imported what it needs.
+        """Wait until it has finished its imports.
 
         Raises:
-            LostError: If it cannot; it is ended then.
+            LostError: If it fails; it is then ended.
         """
         try:
             if not self._ready:
@@ -69,10 +69,10 @@ class WarmProcess:
             raise LostError(str(error)) from None
 
     def start(self, task: dict[str, Any]) -> int:
-        """Let it fork a process for a task; return that one's id.
+        """Request a process for a task; return its id.
 
         Raises:
-            LostError: If it does not; it is ended then.
+            LostError: If it fails to fork; it is then ended.
         """
         self.wait()
         try:
@@ -84,16 +84,16 @@ class WarmProcess:
 
     def _receive(self, seconds: float) -> dict[str, Any]:
         self._control.settimeout(seconds)
-        told = self._control.recv(MOST_BYTES)
-        if not told:
+        data = self._control.recv(MOST_BYTES)
+        if not data:
             raise OSError("it has ended")
-        answer = json.loads(told)
+        answer = json.loads(data)
         if refused := answer.get("refused"):
             raise OSError(refused)
         return dict(answer)
 
     def end(self) -> None:
-        """End it; what it forked goes on."""
+        """End it; the forked processes continue."""
         self._control.close()  # at which it ends by itself, unless it hangs
         try:
             self._process.wait(1)
@@ -105,7 +105,7 @@ class WarmProcess:
 class WarmExecutor:
     """Flower's ``Executor``: each ClientApp in a process of its own, forked from one that has imported its libraries.
 
-    Whatever stands against it, a task gets a process as plain Flower starts it.
+    If that fails, a task gets a process as plain Flower starts it.
     """
 
     def __init__(self, cold: Executor, program: list[str] | None = None) -> None:
@@ -117,7 +117,7 @@ class WarmExecutor:
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
     ) -> tuple[set[TaskType], set[str]]:
-        """Return what can be started: all."""
+        """Return the task types that can be started: all."""
         return self._cold.get_eligible_capacity(
             supported_task_types, insecure=insecure, root_certificates_path=root_certificates_path
         )
@@ -129,7 +129,7 @@ class WarmExecutor:
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start the process of a task."""
         if spec.runtime_dependency_install and self._warm is not None:
-            # Each run has libraries of its own then, and those that are imported already would be others.
+            # Each run then has its own libraries, which may differ from those already imported.
             log(INFO, "Runs install their dependencies here: each message gets a process of its own from scratch.")
             self._stop_for_good()
         if self._warm is None or spec.task_type != TaskType.CLIENT_APP or spec.suppress_output:
@@ -145,9 +145,9 @@ class WarmExecutor:
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Start a warm process where there is none, and wait for it.
+        """Start a warm process if there is none, and wait for it.
 
-        Called before each look for work: the token of a task that is taken holds for half a minute only.
+        It is called before each request for work: the token of a task is valid for half a minute only.
         """
         if self._warm is not None and not self._warm.is_running():
             self._warm.end()
@@ -180,13 +180,13 @@ class WarmExecutor:
 
 
 class Ear:
-    """Has ``sleep`` return when the SuperNode rings; the module ``time`` of Flower's SuperExec otherwise."""
+    """Replaces the module ``time`` of Flower's SuperExec; its ``sleep`` returns when the SuperNode rings."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def sleep(self, seconds: float) -> None:
-        """Wait for work; once the SuperNode is gone, so long, until Flower notices."""
+        """Wait for work, or for ``seconds`` once the SuperNode is gone, until Flower notices."""
         if not os.read(self._descriptor, 4096):
             time.sleep(seconds)
 

@@ -1,6 +1,6 @@
 """Flower's SuperNode with short waits and warm processes: ``fedshift supernode``.
 
-What it does to Flower is in ``fedshift.deploy.node_waits``; what it starts is ``superexec.py``, and that one
+``fedshift.deploy.node_waits`` patches Flower; the SuperNode starts ``superexec.py``, which starts
 ``fork_server.py``.
 """
 
@@ -25,12 +25,12 @@ def serve(options: list[str], *, warm: bool = True) -> None:
     from fedshift.deploy import node_waits
 
     os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
-    os.environ.pop(COMMAND, None)  # what runs here was not started by this command
+    os.environ.pop(COMMAND, None)  # this process was not started by the user's command
     node_waits.run_supernode(with_port(options), warm=warm)
 
 
 def with_port(options: Sequence[str]) -> list[str]:
-    """Return the options with a free port of the loopback, where they name none.
+    """Return the options with a free port of the loopback, if they name none.
 
     Flower's own default is one port, 9094, which only one SuperNode of a machine can have. Nobody needs to know the
     port: only the node's own processes talk to it, and they are given it.

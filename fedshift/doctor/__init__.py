@@ -1,1 +1,1 @@
-"""What this machine is, what is wrong with it, and what Flower Hub would refuse."""
+"""Describes this machine and its problems, and checks the app for Flower Hub."""

@@ -1,4 +1,4 @@
-"""What of this machine would keep a run from starting, end it, or make it much slower than it could be."""
+"""Finds problems of this machine that would prevent, end or slow down a run."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ from fedshift_core.limits import shown
 DISTRIBUTION = "fedshift"
 LEAST_FREE = 1 << 30  # bytes in a folder that fills: PACS at 128 pixels takes half a gigabyte
 LEAST_FILES = 1024  # open files of a process: Ray's take hundreds
-LEAST_SHARED = 512 << 20  # bytes of /dev/shm, which a container has 64 MB of unless told: Ray puts messages there
+LEAST_SHARED = 512 << 20  # bytes of /dev/shm, where Ray puts messages; a container has 64 MB by default
 OF_AN_ACTOR = 1_100_000_000  # bytes of a process that plays nodes (docs/performance.md)
 LOOPBACK = "127.0.0.1"
 SUPERLINK = 8000  # the port of `fedshift superlink`, unless it is given another
@@ -35,19 +35,19 @@ NVIDIA = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it should be.
+    """A problem of this machine or of the app's folder.
 
     Attributes:
-        what: In a line.
-        remedy: What to do, in a line.
+        what: A description in one line.
+        remedy: What to do, in one line.
     """
 
     what: str
     remedy: str
 
 
-def found() -> list[Problem]:
-    """Look for everything."""
+def problems() -> list[Problem]:
+    """Return all problems of this machine."""
     return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
 
 
@@ -58,32 +58,35 @@ def packages() -> Iterator[Problem]:
     except PackageNotFoundError:
         yield Problem("FedShift is not installed, only found as a folder", "pip install -e . in the folder")
         return
-    for one in wanted:
-        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+    for requirement in wanted:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        here = installed(one.name)
-        if here is None or not one.specifier.contains(here, prereleases=True):
-            found = f"{one.name} {here}" if here else f"{one.name} is missing"
-            yield Problem(f"{found}, needed is {one.name}{one.specifier}", f"pip install '{one.name}{one.specifier}'")
+        installed_version = installed(requirement.name)
+        if installed_version is None or not requirement.specifier.contains(installed_version, prereleases=True):
+            state = f"{requirement.name} {installed_version}" if installed_version else f"{requirement.name} is missing"
+            yield Problem(
+                f"{state}, needed is {requirement.name}{requirement.specifier}",
+                f"pip install '{requirement.name}{requirement.specifier}'",
+            )
 
 
 def extras() -> dict[str, dict[str, str | None]]:
-    """Return by extra of FedShift its packages, with the version that is installed or None; none if it is a folder."""
+    """Return the packages of each extra, with the installed version or None; none if FedShift is not installed."""
     try:
         wanted = [Requirement(line) for line in requires(DISTRIBUTION) or ()]
     except PackageNotFoundError:
         return {}
     of: dict[str, dict[str, str | None]] = {}
-    for one in wanted:
-        told = str(one.marker or "")
-        if "extra ==" in told:
-            name = told.split("extra ==")[1].strip(" '\")")
-            of.setdefault(name, {})[one.name] = installed(one.name)
+    for requirement in wanted:
+        marker = str(requirement.marker or "")
+        if "extra ==" in marker:
+            name = marker.split("extra ==")[1].strip(" '\")")
+            of.setdefault(name, {})[requirement.name] = installed(requirement.name)
     return of
 
 
 def installed(name: str) -> str | None:
-    """Return the version of a package, None where it is missing."""
+    """Return the version of a package; None if it is missing."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -92,13 +95,13 @@ def installed(name: str) -> str | None:
 
 def folders() -> Iterator[Problem]:
     """Yield folders that cannot be written to, or are nearly full."""
-    asked = {
+    needed = {
         cache.CACHE_DIR: cache.cache_dir(),
         state_store.STATE_DIR: state_store.state_dir(),
         "TMPDIR": Path(tempfile.gettempdir()),
         "output-dir": Path(RUNS),
     }
-    for variable, named in asked.items():
+    for variable, named in needed.items():
         folder = existing(named)
         remedy = f"set {variable} to a folder of your own with room"
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -110,12 +113,12 @@ def folders() -> Iterator[Problem]:
 
 
 def existing(folder: Path) -> Path:
-    """Return the folder, or the first above it that is there."""
-    return next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())
+    """Return the folder, or its nearest parent that exists."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def limits() -> Iterator[Problem]:
-    """Yield limits of the system on processes that Ray and Flower run into."""
+    """Yield limits on processes that are too low for Ray and Flower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
@@ -133,7 +136,7 @@ def limits() -> Iterator[Problem]:
 
 
 def cores_granted() -> float:
-    """Return how many cores this process may use, by its affinity and its group's quota."""
+    """Return the number of cores that this process may use, by affinity and quota."""
     cores = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
     try:
         quota, _, period = QUOTA.read_text(encoding="ascii").partition(" ")
@@ -143,7 +146,7 @@ def cores_granted() -> float:
 
 
 def memory() -> Iterator[Problem]:
-    """Yield what does not fit into memory: a simulation by default has a process for each core."""
+    """Yield a problem if memory is too small for a simulation with a process per core."""
     free, cores = psutil.virtual_memory().available, os.cpu_count() or 1
     if free < cores * OF_AN_ACTOR:
         yield Problem(
@@ -166,23 +169,23 @@ def devices() -> Iterator[Problem]:
 
 
 def ports() -> Iterator[Problem]:
-    """Yield what keeps a SuperLink of a simulation from listening on this machine's loopback."""
+    """Yield problems that prevent a simulation's SuperLink from listening on the loopback."""
     if why := refused(0, LOOPBACK):
         yield Problem(f"no port of {LOOPBACK} can be listened on: {why}", "engine=inline, which needs none")
 
 
 def refused(port: int, host: str = "") -> str:
-    """Return why a port cannot be listened on, empty where it can; port 0 is any.
+    """Return the reason why a port cannot be listened on; empty if it can; port 0 is any.
 
     Args:
         port: Its number.
         host: The address; empty for all of this machine.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind((host, port))
-            one.listen(1)
+            probe.bind((host, port))
+            probe.listen(1)
         except OSError as error:
             return error.strerror or str(error)
     return ""
@@ -195,5 +198,5 @@ def has_onednn() -> bool:
 
 def left_running() -> Iterator[Problem]:
     """Yield processes of commands that were killed, which nobody waits for."""
-    for left in orphans.found():
+    for left in orphans.leftovers():
         yield Problem(f"left running: {left.what}", left.command)

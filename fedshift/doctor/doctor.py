@@ -1,4 +1,4 @@
-"""``fedshift doctor``: what this machine is, what is kept of how it trains fastest, and what is wrong with it."""
+"""``fedshift doctor``: prints this machine, its stored precision choices, and its problems."""
 
 import json
 import os
@@ -30,32 +30,32 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def show(*, renew: bool, as_json: bool) -> int:
-    """Print the machine, what is kept and what is wrong; return the exit code.
+    """Print the machine, its stored choices and its problems; return the exit code.
 
     Args:
-        renew: Measure again what is kept for this machine.
+        renew: Repeat the stored measurements of this machine.
         as_json: One JSON object instead of lines.
     """
     renewed = _renew() if renew else []
-    told = facts() | {"renewed": renewed, "problems": [asdict(one) for one in diagnostics.found()]}
-    print(json.dumps(told, ensure_ascii=False) if as_json else "\n".join(_lines(told)))
-    return exit_codes.FAILED if told["problems"] else exit_codes.OK
+    report = facts() | {"renewed": renewed, "problems": [asdict(problem) for problem in diagnostics.problems()]}
+    print(json.dumps(report, ensure_ascii=False) if as_json else "\n".join(_lines(report)))
+    return exit_codes.FAILED if report["problems"] else exit_codes.OK
 
 
 def show_publishing(*, as_json: bool) -> int:
-    """Print what keeps the app's folder from Flower Hub; return the exit code.
+    """Print the problems that Flower Hub would have with the app's folder; return the exit code.
 
     Args:
         as_json: One JSON object instead of lines.
     """
-    told = {"folder": str(APP), "problems": [asdict(one) for one in hub_check.found(APP)]}
-    lines = [f"Flower Hub: {shown(APP)}", *_problem_lines(told)]
-    print(json.dumps(told, ensure_ascii=False) if as_json else "\n".join(lines))
-    return exit_codes.FAILED if told["problems"] else exit_codes.OK
+    report = {"folder": str(APP), "problems": [asdict(problem) for problem in hub_check.problems(APP)]}
+    lines = [f"Flower Hub: {shown(APP)}", *_problem_lines(report)]
+    print(json.dumps(report, ensure_ascii=False) if as_json else "\n".join(lines))
+    return exit_codes.FAILED if report["problems"] else exit_codes.OK
 
 
 def facts() -> dict[str, Any]:
-    """Return what there is to know of this machine, as JSON has it."""
+    """Return the description of this machine as a JSON object."""
     memory = psutil.virtual_memory()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     folder = diagnostics.existing(cache.cache_dir())
@@ -65,7 +65,7 @@ def facts() -> dict[str, Any]:
             "cores_granted": diagnostics.cores_granted(), "flags": flags(), "memory": memory.total,
             "memory_free": memory.available,
             "gpus": [
-                {"name": one.name, "memory": one.total_memory, "capability": f"{one.major}.{one.minor}"} for one in gpus
+                {"name": gpu.name, "memory": gpu.total_memory, "capability": f"{gpu.major}.{gpu.minor}"} for gpu in gpus
             ],
         },
         "torch": {
@@ -91,12 +91,12 @@ def facts() -> dict[str, Any]:
 
 
 def flags() -> list[str]:
-    """Return the processor's instructions that matter; none where the system does not tell."""
+    """Return the processor's relevant instructions; none if the system does not list them."""
     if not CPU_INFO.is_file():
         return []
     lines = (line.partition(":") for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines())
-    told = next((words for key, _, words in lines if key.strip() in ("flags", "Features")), "")
-    return [flag for flag in FLAGS if flag in told.split()]
+    names = next((words for key, _, words in lines if key.strip() in ("flags", "Features")), "")
+    return [flag for flag in FLAGS if flag in names.split()]
 
 
 def _choice(path: Path, entry: node_precision.Entry | None) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _choice(path: Path, entry: node_precision.Entry | None) -> dict[str, Any]:
 
 
 def _renew() -> list[dict[str, str]]:
-    """Measure again what is kept for this machine; return what it was and is."""
+    """Repeat the stored measurements of this machine; return the old and the new choices."""
     done = []
     for path, entry in node_precision.entries():
         if entry is None or not node_precision.is_here(entry):
@@ -119,24 +119,24 @@ def _renew() -> list[dict[str, str]]:
     return done
 
 
-def _lines(told: Mapping[str, Any]) -> list[str]:
-    here, built, folders, ports = told["machine"], told["torch"], told["folders"], told["ports"]
+def _lines(report: Mapping[str, Any]) -> list[str]:
+    host, built, folders, ports = report["machine"], report["torch"], report["folders"], report["ports"]
     gpus = [
-        f"{one['name']} ({one['memory'] / 1e9:.0f} GB, compute capability {one['capability']})" for one in here["gpus"]
+        f"{gpu['name']} ({gpu['memory'] / 1e9:.0f} GB, compute capability {gpu['capability']})" for gpu in host["gpus"]
     ]
     rows = [
-        ("machine", here["is"]),
-        ("system", here["system"]),
-        ("cores", f"{here['cores']}, of which {here['cores_granted']:g} may be used"),
-        ("instructions", " ".join(here["flags"]) or "not told by the system"),
-        ("memory", f"{here['memory'] / 1e9:.1f} GB, {here['memory_free'] / 1e9:.1f} GB free"),
+        ("machine", host["is"]),
+        ("system", host["system"]),
+        ("cores", f"{host['cores']}, of which {host['cores_granted']:g} may be used"),
+        ("instructions", " ".join(host["flags"]) or "not told by the system"),
+        ("memory", f"{host['memory'] / 1e9:.1f} GB, {host['memory_free'] / 1e9:.1f} GB free"),
         ("GPUs", ", ".join(gpus) or "none"),
         (
             "torch",
             f"{built['version']}, {built['vectors']}, CUDA {built['cuda'] or 'none'}, {built['threads']} threads",
         ),
-        ("versions", ", ".join(f"{name} {number or 'missing'}" for name, number in told["versions"].items())),
-        ("extras", "; ".join(map(_extra, told["extras"].items())) or "not known"),
+        ("versions", ", ".join(f"{name} {number or 'missing'}" for name, number in report["versions"].items())),
+        ("extras", "; ".join(map(_extra, report["extras"].items())) or "not known"),
         ("images", f"{shown(folders['images'])}, {folders['images_free'] / 1e9:.1f} GB free"),
         ("state", shown(folders["state"])),
         ("run folders", f"{shown(folders['runs'])}, {folders['runs_free'] / 1e9:.1f} GB free"),
@@ -147,13 +147,13 @@ def _lines(told: Mapping[str, Any]) -> list[str]:
         ),
     ]
     lines = [f"{name:<13} {value}" for name, value in rows]
-    lines += ["", "what trains fastest (train.precision=auto)", *_choices(told)]
-    lines += [f"  renewed: {one['network']}: {one['was']} -> {one['is']}" for one in told["renewed"]]
-    return [*lines, "", *_problem_lines(told)]
+    lines += ["", "what trains fastest (train.precision=auto)", *_choices(report)]
+    lines += [f"  renewed: {entry['network']}: {entry['was']} -> {entry['is']}" for entry in report["renewed"]]
+    return [*lines, "", *_problem_lines(report)]
 
 
-def _problem_lines(told: Mapping[str, Any]) -> list[str]:
-    lines = [f"  {one['what']}\n    {one['remedy']}" for one in told["problems"]]
+def _problem_lines(report: Mapping[str, Any]) -> list[str]:
+    lines = [f"  {problem['what']}\n    {problem['remedy']}" for problem in report["problems"]]
     return ["problems", *(lines or ["  none found"])]
 
 
@@ -163,19 +163,22 @@ def _extra(of: tuple[str, Mapping[str, str | None]]) -> str:
     return f"{name} lacks {', '.join(missing)}" if missing else f"{name} is there"
 
 
-def _choices(told: Mapping[str, Any]) -> list[str]:
-    if told["asked"]:
-        return [f"  {node_precision.ASKED}={told['asked']}: nothing is measured"]
-    if not told["choices"]:
+def _choices(report: Mapping[str, Any]) -> list[str]:
+    if report["asked"]:
+        return [f"  {node_precision.ASKED}={report['asked']}: nothing is measured"]
+    if not report["choices"]:
         return ["  nothing yet: it is measured as the first run of a network starts"]
-    return [line for one in told["choices"] for line in _choice_lines(one)]
+    return [line for choice in report["choices"] for line in _choice_lines(choice)]
 
 
-def _choice_lines(one: Mapping[str, Any]) -> Sequence[str]:
-    if one.get("damaged"):
-        return [f"  {one['file']} is damaged and will be measured again"]
-    work = one["work"]
+def _choice_lines(choice: Mapping[str, Any]) -> Sequence[str]:
+    if choice.get("damaged"):
+        return [f"  {choice['file']} is damaged and will be measured again"]
+    work = choice["work"]
     what = f"{shown(work['network'])} at {work['size']} pixels, batches of {work['batch']}"
-    times = ", ".join(f"{name} {value:.3g}" for name, value in one["milliseconds"].items())
-    where = "" if one["here"] else f" [another machine or torch: {shown(one['machine'])}]"
-    return [f"  {what}: {one['choice']}{where}", f"    ms a step of {one['images']}: {times}; {one['measured']}"]
+    times = ", ".join(f"{name} {value:.3g}" for name, value in choice["milliseconds"].items())
+    where = "" if choice["here"] else f" [another machine or torch: {shown(choice['machine'])}]"
+    return [
+        f"  {what}: {choice['choice']}{where}",
+        f"    ms a step of {choice['images']}: {times}; {choice['measured']}",
+    ]

@@ -1,4 +1,4 @@
-"""What Flower's `flwr app publish` makes of a folder, short of sending it: its own checks, and the files it takes."""
+"""Runs the checks of Flower's `flwr app publish` on a folder, without sending it."""
 
 from pathlib import Path
 
@@ -6,30 +6,30 @@ from fedshift_core.errors import ConfigError
 
 
 def refusals(folder: Path) -> list[str]:
-    """Return what Flower refuses in the folder's pyproject.toml and in its name, or warns of; a line each."""
+    """Return Flower's refusals and warnings on the folder's pyproject.toml and name, one per line."""
     import click
     from flwr.cli.config_utils import load_and_validate
     from flwr.cli.utils import validate_project_name
 
-    found = []
+    lines = []
     try:
         config, warnings = load_and_validate(folder / "pyproject.toml", check_module=False)
-        found += warnings
+        lines += warnings
         validate_project_name(str(config["project"]["name"]), "project.name")
     except (click.ClickException, ValueError) as error:
-        found.append(_line(error))
+        lines.append(_line(error))
     try:
         validate_project_name(folder.name, "the folder's name")
     except ValueError as error:
-        found.append(_line(error))
-    return found
+        lines.append(_line(error))
+    return lines
 
 
 def uploaded(folder: Path) -> dict[str, Path]:
     """Return the files that would be sent, by their path in the folder.
 
     Raises:
-        ConfigError: If Flower refuses them all, for one that lies too deep.
+        ConfigError: If Flower refuses all of them because one lies too deep.
     """
     from flwr.cli.utils import AppPathDepthError, collect_files, filter_paths_for_publish
 
@@ -41,7 +41,7 @@ def uploaded(folder: Path) -> dict[str, Path]:
 
 
 def limits() -> tuple[int, int, int]:
-    """Return the most files, the most bytes of one, and the most bytes of all together."""
+    """Return Flower's limits: number of files, bytes of one file, bytes of all files."""
     from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
 
     return MAX_FILE_COUNT, MAX_FILE_BYTES, MAX_TOTAL_BYTES

@@ -1,4 +1,4 @@
-"""``fedshift doctor --publish``: whether a folder is what Flower Hub takes. Nothing is sent anywhere."""
+"""``fedshift doctor --publish``: checks whether Flower Hub would accept a folder. Nothing is sent."""
 
 import re
 import tomllib
@@ -13,27 +13,27 @@ from fedshift_core.limits import shown
 
 FORMAT = 1  # of the bundle; the Hub takes no other from new apps
 LONGEST_DESCRIPTION = 200  # characters
-#: What a README must say for somebody who has the uploaded files alone, with the words by which that is found.
+#: What a README must say for users of the uploaded files alone, with patterns that recognise it.
 SAID = {
     "how many virtual SuperNodes a simulation needs": r"num-supernodes=\d+",
     "how a deployment gets its data": r"(?is)\bdeployment\b.*\bdata-dir\b",
     "how the app is run without make": r"flwr run \.",
     "how it is installed without make": r"pip install",
 }
-#: A link to a file beside the README; not a picture, of which the Hub shows the words.
+#: A link to a file next to the README; not a picture, for which the Hub shows the text.
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
-def found(folder: Path) -> list[Problem]:
-    """Return all that stands between a folder and Flower Hub.
+def problems(folder: Path) -> list[Problem]:
+    """Return the problems that Flower Hub would have with a folder.
 
     Raises:
         ConfigError: If it holds no readable pyproject.toml.
     """
     project = _project(folder)
     return [
-        *(Problem(one, "see https://flower.ai/docs/hub/") for one in hub.refusals(folder)),
-        *_told(project),
+        *(Problem(line, "see https://flower.ai/docs/hub/") for line in hub.refusals(folder)),
+        *_description(project),
         *_files(folder),
     ]
 
@@ -46,8 +46,8 @@ def _project(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {shown(file)}: {error}") from None
 
 
-def _told(project: Mapping[str, Any]) -> Iterator[Problem]:
-    """Look at what pyproject.toml says of the app, as far as Flower itself does not."""
+def _description(project: Mapping[str, Any]) -> Iterator[Problem]:
+    """Check the entries of pyproject.toml that Flower itself does not check."""
     app = project.get("tool", {}).get("flwr", {}).get("app", {})
     if app.get("fab-format-version") != FORMAT:
         yield Problem(
@@ -62,7 +62,7 @@ def _told(project: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _files(folder: Path) -> Iterator[Problem]:
-    """Look at what would be uploaded: how many files, how large, which; and what the README says."""
+    """Check the files that would be uploaded, their number and sizes, and the README."""
     try:
         files = hub.uploaded(folder)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""From where worker processes come: a process that has imported the app, and is nothing but forked.
+"""Makes worker processes, by forks of a process that has imported the app.
 
 It imports torch while this process starts the run, so that a worker is there in milliseconds. No thread pool is
 begun and no accelerator is touched before a fork.
@@ -21,21 +21,21 @@ PRELOADED = "fedshift_app.client_app"
 
 
 def context() -> ForkServerContext:
-    """Return where processes are made."""
+    """Return the multiprocessing context of the worker processes."""
     return multiprocessing.get_context("forkserver")
 
 
 def begin() -> None:
-    """Start the process that workers are forked from, unless it is there; it imports what they need meanwhile."""
+    """Start the process that workers are forked from, unless it runs; it imports the app in the background."""
     context().set_forkserver_preload([PRELOADED])
     with _surroundings():
         forkserver.ensure_running()
 
 
 def start(process: ForkServerProcess) -> None:
-    """Start a process that runs nothing but its target.
+    """Start a process that runs only its target.
 
-    ``multiprocessing`` would first run again the script that the run was started from, whose run it then would be.
+    ``multiprocessing`` would first execute the user's script again, which would start the run a second time.
     """
     begin()
     main = sys.modules["__main__"]
@@ -48,14 +48,14 @@ def start(process: ForkServerProcess) -> None:
 
 @contextmanager
 def _surroundings() -> Iterator[None]:
-    """Let what is started here import this copy of FedShift, nothing of the working folder, and pass over Ctrl-C.
+    """Let new processes import this copy of FedShift, nothing of the working folder, and ignore Ctrl-C.
 
     A new process inherits the environment and which signals are ignored; here both are put back.
     """
     path = os.pathsep.join(filter(None, [str(APP), os.environ.get("PYTHONPATH")]))
     changed = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in changed}
-    main = threading.current_thread() is threading.main_thread()  # only there may signals be set
+    main = threading.current_thread() is threading.main_thread()  # only the main thread may set signals
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
     os.environ.update(changed)
     try:

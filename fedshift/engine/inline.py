@@ -1,4 +1,4 @@
-"""The inline engine: ServerApp and ClientApp without Flower's runtime; here in one process, a message after another.
+"""The inline engine: ServerApp and ClientApp without Flower's runtime, in one process, message by message.
 
 For debuggers, profilers, tests, and a machine without Ray. No parallelism, no faults, no network. In several
 processes: ``fedshift.engine.workers``.
@@ -18,11 +18,11 @@ _FIRST_ID = 1000  # of a node
 
 
 class LocalGrid(Grid):
-    """A Grid of which a message is a call, on this machine; the nodes are numbered in their order.
+    """A Grid that answers messages by calls on this machine; node ids are the nodes' positions.
 
     Attributes:
         num_nodes: How many there are.
-        engine_name: What the ServerApp takes for the engine of the run.
+        engine_name: The engine of the run, as the ServerApp reads it.
     """
 
     engine_name = NAME
@@ -59,7 +59,7 @@ class LocalGrid(Grid):
 
 
 class InlineGrid(LocalGrid):
-    """A Grid whose nodes are contexts of this process."""
+    """A Grid whose nodes are contexts in this process."""
 
     def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
         super().__init__(num_nodes)
@@ -74,10 +74,10 @@ class InlineGrid(LocalGrid):
 
 
 def index_of(node_id: int) -> int:
-    """Return the place of a node in the order of all."""
+    """Return the position of a node."""
     return node_id - _FIRST_ID
 
 
 def new_context(node_id: int, num_nodes: int) -> Context:
-    """Return what a node of so many has before its first message."""
+    """Return the context of a node before its first message."""
     return make_context(node_id, {"partition-id": index_of(node_id), "num-partitions": num_nodes}, {})

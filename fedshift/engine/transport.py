@@ -1,6 +1,6 @@
-"""How messages go to worker processes and back: arrays that several messages hold as one object go once a worker.
+"""Serialises messages for worker processes: an array shared by several messages is sent once per worker.
 
-Both ends are processes of one run and one user, which trust each other: what goes between them is pickled.
+Both ends are processes of one run and one user, which trust each other: the data are pickled.
 """
 
 import io
@@ -18,14 +18,14 @@ READY, REPLY, LINE, BROKEN = b"YRLB"  # from it: it can work; an answer; a log r
 
 
 class Shared:
-    """The bytes of arrays that several of the messages on their way hold as one object, by a number of their own."""
+    """The bytes of arrays that several pending messages share, each with a number."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, tuple[int, bytes]] = {}  # with the bytes: while they are held, no others have their id
+        self._numbers: dict[int, tuple[int, bytes]] = {}  # with the bytes, which keeps their ids unique
         self._next = 0
 
     def renew(self, messages: Iterable[Message]) -> None:
-        """Hold those of these messages and no others; what was held already keeps its number."""
+        """Keep the shared bytes of these messages only; known bytes keep their number."""
         held = [data for message in messages for data in _data(message)]
         times = Counter(map(id, held))
         before, self._numbers = self._numbers, {}
@@ -40,10 +40,10 @@ class Shared:
         return None if held is None else held[0]
 
     def parcel(self, known: set[int]) -> bytes | None:
-        """Return what a worker is still to be sent of them, and which it may let go; None for nothing.
+        """Return the parcel of bytes that a worker lacks or may drop; None if there are none.
 
         Args:
-            known: The numbers that it has; those that it has then are put in their place.
+            known: The numbers that it has; updated to those that it has afterwards.
         """
         held = dict(self._numbers.values())
         new = {number: data for number, data in held.items() if number not in known}
@@ -52,7 +52,7 @@ class Shared:
             return None
         known.clear()
         known.update(held)
-        return told(ARRAYS, (gone, new))
+        return pack(ARRAYS, (gone, new))
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Job:
 
     Attributes:
         message: What the node is to answer.
-        fresh: The worker has nothing of what the node remembers, or what it has counts no longer.
+        fresh: The worker has no state of the node, or an outdated one.
     """
 
     message: Message
     fresh: bool
 
     def parcel(self, shared: Shared) -> bytes:
-        """Return it as it travels, without the arrays that are shared."""
+        """Return it as bytes, without the shared arrays."""
         file = io.BytesIO()
         file.write(bytes([MESSAGE, self.fresh]))
         pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
@@ -78,13 +78,13 @@ class Job:
 
 
 class Opener:
-    """The worker's end: holds what is shared, and puts it where a message refers to it."""
+    """The worker's end: keeps shared bytes and inserts them where a message refers to them."""
 
     def __init__(self) -> None:
         self._shared: dict[int, bytes] = {}
 
     def take(self, parcel: bytes) -> None:
-        """Take in a parcel of arrays."""
+        """Read a parcel of arrays."""
         gone, new = read(parcel)
         for number in gone:
             del self._shared[number]
@@ -98,7 +98,7 @@ class Opener:
 
 
 def reply(answer: Message, *, remembers: bool) -> bytes:
-    """Return an answer as it travels; ``remembers`` if the worker keeps something of the node's."""
+    """Return an answer as bytes; ``remembers`` if the worker keeps state of the node."""
     return bytes([REPLY, remembers]) + pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
 
 
@@ -108,13 +108,13 @@ def read_reply(parcel: bytes) -> Message:
     return answer
 
 
-def told(kind: int, what: Any = None) -> bytes:
-    """Return anything else as it travels."""
+def pack(kind: int, what: Any = None) -> bytes:
+    """Return any other message as bytes."""
     return bytes([kind]) + pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
 
 
 def read(parcel: bytes) -> Any:
-    """Read what was :func:`told`."""
+    """Read the content of a :func:`pack`-ed message."""
     return pickle.loads(memoryview(parcel)[1:])
 
 

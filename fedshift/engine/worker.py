@@ -23,14 +23,14 @@ from fedshift_app.flower.internals import identify_process
 
 
 def serve(connection: "Connection[Any, Any]", num_nodes: int, environment: Mapping[str, str]) -> None:
-    """Answer messages until the connection is gone.
+    """Answer messages until the connection is closed.
 
     Args:
         connection: To the run.
         num_nodes: How many nodes the run has.
-        environment: Of the run's process: this one's is older.
+        environment: That of the run's process; this process has an older one.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's, which ends this by closing the connection
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the run closes the connection, which ends this process
     os.environ.clear()
     os.environ.update(environment)
     np.random.seed()  # all workers are forked from one process; nothing of ours draws from it, a library might
@@ -38,17 +38,17 @@ def serve(connection: "Connection[Any, Any]", num_nodes: int, environment: Mappi
     threading.Thread(target=_receive, args=(connection, arrived), daemon=True).start()
     outbox = _Outbox(connection)
     try:
-        from fedshift_app import client_app  # what is wrong with it is told, not raised on the way here
+        from fedshift_app import client_app  # an error of the import is reported to the run
 
         outbox.take_log_lines()
-        outbox.send(transport.told(transport.READY))
+        outbox.send(transport.pack(transport.READY))
         _work(client_app.app, arrived, outbox, num_nodes)
     except Exception as error:
-        outbox.send(transport.told(transport.BROKEN, f"{type(error).__name__}: {error}"))
+        outbox.send(transport.pack(transport.BROKEN, f"{type(error).__name__}: {error}"))
 
 
 def _receive(connection: "Connection[Any, Any]", arrived: "queue.SimpleQueue[bytes]") -> None:
-    """Take in what comes; end the process when nothing can come any more."""
+    """Queue incoming parcels; end the process when the connection is closed."""
     try:
         while True:
             arrived.put(connection.recv_bytes())
@@ -75,12 +75,12 @@ def _work(app: ClientApp, arrived: "queue.SimpleQueue[bytes]", outbox: "_Outbox"
             contexts[node_id] = context
         else:
             contexts.pop(node_id, None)
-        sys.stdout.flush()  # what a method prints; this process may end without
+        sys.stdout.flush()  # output that a method printed; this process may end without a flush
         outbox.send(transport.reply(answer, remembers=remembers))
 
 
 class _Outbox(QueueHandler):
-    """Sends parcels, and log records among them, which the run's process shows and writes as its own."""
+    """Sends parcels, including log records, which the run's process handles as its own."""
 
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         super().__init__(queue.SimpleQueue())  # not used
@@ -88,7 +88,7 @@ class _Outbox(QueueHandler):
         self._sending = threading.Lock()
 
     def send(self, parcel: bytes) -> None:
-        """Send one; also from another thread that logs. Where nobody takes it any more the process ends."""
+        """Send a parcel, from any thread; end the process if the connection is closed."""
         with self._sending:
             try:
                 self._connection.send_bytes(parcel)
@@ -96,11 +96,11 @@ class _Outbox(QueueHandler):
                 os._exit(0)
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Send a record, which has been made fit for it."""
-        self.send(transport.told(transport.LINE, record))
+        """Send a prepared record."""
+        self.send(transport.pack(transport.LINE, record))
 
     def take_log_lines(self) -> None:
-        """Be the one handler of FedShift's log and of all that reach the root."""
+        """Install this as the only handler of FedShift's logger and of the root logger."""
         logging.getLogger().handlers = [self]
         own = logging.getLogger("fedshift")
         own.handlers, own.propagate = [self], False

@@ -1,8 +1,7 @@
-"""The inline engine in several processes: the same two apps, with the same bits, on as many cores as there are.
+"""The inline engine in several processes: the same two apps with the same bits, on all cores.
 
-A node that remembers something belongs to the worker that has it; any other goes to the next one that is idle. An
-idle worker takes over another's node where that keeps what it remembers in the run folder, too, as the nodes of a
-worker that died do.
+A node with state belongs to the worker that holds the state; any other goes to the next idle worker. An idle
+worker takes over another's node if the node also keeps its state in the run folder, as after the death of a worker.
 """
 
 import logging
@@ -15,8 +14,9 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedshift.engine import forking, transport, worker
+from fedshift.engine import forking, transport
 from fedshift.engine.inline import LocalGrid, index_of
+from fedshift.engine.worker import serve
 from fedshift_app.flower.simulating import TRIES
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.names import CONFIG, KEPT_IN
@@ -24,15 +24,15 @@ from fedshift_core.wire.names import CONFIG, KEPT_IN
 log = logging.getLogger("fedshift")
 
 STOP_SECONDS = 5.0
-#: While more than so many messages a worker wait, each worker has a second one at hand: it never waits for the server.
+#: While more than so many messages per worker wait, each worker gets a second one: it never waits for the server.
 PLENTY = 4
 
 
 class Worker:
-    """A worker process, as the run sees it.
+    """A worker process, from the run's side.
 
     Attributes:
-        jobs: The messages that it has, by their place, in their order.
+        jobs: The positions of its messages, in order.
         known: The numbers of the shared arrays that it has.
         ready: It has said that it can work.
     """
@@ -43,7 +43,7 @@ class Worker:
         self.ready = False
         self.connection, theirs = forking.context().Pipe()
         self._process = forking.context().Process(
-            target=worker.serve, args=(theirs, num_nodes, dict(os.environ)), name="fedshift-worker"
+            target=serve, args=(theirs, num_nodes, dict(os.environ)), name="fedshift-worker"
         )
         forking.start(self._process)
         theirs.close()
@@ -54,7 +54,7 @@ class Worker:
         return self._process.pid
 
     def send(self, parcels_: Iterable[bytes]) -> None:
-        """Send parcels; what a worker that is gone does not get, its end tells."""
+        """Send parcels; a worker that is gone is noticed by its end."""
         try:
             for parcel in parcels_:
                 self.connection.send_bytes(parcel)
@@ -62,7 +62,7 @@ class Worker:
             return
 
     def end(self) -> str:
-        """Let it end, if it has not, and return how it ended."""
+        """End it if it is running, and return how it ended."""
         self.connection.close()
         self._process.join(STOP_SECONDS)
         if self._process.is_alive():
@@ -76,12 +76,12 @@ class Worker:
 
 
 class _Work:
-    """Messages that are to be answered.
+    """The messages of one call, with their replies.
 
     Attributes:
-        waiting: Those that no worker has, by their place, in their order.
-        replies: The answers, by their place.
-        deaths: How many workers died of a message.
+        waiting: The positions of those that no worker has, in order.
+        replies: The answers, by position.
+        deaths: The number of workers that died of a message, by position.
     """
 
     def __init__(self, messages: list[Message]) -> None:
@@ -95,7 +95,7 @@ class _Work:
         return self.messages[place].metadata.dst_node_id
 
     def is_kept(self, place: int) -> bool:
-        """Tell whether the node keeps on disk what it remembers."""
+        """Tell whether the node keeps its state on disk."""
         records = self.messages[place].content.config_records
         return CONFIG in records and KEPT_IN in records[CONFIG]
 
@@ -104,7 +104,7 @@ class WorkersGrid(LocalGrid):
     """A Grid whose nodes are played by worker processes; they are started with the first messages.
 
     Attributes:
-        heard: Is told the ids of nodes that have answered, as their answers come.
+        heard: Called with the ids of nodes as their answers arrive.
     """
 
     def __init__(self, num_nodes: int, workers: int) -> None:
@@ -113,7 +113,7 @@ class WorkersGrid(LocalGrid):
         self.heard: Callable[[list[int]], None] = lambda node_ids: None
         self._number = min(workers, num_nodes)
         self._workers: list[Worker] = []
-        self._homes: dict[int, Worker] = {}  # by node: who has what it remembers
+        self._homes: dict[int, Worker] = {}  # by node: the worker that holds its state
         self._shared = transport.Shared()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -127,64 +127,64 @@ class WorkersGrid(LocalGrid):
         try:
             while len(work.replies) < len(work.messages):
                 self._hand_out(work)
-                by_connection = {one.connection: one for one in self._workers}
+                by_connection = {worker.connection: worker for worker in self._workers}
                 for ready in connection.wait(list(by_connection)):
-                    self._hear(by_connection[ready], work)  # type: ignore[index]
+                    self._receive(by_connection[ready], work)  # type: ignore[index]
         except BaseException:
-            self.close()  # an answer to these must not come later
+            self.close()  # late answers to these messages must not reach the next call
             raise
         return [work.replies[place] for place in range(len(work.messages))]
 
     def close(self) -> None:
         """End all workers."""
-        for one in self._workers:
-            one.connection.close()  # all at once, then wait
-        for one in self._workers:
-            one.end()
+        for worker in self._workers:
+            worker.connection.close()  # all at once, then wait
+        for worker in self._workers:
+            worker.end()
         self._workers.clear()
         self._homes.clear()
 
     def _hand_out(self, work: _Work) -> None:
-        """Give each worker that is idle its next message, and a second one while there are plenty."""
-        busy = sum(bool(one.jobs) for one in self._workers)
+        """Give each idle worker its next message, and a second one while many messages wait."""
+        busy = sum(bool(worker.jobs) for worker in self._workers)
         while len(self._workers) < min(self._number, busy + len(work.waiting)):
             self._workers.append(Worker(self.num_nodes))
         for most in (1, 2):
-            for one in self._workers:
+            for worker in self._workers:
                 if most == 2 and len(work.waiting) <= PLENTY * self._number:
                     return
-                if len(one.jobs) < most and (place := self._next(one, work)) is not None:
-                    self._give(one, place, work)
+                if len(worker.jobs) < most and (place := self._next(worker, work)) is not None:
+                    self._give(worker, place, work)
 
-    def _next(self, one: Worker, work: _Work) -> int | None:
-        """Take the next message for a worker: its own nodes' and nobody's, else the last that it may take over."""
-        mine = (place for place in work.waiting if self._homes.get(work.node(place)) in (one, None))
+    def _next(self, worker: Worker, work: _Work) -> int | None:
+        """Take the next message for a worker: of its own or a free node, else the last it may take over."""
+        mine = (place for place in work.waiting if self._homes.get(work.node(place)) in (worker, None))
         theirs = (place for place in reversed(work.waiting) if work.is_kept(place))
         place = next(mine, None)
-        if place is None and not one.jobs:
+        if place is None and not worker.jobs:
             place = next(theirs, None)
         if place is not None:
             work.waiting.remove(place)
         return place
 
-    def _give(self, one: Worker, place: int, work: _Work) -> None:
-        fresh = self._homes.get(work.node(place)) is not one
-        one.jobs.append(place)
-        arrays = self._shared.parcel(one.known)
+    def _give(self, worker: Worker, place: int, work: _Work) -> None:
+        fresh = self._homes.get(work.node(place)) is not worker
+        worker.jobs.append(place)
+        arrays = self._shared.parcel(worker.known)
         job = transport.Job(work.messages[place], fresh).parcel(self._shared)
-        one.send([job] if arrays is None else [arrays, job])
+        worker.send([job] if arrays is None else [arrays, job])
 
-    def _hear(self, one: Worker, work: _Work) -> None:
-        """Take in what a worker says, or that it is gone."""
+    def _receive(self, worker: Worker, work: _Work) -> None:
+        """Handle a parcel of a worker, or its end."""
         try:
-            parcel = one.connection.recv_bytes()
+            parcel = worker.connection.recv_bytes()
         except (EOFError, OSError):
-            self._bury(one, work)
+            self._reassign(worker, work)
             return
         if parcel[0] == transport.REPLY:
-            place = one.jobs.popleft()
+            place = worker.jobs.popleft()
             if parcel[1]:
-                self._homes[work.node(place)] = one
+                self._homes[work.node(place)] = worker
             else:
                 self._homes.pop(work.node(place), None)
             self._hand_out(work)  # before the answer is read, which takes a while
@@ -196,26 +196,26 @@ class WorkersGrid(LocalGrid):
             if logger.isEnabledFor(record.levelno):
                 logger.handle(record)
         elif parcel[0] == transport.READY:
-            one.ready = True
+            worker.ready = True
         else:
-            doing = "work" if one.ready else "start"
+            doing = "work" if worker.ready else "start"
             raise FederationError(f"a worker process cannot {doing}: {transport.read(parcel)}")
 
-    def _bury(self, one: Worker, work: _Work) -> None:
-        """Let others do the work of a worker that died."""
-        self._workers.remove(one)
-        self._homes = {node: home for node, home in self._homes.items() if home is not one}
-        how = one.end()
-        if not one.ready:
+    def _reassign(self, worker: Worker, work: _Work) -> None:
+        """Give the work of a dead worker to others."""
+        self._workers.remove(worker)
+        self._homes = {node: home for node, home in self._homes.items() if home is not worker}
+        how = worker.end()
+        if not worker.ready:
             raise FederationError(f"a worker process {how} before it could work")
-        told: dict[str, Any] = {"event": "worker_died"}
-        log.warning("a worker process %s; another one does its work again", how, extra=told)
-        if one.jobs:
-            first = one.jobs[0]
+        fields: dict[str, Any] = {"event": "worker_died"}
+        log.warning("a worker process %s; another one does its work again", how, extra=fields)
+        if worker.jobs:
+            first = worker.jobs[0]
             work.deaths[first] += 1
             if work.deaths[first] == TRIES:
                 raise FederationError(
                     f"node {index_of(work.node(first))}: {TRIES} worker processes died of its work, one after another; "
                     f"the last one {how}"
                 )
-        work.waiting.extendleft(reversed(one.jobs))
+        work.waiting.extendleft(reversed(worker.jobs))

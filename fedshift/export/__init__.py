@@ -1,1 +1,1 @@
-"""The model out of a run: saved in a form that others can load, completed on a node, and used on images."""
+"""Exports the model of a run, completes it on a node, and predicts images with it."""

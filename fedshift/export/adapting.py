@@ -1,4 +1,4 @@
-"""``fedshift predict --adapt``: a saved model that adapts to the images as they come."""
+"""``fedshift predict --adapt``: adapts a saved model to the images during prediction."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,17 +14,17 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 
 TENT, EATA, T3A = "tent", "eata", "t3a"
-#: The adaptations that there are, with the images of a batch, as in a run.
+#: The available adaptations, with their batch sizes in a run.
 BATCHES = MappingProxyType({TENT: tent.BATCH, EATA: eata.BATCH, T3A: t3a.BATCH})
 OF_BATCHNORM = (TENT, EATA)
-LEAST = 2  # images of a batch, where BatchNorm takes its statistics of it
+LEAST = 2  # images of a batch, if BatchNorm computes statistics from it
 
 
 def check(adapt: str, *, clean: bool) -> None:
-    """Refuse what is no adaptation, and clean images for one that takes none.
+    """Refuse an unknown adaptation, and clean images for an adaptation that uses none.
 
     Raises:
-        ConfigError: With what there is.
+        ConfigError: With the available ones.
     """
     if adapt and adapt not in BATCHES:
         raise ConfigError(f"--adapt: {as_found(adapt)} is unknown; there is {', '.join(BATCHES)}")
@@ -33,12 +33,12 @@ def check(adapt: str, *, clean: bool) -> None:
 
 
 def least(adapt: str) -> int:
-    """Return how many images a batch has at least, if there are so many."""
+    """Return the least number of images in a batch, if there are so many."""
     return LEAST if adapt in OF_BATCHNORM else 1
 
 
-def told(adapt: str, number: int, *, clean: bool) -> str:
-    """Return what a person is to know of it."""
+def summary(adapt: str, number: int, *, clean: bool) -> str:
+    """Return a line on the adaptation and its settings."""
     how = {
         TENT: f"Adam, lr {tent.LR:g}",
         EATA: f"SGD, lr {eata.EATAParams().lr:g}" + ("" if clean else ", no Fisher values: no --clean images"),
@@ -50,13 +50,13 @@ def told(adapt: str, number: int, *, clean: bool) -> str:
 def program(
     model: SavedModel, file: Path, adapt: str, number: int, clean: Iterable[Tensor] | None = None
 ) -> Callable[[Tensor], Tensor]:
-    """Return what gives scores (B, C) of images (B, 3, H, W), 0 to 1, and adapts by each batch.
+    """Return a function from images (B, 3, H, W), 0 to 1, to scores (B, C), which adapts with each batch.
 
     Args:
         model: The saved model.
         file: Its file.
         adapt: One of ``BATCHES``.
-        number: Images of a batch.
+        number: Batch size.
         clean: Batches of images like those of training, for EATA's Fisher values.
 
     Raises:

@@ -20,7 +20,7 @@ LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",
 }  # fmt: skip
 LICENSE = "# license: to be filled in by the owner of the model before it is passed on\n"
-MOST_CLASSES = 50  # that the card names; all are in model.json
+MOST_CLASSES = 50  # listed in the card; model.json has all
 USE: dict[Form, str] = {
     "safetensors": "    fedshift predict FOLDER_OF_THIS_CARD image.png\n",
     "torchscript": (
@@ -81,10 +81,10 @@ def _front(model: "SavedModel") -> dict[str, Any]:
             "dataset": {
                 "name": f"{model.origin.dataset} {site}", "type": model.origin.dataset, "config": site, "split": "test",
             },
-            "metrics": [{"type": "accuracy", "name": "top-1 accuracy (%)", "value": round(told.accuracy, 2)}],
+            "metrics": [{"type": "accuracy", "name": "top-1 accuracy (%)", "value": round(scores.accuracy, 2)}],
         }
-        for site, told in known
-        if told.accuracy is not None
+        for site, scores in known
+        if scores.accuracy is not None
     ]  # fmt: skip
     if results:
         front["model-index"] = [{"name": _title(model), "results": results}]
@@ -100,26 +100,26 @@ def _what(model: "SavedModel") -> str:
         "shared": "**It is not whole**: the personal parts, which stay on the nodes, are not in it. "
         "A node's owner puts them on with `fedshift save-node`.",
     }[model.parts]
-    told = (
+    text = (
         f"An image classifier with {len(model.classes)} classes, trained by FedShift's federated method "
         f"`{_method(model)}`: images stayed at their sites. {whose}"
     )
     if model.before:
-        told += f" Before a score the run does more to a model, which this one has not had: {model.before}."
-    return f"{_cell(told)}\n"
+        text += f" Before a score the run does more to a model, which this one has not had: {model.before}."
+    return f"{_cell(text)}\n"
 
 
 def _use(model: "SavedModel") -> str:
     if model.parts == "shared":
         return ""
-    told = f"## How to use it\n\n{USE[model.form]}"
-    return told if model.form == "safetensors" else f"{told}\n`images`: {model.input}. `scores`: {model.output}.\n"
+    text = f"## How to use it\n\n{USE[model.form]}"
+    return text if model.form == "safetensors" else f"{text}\n`images`: {model.input}. `scores`: {model.output}.\n"
 
 
 def _facts(model: "SavedModel") -> str:
     classes = ", ".join(model.classes[:MOST_CLASSES])
     more = len(model.classes) - MOST_CLASSES
-    told = {
+    rows = {
         "classes, in order": classes + (f" and {more} more (model.json)" if more > 0 else ""),
         **_preprocessing(model),
         "network": f"{model.network}, {model.parameters} numbers, BatchNorm {model.batchnorm}",
@@ -128,11 +128,11 @@ def _facts(model: "SavedModel") -> str:
         "file": f"{model.file}, {model.bytes} bytes",
         "SHA-256": model.sha256,
     }
-    return f"## What it is\n\n{_table(told)}"
+    return f"## What it is\n\n{_table(rows)}"
 
 
 def _preprocessing(model: "SavedModel") -> dict[str, str]:
-    """Return all that happens to an image before the network sees it: what a user of a program repeats."""
+    """Return the preprocessing of an image, which a user of a program must repeat."""
     low, high = model.window or (0, 0)
     return {
         "1. orientation": ORIENTATION[model.exif],
@@ -157,9 +157,9 @@ def _metrics(model: "SavedModel") -> str:
     if measured is None:
         return "## Metrics\n\nThe run did not score this model on all test images.\n"
     rows = ["| site | top-1 accuracy (%) | test images |", "|---|---|---|"]
-    for site, told in measured.sites.items():
-        accuracy = "missing" if told.accuracy is None else f"{told.accuracy:.1f}"
-        rows.append(f"| {_cell(site)} | {accuracy} | {'' if told.images is None else told.images} |")
+    for site, scores in measured.sites.items():
+        accuracy = "missing" if scores.accuracy is None else f"{scores.accuracy:.1f}"
+        rows.append(f"| {_cell(site)} | {accuracy} | {'' if scores.images is None else scores.images} |")
     if measured.average is not None:
         rows.append(f"| average | {measured.average:.1f} | |")
     whose = f"Of the {measured.of} after round {measured.server_round}, on the test images of the run."
@@ -170,7 +170,7 @@ def _metrics(model: "SavedModel") -> str:
 
 def _origin(model: "SavedModel") -> str:
     origin = model.origin
-    told = {
+    rows = {
         "experiment": origin.experiment,
         "data set": origin.dataset,
         "rounds": f"{origin.server_round} of {origin.rounds}",
@@ -180,14 +180,14 @@ def _origin(model: "SavedModel") -> str:
         "versions": ", ".join(f"{name} {number}" for name, number in origin.versions.items()),
         "commit": origin.commit or "unknown",
     }
-    return f"## Where it is from\n\n{_table(told)}"
+    return f"## Where it is from\n\n{_table(rows)}"
 
 
-def _table(told: dict[str, str]) -> str:
-    rows = [f"| {name} | {_cell(value)} |" for name, value in told.items()]
+def _table(cells: dict[str, str]) -> str:
+    rows = [f"| {name} | {_cell(value)} |" for name, value in cells.items()]
     return "\n".join(["| | |", "|---|---|", *rows, ""])
 
 
 def _cell(text: str) -> str:
-    """Return a text as a cell of a table: names out of files hold neither bars nor ends of lines."""
+    """Return a text as a cell of a table, without bars and line ends."""
     return plain(text, 4000).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -44,7 +44,7 @@ def save(
 
     wanted = saving.Wanted(folder, chosen, node, shared, before, server_round, place)
     made, model = saving.save(wanted)
-    _tell(made, model.file, model.sha256)
+    _print_saved(made, model.file, model.sha256)
 
 
 @app.command("save-node")
@@ -71,8 +71,8 @@ def save_node(
     place = user_path(output, "--output") if output else None
     from fedshift.export import on_node
 
-    made, whole = on_node.save(on_node.Wanted(folder, chosen, kept, node, network, place))
-    _tell(made, whole.file, whole.sha256)
+    output_folder, saved_model = on_node.save(on_node.Wanted(folder, chosen, kept, node, network, place))
+    _print_saved(output_folder, saved_model.file, saved_model.sha256)
 
 
 @app.command()
@@ -113,22 +113,22 @@ def predict(
 
     console.set_up(aside=True)
     like = [user_path(clean, "--clean")] if clean else []
-    found = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like, split=split)
+    prediction = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like, split=split)
     if as_json:
-        typer.echo(json.dumps(predicting.as_object(found)))
-    elif told := predicting.text(found, rows=table is None):
-        typer.echo(told)
+        typer.echo(json.dumps(predicting.as_object(prediction)))
+    elif text := predicting.text(prediction, rows=table is None):
+        typer.echo(text)
     if table is not None:
         try:
-            table.write_text(predicting.as_csv(found), encoding="utf-8")
+            table.write_text(predicting.as_csv(prediction), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot write {shown(table)}: {error.strerror}") from None
         typer.echo(f"wrote {shown(table, WHOLE_PATH)}", err=as_json)
-    for line in () if as_json else found.told:
+    for line in () if as_json else prediction.notes:
         typer.echo(line, err=True)
-    for line in found.broken:
+    for line in prediction.broken:
         typer.echo(f"error: {line}", err=True)
-    if found.broken:
+    if prediction.broken:
         raise SystemExit(exit_codes.FAILED)
 
 
@@ -139,5 +139,5 @@ def _form(given: str) -> Form:
     raise ConfigError(f"--format: {as_found(given)} is unknown; there are {', '.join(FORMS)}")
 
 
-def _tell(folder: Path, file: str, digest: str) -> None:
+def _print_saved(folder: Path, file: str, digest: str) -> None:
     typer.echo(f"saved: {shown(folder, WHOLE_PATH)} ({file}, SHA-256 {digest})")

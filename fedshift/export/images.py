@@ -1,4 +1,4 @@
-"""The images that a person names: files, folders, folders of classes; decoded a batch at a time."""
+"""Finds the images that the user names (files, folders, class folders) and decodes them in batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from fedshift_core import same_names
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, shown
 
-MOST_CLASSES = 10  # that a line names
+MOST_CLASSES = 10  # named in a line
 _SCORED = "FOLDER/<class>/* is"
 
 
@@ -25,7 +25,7 @@ class Picture:
 
     Attributes:
         path: The file.
-        label: Its class, where its folder is called like one; else None.
+        label: The class that its folder is named after; else None.
     """
 
     path: Path
@@ -45,36 +45,36 @@ class Batch:
     pixels: list[NDArray[np.uint8]] = field(default_factory=list)
 
 
-def found(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
-    """Return the images of files and folders, in order, and what a person is to know of them.
+def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], list[str]]:
+    """Return the images of files and folders, in order, and notes for the user.
 
-    The images of ``folder/<class>/`` are labelled where all folders in it bear the names of classes; which spellings
-    are one name, :mod:`fedshift_core.same_names` says. Of others a line says why they are not scored.
+    The images of ``folder/<class>/`` are labelled if all its folders have names of classes;
+    :mod:`fedshift_core.same_names` compares spellings. A note says why other images are not scored.
 
     Raises:
-        ConfigError: If something is not there, or a folder holds no image.
-        DataError: If something is there by name and cannot be read.
+        ConfigError: If a path does not exist, or a folder holds no image.
+        DataError: If a path exists but cannot be read.
     """
-    pictures_found: list[Picture] = []
+    pictures: list[Picture] = []
     lines: list[str] = []
     for path in given:
         if path.is_dir():
             inside, note = _in_folder(path, classes)
-            pictures_found += inside
+            pictures += inside
             lines += [note] if note else []
         elif path.is_file():
-            pictures_found.append(Picture(path))
+            pictures.append(Picture(path))
         else:
             presence.check(path)
             raise ConfigError(f"there is no file and no folder {shown(path)}")
     number = sum(not path.is_dir() for path in given)
     if number > 1:  # nobody expects a score of one image
         lines.append(f"{number} files are not scored: a file that is named by itself has no class; {_SCORED}")
-    return pictures_found, lines
+    return pictures, lines
 
 
 def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str]:
-    """Return the images of a folder, and why they are not scored; empty where all are."""
+    """Return the images of a folder, and the reason why some are not scored; empty if all are."""
     inner = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     labels = {name: same_names.place(name, classes) for name in inner}
     others = [name for name, label in labels.items() if label is None]
@@ -106,9 +106,9 @@ def _why(inner: Sequence[str], others: Sequence[str], classes: Sequence[str]) ->
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the image files below a folder, in order; others are told of, hidden ones passed over.
+    """Return the image files below a folder, in order; log other files and skip hidden ones.
 
-    Links to folders are followed. An image that is there by name alone is among them: it cannot be decoded.
+    Links to folders are followed. An image whose content is missing is included: its decoding fails later.
 
     Raises:
         DataError: If a folder cannot be listed.
@@ -121,15 +121,15 @@ def _files(folder: Path) -> list[Path]:
 
 def _below(folder: Path, above: set[Path]) -> list[Path]:
     """Return the files below a folder; a link to one of the folders above it is not followed."""
-    found = []
+    files = []
     for sub in layout.folders_in(folder):
         if (place := sub.resolve()) not in above:
-            found += _below(sub, above | {place})
-    return found + [path for path in layout.visible(folder) if not path.is_dir()]
+            files += _below(sub, above | {place})
+    return files + [path for path in layout.visible(folder) if not path.is_dir()]
 
 
 def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:
-    """Return an image as the run's images were read, (size, size, 3): the one place that decodes.
+    """Decode an image as the run did, (size, size, 3); all decoding happens here.
 
     Raises:
         DataError: If it cannot be.
@@ -140,15 +140,15 @@ def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:
 def batches(
     all_pictures: Sequence[Picture], size: int, form: Form, number: int, least: int, broken: list[str]
 ) -> Iterator[Batch]:
-    """Decode images and yield them in batches; those that cannot be read are left out and told of.
+    """Decode images and yield them in batches; unreadable ones are left out and reported in ``broken``.
 
     Args:
         all_pictures: The files.
         size: Height and width in pixels.
-        form: How they become squares of 8 bits a channel.
-        number: Images of a batch.
+        form: The conversion to squares of 8 bits per channel.
+        number: Batch size.
         least: Images of the last batch at least, if there are so many: it is joined to the one before.
-        broken: What could not be read is put here, a line each.
+        broken: Receives a line for each unreadable image.
     """
     waiting, batch = Batch(), Batch()
     for picture in all_pictures:
@@ -167,4 +167,4 @@ def batches(
         waiting.pictures += batch.pictures
         waiting.pixels += batch.pixels
         batch = Batch()
-    yield from (one for one in (waiting, batch) if one.pictures)
+    yield from (last for last in (waiting, batch) if last.pictures)

@@ -1,6 +1,6 @@
-"""``fedshift save-node``: a node's owner puts its personal parts onto the weights that all nodes share.
+"""``fedshift save-node``: completes the shared weights with a node's personal parts.
 
-It runs on the node, on what the node itself has kept (``fedshift_app.node.state_store``); the server has no part in it.
+It runs on the node and reads the node's own state (``fedshift_app.node.state_store``); the server is not involved.
 """
 
 import re
@@ -25,15 +25,15 @@ _NUMBERED = re.compile(r"node-(\d{1,7})")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be put together.
+    """The parts of a node's model.
 
     Attributes:
         model: The folder of the shared weights.
-        form: How the whole is saved.
+        form: The form of the complete model.
         state: Where the node keeps what it remembers; None for ``$FEDSHIFT_STATE`` or its default.
         node: The name of the node's folder there; empty where there is but one with this run.
         network: The network that the node was started with; empty if it named none.
-        output: The folder to make; None for one beside the shared weights.
+        output: The folder to make; None for one next to the shared weights.
     """
 
     model: Path
@@ -45,7 +45,7 @@ class Wanted:
 
 
 def save(wanted: Wanted) -> tuple[Path, SavedModel]:
-    """Write the node's whole model.
+    """Write the node's complete model.
 
     Raises:
         FedShiftError: If the shared weights are none, the node has kept nothing of their run, or the two do not fit.
@@ -67,35 +67,35 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
         key.removeprefix(scorer.KNOWLEDGE): array for key, array in arrays.items() if key.startswith(scorer.KNOWLEDGE)
     }
     missing = [weight for weight in scorer.needs(client).weights if weight not in arrays]
-    # Of the rounds that the shared weights have seen: the run may have gone on since.
+    # The state after the rounds of the shared weights: the run may have continued since.
     seen = (*model.origin.resumed_after, model.origin.server_round)
     _, memory = Shelf(folder, seen).recall()
-    whole = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
-    return output, saving.write(output, config, whole, wanted.form, {
+    complete = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
+    return output, saving.write(output, config, complete, wanted.form, {
         "parts": "node", "node": name, "site": "", "before": model.before, "measured": model.measured,
         "origin": model.origin,
     })  # fmt: skip
 
 
 def _shelf(state: Path, node: str, run_id: str) -> Path:
-    """Return the folder in which a node keeps what it remembers of a run.
+    """Return the folder of a node's state of a run.
 
     Raises:
-        ConfigError: If there is none, or several and none is named.
+        ConfigError: If there is none, or there are several and ``node`` names none.
     """
     if not state.is_dir():
         raise ConfigError(f"--state: there is no folder {shown(state)}; nodes keep their personal parts there")
-    found = sorted(path for path in state.glob(f"*/run-{run_id}") if path.is_dir())
-    names = [path.parent.name for path in found]
-    if not found:
+    folders = sorted(path for path in state.glob(f"*/run-{run_id}") if path.is_dir())
+    names = [path.parent.name for path in folders]
+    if not folders:
         raise ConfigError(f"--state: no node has kept anything of the run {run_id} in {shown(state)}")
     if node:
         if node not in names:
             raise ConfigError(f"--node: {as_found(node)} has kept nothing of this run; {shown(', '.join(names))} have")
-        return found[names.index(node)]
-    if len(found) > 1:
+        return folders[names.index(node)]
+    if len(folders) > 1:
         raise ConfigError(f"--node: several nodes of this run are here, name one: {shown(', '.join(names))}")
-    return found[0]
+    return folders[0]
 
 
 def _with_network(config: RunConfig, name: str, network: str) -> RunConfig:

@@ -1,4 +1,4 @@
-"""Opening a saved model: whatever its form, scores (B, C) of images (B, 3, H, W) from 0 to 1."""
+"""Opens a saved model of any form as a function from images (B, 3, H, W), 0 to 1, to scores (B, C)."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
     """Return the checked configuration of a model that is saved as weights.
 
     Raises:
-        ConfigError: If it is none, names files of somebody's, or is of another model than ``model.json`` tells.
+        ConfigError: If it is invalid, names local files, or does not match ``model.json``.
     """
     if model.configuration.get("plugins"):
         raise ConfigError(f"{shown(folder)}: configuration.plugins: a saved model runs no files")
@@ -50,10 +50,10 @@ def scorer_of(model: SavedModel, file: Path) -> Scorer:
 
 
 def program_of(model: SavedModel, file: Path) -> Program:
-    """Return what gives the scores of a saved model.
+    """Return the function that gives the scores of a saved model.
 
     Raises:
-        FedShiftError: If it is not whole, or its file is not what ``model.json`` says.
+        FedShiftError: If it is incomplete, or its file does not match ``model.json``.
     """
     if model.parts == "shared":
         raise ConfigError(

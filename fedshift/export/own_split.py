@@ -1,4 +1,4 @@
-"""``fedshift predict --split``: the images of a site that a run trained on, or those that it was tested on."""
+"""``fedshift predict --split``: finds the training or the test images of a run's site."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
         split: ``train`` or ``test``.
 
     Raises:
-        ConfigError: If the model or the folders do not tell the split.
+        ConfigError: If the model or the folders do not determine the split.
         DataError: If the images are missing.
     """
     wanted: Split = "train" if split == "train" else "test"
@@ -39,7 +39,7 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
     cfg = config.dataset
     if len(config.allocation.pool) > 1:
         raise ConfigError(f"--split {split}: the run divided the images of both splits among its nodes, each its own")
-    found: list[Picture] = []
+    chosen: list[Picture] = []
     for path in given:
         site = path.resolve().name if path.resolve().name in cfg.domains else ""
         source = cfg.source(path.resolve().parent if site else path.resolve())
@@ -50,5 +50,5 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
             if source.skip_broken:
                 left = corrupt_files.left_out(listed, cfg.form())
                 listed = left if isinstance(left, Listing) else listed
-            found += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
-    return found
+            chosen += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
+    return chosen

@@ -1,4 +1,4 @@
-"""``fedshift predict``: what a saved model makes of images."""
+"""``fedshift predict``: classifies images with a saved model."""
 
 import csv
 import io
@@ -19,16 +19,16 @@ from fedshift_core.cells import harmless_row
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
 
-TEST_FOLDERS = ("test", "testing")  # of a site: what a run does not train on, unless it is told to
-BATCH = 64  # images, unless a person says otherwise
-MOST_SHOWN_CLASSES = 20  # of a confusion matrix on the terminal
+TEST_FOLDERS = ("test", "testing")  # of a site: by default a run does not train on these
+BATCH = 64  # the default batch size
+MOST_SHOWN_CLASSES = 20  # in a confusion matrix on the terminal
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """How well labelled images were predicted.
+    """The metrics of labelled images.
 
     Attributes:
         confusion: Images by true (row) and predicted class, (C, C), int64.
@@ -38,7 +38,7 @@ class Metrics:
 
     @property
     def images(self) -> int:
-        """How many there are."""
+        """The number of labelled images."""
         return int(self.confusion.sum())
 
     @property
@@ -53,7 +53,7 @@ class Metrics:
 
     @property
     def recalls(self) -> list[float | None]:
-        """Of each class the share that was found; None for one without images."""
+        """The recall of each class; None for a class without images."""
         hits = np.diagonal(self.confusion)
         return [float(hit / n) if n else None for hit, n in zip(hits, self.counts, strict=True)]
 
@@ -65,21 +65,21 @@ class Metrics:
 
 @dataclass
 class Predicted:
-    """What came out.
+    """The predictions of a model.
 
     Attributes:
         model: Which model.
         pictures: The images that could be read.
-        probabilities: Of each image, (N, C).
-        broken: Those that could not, a line each.
-        told: What else a person is to know.
+        probabilities: Class probabilities of each image, (N, C).
+        broken: A line for each unreadable image.
+        notes: Notes for the user, one per line.
     """
 
     model: SavedModel
     pictures: list[Picture] = field(default_factory=list)
     probabilities: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     broken: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def chosen(self) -> NDArray[np.int64]:
@@ -87,7 +87,7 @@ class Predicted:
         return np.asarray(self.probabilities.argmax(axis=1))
 
     def metrics(self) -> Metrics | None:
-        """Return how well the labelled images were predicted; None if there is none."""
+        """Return the metrics of the labelled images; None if there are none."""
         pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
         if not pairs:
             return None
@@ -117,69 +117,69 @@ def predict(
         split: ``train`` or ``test``: only these images of the run's own folders; empty for all images.
 
     Raises:
-        FedShiftError: If the model cannot be used, nothing is there, or no image can be read.
+        FedShiftError: If the model cannot be used, a path does not exist, or no image can be read.
     """
     adapting.check(adapt, clean=bool(clean))
     model, file = saved.read(folder)
     if split:
-        taken, told = own_split.pictures(model, folder, given, split), [f"the {split} images of the run's own split"]
+        taken, notes = own_split.pictures(model, folder, given, split), [f"the {split} images of the run's own split"]
     else:
-        taken, told = images.found(given, model.classes)
-    found = Predicted(model, told=told)
+        taken, notes = images.find(given, model.classes)
+    prediction = Predicted(model, notes=notes)
     number = batch or adapting.BATCHES.get(adapt, BATCH)
     if adapt:
-        told.append(adapting.told(adapt, number, clean=bool(clean)))
-        held = _clean_batches(model, clean, number, found.broken) if clean else None
+        notes.append(adapting.summary(adapt, number, clean=bool(clean)))
+        held = _clean_batches(model, clean, number, prediction.broken) if clean else None
         run = adapting.program(model, file, adapt, number, held)
     else:
         run = opening.program_of(model, file)
     parts: list[Floats] = []
-    for one in images.batches(taken, model.size, model.images(), number, adapting.least(adapt), found.broken):
-        parts.append(_probabilities(one, run, model))
-        found.pictures += one.pictures
-    if not split and (note := trained_on(model, given, found)):
-        told.append(note)
+    for group in images.batches(taken, model.size, model.images(), number, adapting.least(adapt), prediction.broken):
+        parts.append(_probabilities(group, run, model))
+        prediction.pictures += group.pictures
+    if not split and (note := trained_on(model, given, prediction)):
+        notes.append(note)
     if not parts:
-        raise DataError(f"none of {len(taken)} images can be read; the first: {found.broken[0]}")
-    found.probabilities = np.concatenate(parts)
-    return found
+        raise DataError(f"none of {len(taken)} images can be read; the first: {prediction.broken[0]}")
+    prediction.probabilities = np.concatenate(parts)
+    return prediction
 
 
-def trained_on(model: SavedModel, given: Sequence[Path], found: Predicted) -> str:
-    """Return a warning where labelled images may be those that the model was trained on; empty where nothing says so.
+def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) -> str:
+    """Return a warning if the model may have been trained on the labelled images, else an empty text.
 
-    A saved model knows the names of its sites, not their images: what lies in a folder that is called like one of them
-    is likely to be that site's, training images included. A folder ``test`` of a site is taken for its test images.
+    A saved model knows the names of its sites, not their images: a folder with the name of a site probably holds its
+    images, including training images. A folder ``test`` of a site counts as its test images.
 
     Args:
         model: The model.
-        given: Files and folders as they were typed.
-        found: What was predicted.
+        given: The files and folders that the user named.
+        prediction: The predictions.
     """
-    if model.measured is None or all(picture.label is None for picture in found.pictures):
+    if model.measured is None or all(picture.label is None for picture in prediction.pictures):
         return ""
     sites = model.measured.sites
     named = []
-    for path in (one.resolve() for one in given):
+    for path in (typed.resolve() for typed in given):
         inside = path.name.casefold() not in TEST_FOLDERS
         named += [site for site in sites if inside and site in (path.name, path.parent.name)]
     if not named:
         return ""
     own = [f"{site} {accuracy:.1f} %" for site in named if (accuracy := sites[site].accuracy) is not None]
-    told = f"; on the run's own test images: {', '.join(own)}" if own else ""
+    accuracies = f"; on the run's own test images: {', '.join(own)}" if own else ""
     which = ", ".join(shown(site, MOST_NAME) for site in dict.fromkeys(named))
     return (
         f"{which}: a site of the run, so the model was trained on many of these images, and this is no accuracy on "
-        f"images that it has not seen{told}; its test images alone: --split test, where they lie as in the run"
+        f"images that it has not seen{accuracies}; its test images alone: --split test, where they lie as in the run"
     )
 
 
 def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken: list[str]) -> Iterator[Tensor]:
     """Yield images (B, 3, size, size), 0 to 1, of files and folders."""
-    taken, _ = images.found(given, model.classes)
-    for one in images.batches(taken, model.size, model.images(), number, adapting.LEAST, broken):
-        if len(one.pictures) >= adapting.LEAST:
-            yield _tensor(one)
+    taken, _ = images.find(given, model.classes)
+    for batch in images.batches(taken, model.size, model.images(), number, adapting.LEAST, broken):
+        if len(batch.pictures) >= adapting.LEAST:
+            yield _tensor(batch)
 
 
 def _tensor(batch: Batch) -> Tensor:
@@ -198,22 +198,24 @@ def _probabilities(batch: Batch, run: Callable[[Tensor], Tensor], model: SavedMo
         )
     if not torch.isfinite(scores).all():
         raise ConfigError("the model gives scores that are not finite")
-    found: Floats = scores.double().softmax(dim=1).numpy()
-    return found
+    probabilities: Floats = scores.double().softmax(dim=1).numpy()
+    return probabilities
 
 
-# --- what a person is shown ------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------
 
 
-def text(found: Predicted, *, rows: bool) -> str:
-    """Return a line for each image, if asked for, and the metrics."""
+def text(prediction: Predicted, *, rows: bool) -> str:
+    """Return the metrics as text, with a line for each image if ``rows``."""
     lines: list[str] = []
     if rows:
-        for picture, k, p in _rows(found):
-            lines.append(f"{shown(picture.path, WHOLE_PATH)}  {found.model.classes[k]}  {p:.3f}")
-    metrics = found.metrics()
+        for picture, k, p in _rows(prediction):
+            lines.append(f"{shown(picture.path, WHOLE_PATH)}  {prediction.model.classes[k]}  {p:.3f}")
+    metrics = prediction.metrics()
     if metrics is not None:
-        lines += ["", *_metrics(metrics, found.model.classes)] if lines else _metrics(metrics, found.model.classes)
+        lines += (
+            ["", *_metrics(metrics, prediction.model.classes)] if lines else _metrics(metrics, prediction.model.classes)
+        )
     return "\n".join(lines)
 
 
@@ -236,45 +238,45 @@ def _metrics(metrics: Metrics, classes: Sequence[str]) -> list[str]:
     return lines
 
 
-def _rows(found: Predicted) -> list[tuple[Picture, int, float]]:
-    chosen = found.chosen
-    best = found.probabilities[np.arange(len(chosen)), chosen]
-    return [(p, int(k), float(b)) for p, k, b in zip(found.pictures, chosen, best, strict=True)]
+def _rows(prediction: Predicted) -> list[tuple[Picture, int, float]]:
+    chosen = prediction.chosen
+    best = prediction.probabilities[np.arange(len(chosen)), chosen]
+    return [(p, int(k), float(b)) for p, k, b in zip(prediction.pictures, chosen, best, strict=True)]
 
 
-def as_csv(found: Predicted) -> str:
+def as_csv(prediction: Predicted) -> str:
     """Return a table with a row for each image: file, true class, class, probability, and that of each class."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    classes = found.model.classes
+    classes = prediction.model.classes
     head = ["file", "label", "class", "probability", *(f"p({name})" for name in classes)]
     writer.writerow(harmless_row(head))
-    for (picture, k, p), row in zip(_rows(found), found.probabilities, strict=True):
+    for (picture, k, p), row in zip(_rows(prediction), prediction.probabilities, strict=True):
         label = "" if picture.label is None else classes[picture.label]
         named = harmless_row([shown(picture.path, WHOLE_PATH), label, classes[k]])
-        writer.writerow([*named, f"{p:.6f}", *(f"{one:.6f}" for one in row)])
+        writer.writerow([*named, f"{p:.6f}", *(f"{probability:.6f}" for probability in row)])
     return out.getvalue()
 
 
-def as_object(found: Predicted) -> dict[str, Any]:
-    """Return all as one object for JSON."""
-    classes = found.model.classes
-    told: dict[str, Any] = {
-        "model_sha256": found.model.sha256,
+def as_object(prediction: Predicted) -> dict[str, Any]:
+    """Return the predictions as one object for JSON."""
+    classes = prediction.model.classes
+    content: dict[str, Any] = {
+        "model_sha256": prediction.model.sha256,
         "classes": list(classes),
         "images": [
             {
                 "file": shown(picture.path, WHOLE_PATH), "class": classes[k], "probability": p,
                 "label": None if picture.label is None else classes[picture.label],
             }
-            for picture, k, p in _rows(found)
+            for picture, k, p in _rows(prediction)
         ],
-        "broken": found.broken,
-        "notes": found.told,
+        "broken": prediction.broken,
+        "notes": prediction.notes,
     }  # fmt: skip
-    metrics = found.metrics()
+    metrics = prediction.metrics()
     if metrics is not None:
-        told["metrics"] = {
+        content["metrics"] = {
             "images": metrics.images,
             "accuracy": metrics.accuracy,
             "balanced_accuracy": metrics.balanced_accuracy,
@@ -282,4 +284,4 @@ def as_object(found: Predicted) -> dict[str, Any]:
             "count": dict(zip(classes, metrics.counts.tolist(), strict=True)),
             "confusion": metrics.confusion.tolist(),
         }
-    return told
+    return content

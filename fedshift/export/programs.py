@@ -1,6 +1,6 @@
-"""Models as programs: TorchScript, ONNX, torch.export. Each is checked against the model before it counts.
+"""Converts models to TorchScript, ONNX and torch.export, and checks each program against its model.
 
-TorchScript and exported files are code: they are opened here, and nowhere else, because a person named them.
+TorchScript and exported files are code: only this module opens them, and only if the user names them.
 """
 
 import importlib.util
@@ -23,15 +23,15 @@ from fedshift_core.errors import FedShiftError
 Program = Callable[[Tensor], Tensor]
 ONNX_NEEDS = ("onnx", "onnxscript", "onnxruntime")
 INPUT, OUTPUT = "images", "scores"
-CHECKED = (1, 3)  # images of the batches on which a program is held against its model
-TOLERANCE = 1e-4  # of a score, as a share of the largest
+CHECKED = (1, 3)  # batch sizes with which a program is compared with its model
+TOLERANCE = 1e-4  # tolerance of a score, as a share of the largest
 
 
 def check_form(form: Form) -> None:
-    """Refuse a form for which something is not installed.
+    """Refuse a form whose packages are not installed.
 
     Raises:
-        FedShiftError: With what to install.
+        FedShiftError: With the command that installs them.
     """
     missing = [name for name in ONNX_NEEDS if form == "onnx" and importlib.util.find_spec(name) is None]
     if missing:
@@ -39,25 +39,25 @@ def check_form(form: Form) -> None:
 
 
 def made(scorer: Scorer, form: Form) -> bytes:
-    """Return a model as the content of a program's file; batches of any size go in.
+    """Return the bytes of a model's program, which takes batches of any size.
 
     Raises:
-        FedShiftError: If it cannot be had so, or does not give what the model gives.
+        FedShiftError: If the conversion fails, or the program's scores differ from the model's.
     """
     check_form(form)
     with tempfile.TemporaryDirectory(prefix="fedshift-") as folder:
         path = Path(folder) / FILES[form]
-        with _told(form), torch.no_grad(), _quiet():
+        with _errors_in_a_line(form), torch.no_grad(), _quiet():
             _WRITE[form](scorer, path)
             _check(scorer, opened(path, form))
         return path.read_bytes()
 
 
 def opened(path: Path, form: Form) -> Program:
-    """Return the program in a file, on the CPU. For TorchScript and exported ones this trusts the file.
+    """Return the program in a file, on the CPU; this trusts TorchScript and exported files.
 
     Raises:
-        FedShiftError: If it cannot be opened, or onnxruntime is not there.
+        FedShiftError: If it cannot be opened, or onnxruntime is not installed.
     """
     check_form(form)
     with files.reading(path), _quiet():
@@ -65,26 +65,26 @@ def opened(path: Path, form: Form) -> Program:
 
 
 @contextmanager
-def _told(form: Form) -> Iterator[None]:
-    """Turn what an exporter says, of any type, into a line."""
+def _errors_in_a_line(form: Form) -> Iterator[None]:
+    """Convert any exception of an exporter into a one-line error."""
     try:
         yield
     except Exception as error:
         cause: BaseException = error
-        while cause.__cause__ is not None:  # the last names what cannot be had, the first the exporter's own steps
+        while cause.__cause__ is not None:  # the innermost cause names the unsupported part
             cause = cause.__cause__
         raise FedShiftError(f"this model cannot be had as {form}: {files.brief(cause)}") from None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Pass over what torch says to whoever develops with it, and what :func:`_check` answers."""
+    """Silence torch's warnings for developers, and those that :func:`_check` makes superfluous."""
     logger = logging.getLogger("onnx_ir")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"`?torch\.jit\.")  # TorchScript is old; it was asked for
+            warnings.filterwarnings("ignore", message=r"`?torch\.jit\.")  # the user chose TorchScript
             warnings.filterwarnings("ignore", category=TracerWarning)
             yield
     finally:
@@ -95,12 +95,12 @@ def _check(scorer: Scorer, program: Program) -> None:
     rng = torch.Generator().manual_seed(0)
     for number in CHECKED:
         images = torch.rand(number, 3, scorer.size, scorer.size, generator=rng)
-        wanted, found = scorer(images), program(images)
-        if found.shape != wanted.shape:
-            raise ValueError(f"{number} images give {tuple(found.shape)}, the model gives {tuple(wanted.shape)}")
-        apart = float((found - wanted).abs().max())
-        if not apart <= TOLERANCE * max(1.0, float(wanted.abs().max())):
-            raise ValueError(f"its scores differ from the model's by {apart:.2g}")
+        expected, actual = scorer(images), program(images)
+        if actual.shape != expected.shape:
+            raise ValueError(f"{number} images give {tuple(actual.shape)}, the model gives {tuple(expected.shape)}")
+        difference = float((actual - expected).abs().max())
+        if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
+            raise ValueError(f"its scores differ from the model's by {difference:.2g}")
 
 
 def _example(scorer: Scorer) -> Tensor:
@@ -130,11 +130,11 @@ def _write_onnx(scorer: Scorer, path: Path) -> None:
     program.save(path, external_data=False)
 
 
-def _distances(one: Tensor, other: Tensor, p: float, mode: int | None) -> Tensor:
-    """Return what torch.cdist does, (B, P), which ONNX does not know: distances of rows (B, D) and (P, D)."""
+def _distances(rows: Tensor, others: Tensor, p: float, mode: int | None) -> Tensor:
+    """Return the distances (B, P) of rows (B, D) and (P, D), as torch.cdist, which ONNX lacks."""
     if p != 2:
         raise ValueError(f"distances with p={p:g}")
-    return (one[..., :, None, :] - other[..., None, :, :]).square().sum(dim=-1).sqrt()
+    return (rows[..., :, None, :] - others[..., None, :, :]).square().sum(dim=-1).sqrt()
 
 
 _AS_ONNX = {torch.ops.aten._cdist_forward.default: _distances}

@@ -1,10 +1,10 @@
 """A saved model: a folder with ``model.json``, one file of weights or of a program, and a card.
 
-    model.json           what the model is, and all that using it takes (:class:`SavedModel`)
+    model.json           description of the model and its use (:class:`SavedModel`)
     model.safetensors    its weights; or model.pt, model.onnx, model.pt2: a program
     README.md            the card (``fedshift.export.card``)
 
-Nothing else is read to use it. What stands in ``model.json`` may come from anybody: it is checked and bounded here.
+No other file is read. ``model.json`` may come from an untrusted source: this module checks and bounds its values.
 """
 
 import hashlib
@@ -40,19 +40,19 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Told(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Base of what ``model.json`` is made of."""
+class _Strict(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Base of the parts of ``model.json``."""
 
 
-class Site(_Told):
-    """How models did on the test images of a site."""
+class Site(_Strict):
+    """The result on the test images of a site."""
 
-    accuracy: Percent | None  # top-1; None where no node could answer
-    images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # how many test images; None where unknown
+    accuracy: Percent | None  # top-1; None if no node answered
+    images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # number of test images; None if unknown
 
 
-class Measured(_Told):
-    """How the run scored its models, in a round that was scored on all test images."""
+class Measured(_Strict):
+    """The scores of the run's models, in a round that was scored on all test images."""
 
     of: Text  # which models: the global one, or those of the nodes
     server_round: int = Field(ge=1, le=MOST_ROUNDS)
@@ -60,12 +60,12 @@ class Measured(_Told):
     average: Percent | None  # over the sites that are known
 
 
-class Origin(_Told):
+class Origin(_Strict):
     """The run that made the model."""
 
     experiment: Name
     dataset: Name
-    server_round: int = Field(ge=1, le=MOST_ROUNDS)  # after which the weights are
+    server_round: int = Field(ge=1, le=MOST_ROUNDS)  # the round after which the weights were saved
     rounds: int = Field(ge=1, le=MOST_ROUNDS)
     nodes: int = Field(ge=0, le=LARGEST_COUNT)
     seed: int = Field(ge=0)
@@ -76,38 +76,38 @@ class Origin(_Told):
     commit: Text = ""
 
 
-class SavedModel(_Told):
-    """What ``model.json`` says.
+class SavedModel(_Strict):
+    """The content of ``model.json``.
 
     Attributes:
         fedshift_model: The version of this description.
-        form: How the model is saved.
+        form: The form of the saved model.
         file: Its file.
-        bytes: Of the file.
-        sha256: Of the file.
+        bytes: Size of the file.
+        sha256: Hash of the file.
         parts: ``global``: the model of all nodes; ``node``: that of one, personal parts included; ``shared``: what
             travels, without the personal parts, which a node's owner puts on (``fedshift save-node``).
         node: Which node's; empty for none.
         site: Its site, where it is known.
         classes: Names, in the order of the scores.
         size: Height and width of the images in pixels.
-        resize: How an image of another shape becomes a square, as ``dataset.resize``.
+        resize: The conversion of an image to a square, as ``dataset.resize``.
         window: The values that become black and white in files of more than 8 bits, as ``dataset.window``.
-        exif: Whether an image is turned as its file says, as ``dataset.exif``.
+        exif: The use of the EXIF orientation, as ``dataset.exif``.
         mean: By channel, of images from 0 to 1; taken off inside the model.
         std: Likewise.
-        input: What a program takes.
-        output: What it gives.
+        input: The input of a program.
+        output: Its output.
         network: Name of the network.
-        batchnorm: What the run did with BatchNorm (``model.bn``).
+        batchnorm: The run's ``model.bn``.
         method: ``name`` and parameters.
         modules: The modules in the network, likewise.
         parameters: Numbers in the weights, buffers included.
-        knowledge: What classifies besides the weights: in the file of weights under ``knowledge/NAME``.
-        before: What the run does to the model before a score, and this one has not; empty for nothing.
-        measured: The run's figures; None where this model was not scored.
+        knowledge: Further arrays that classify: in the file of weights under ``knowledge/NAME``.
+        before: The run's changes to a model before a score, which this model lacks; empty for none.
+        measured: The run's scores; None if this model was not scored.
         origin: The run.
-        configuration: The run's, without this machine's folders: what the network is built from (safetensors only).
+        configuration: The run's configuration, without local folders, to build the network (safetensors only).
     """
 
     fedshift_model: Literal[1] = VERSION
@@ -139,11 +139,11 @@ class SavedModel(_Told):
     configuration: dict[str, Any] = {}
 
     def images(self) -> base.Form:
-        """Return how images become squares of 8 bits a channel."""
+        """Return the conversion of images to squares of 8 bits per channel."""
         return base.Form(self.resize, self.window, self.exif)
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _is_consistent(self) -> Self:
         if self.file != FILES[self.form]:
             raise ValueError(f"file: expected {FILES[self.form]} for the form {self.form}, found {as_found(self.file)}")
         if len(set(self.classes)) < len(self.classes):
@@ -157,29 +157,29 @@ class SavedModel(_Told):
 
 
 def portable(config: RunConfig) -> dict[str, Any]:
-    """Return a run's configuration without what belongs to the machine it ran on: the one place that knows."""
-    told: dict[str, Any] = config.model_dump(mode="json")
-    told["dataset"] = told["dataset"] | {"data_dir": ""}
-    told["model"] = told["model"] | {"weights": ""}  # its SHA-256 stays
-    return told | {"tracking": "none", "profile": False}
+    """Return a run's configuration without the settings of its machine."""
+    content: dict[str, Any] = config.model_dump(mode="json")
+    content["dataset"] = content["dataset"] | {"data_dir": ""}
+    content["model"] = content["model"] | {"weights": ""}  # its SHA-256 stays
+    return content | {"tracking": "none", "profile": False}
 
 
-def write(folder: Path, told: Mapping[str, Any], data: bytes) -> SavedModel:
-    """Write a saved model; the folder is there as a whole or not at all.
+def write(folder: Path, fields: Mapping[str, Any], data: bytes) -> SavedModel:
+    """Write a saved model; the folder appears complete or not at all.
 
     Args:
         folder: The folder to make.
-        told: All of :class:`SavedModel` but ``file``, ``bytes`` and ``sha256``.
+        fields: All of :class:`SavedModel` but ``file``, ``bytes`` and ``sha256``.
         data: The weights, or the program.
 
     Raises:
-        ConfigError: If the folder is there, or cannot be made.
+        ConfigError: If the folder exists, or cannot be made.
         DiskError: If it cannot be written to.
     """
     check_free(folder)
-    file = FILES[told["form"]]
+    file = FILES[fields["form"]]
     with in_a_line(shown(folder)):
-        model = SavedModel(**told, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        model = SavedModel(**fields, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     with atomic_io.writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", suffix=atomic_io.PART, dir=folder.parent) as own:
@@ -194,7 +194,7 @@ def write(folder: Path, told: Mapping[str, Any], data: bytes) -> SavedModel:
 
 
 def check_free(folder: Path) -> None:
-    """Refuse to write over anything.
+    """Refuse a folder that exists.
 
     Raises:
         ConfigError: With the folder.
@@ -204,13 +204,13 @@ def check_free(folder: Path) -> None:
 
 
 def read(folder: Path) -> tuple[SavedModel, Path]:
-    """Read ``model.json``, and check that the model's file is the one that was saved.
+    """Read ``model.json``, and check the model's file against its hash.
 
     Returns:
-        What it says, and the file.
+        The content, and the file.
 
     Raises:
-        ConfigError: If the folder holds no saved model, or what stands there is not what may stand there.
+        ConfigError: If the folder holds no saved model, or an invalid one.
     """
     path = folder / MODEL_JSON
     if not path.is_file():
@@ -238,15 +238,15 @@ def _parsed(path: Path) -> SavedModel:
     if not isinstance(content, dict):
         raise ConfigError(f"{shown(path)}: expected an object, found {as_found(content)}")
     if content.get("fedshift_model") != VERSION:
-        found = as_found(content.get("fedshift_model"))
-        raise ConfigError(f"{shown(path)}: fedshift_model is {found}, this version reads {VERSION}")
+        version = as_found(content.get("fedshift_model"))
+        raise ConfigError(f"{shown(path)}: fedshift_model is {version}, this version reads {VERSION}")
     with in_a_line(shown(path)):
         return SavedModel.model_validate(content)
 
 
 @contextmanager
 def in_a_line(where: str) -> Iterator[None]:
-    """Turn what does not fit into ``model.json`` into a line that names the key.
+    """Convert a validation error of ``model.json`` into a line that names the key.
 
     Raises:
         ConfigError: With the first key.

@@ -1,4 +1,4 @@
-"""``fedshift save``: the model of a run, put into a folder of its own."""
+"""``fedshift save``: exports the model of a run into a folder."""
 
 import math
 from dataclasses import dataclass
@@ -31,20 +31,20 @@ from fedshift_core.wire.names import BN_SCORE
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 
-MOST_NODES_TOLD = 8  # that a message lists
+MOST_NODES_LISTED = 8  # listed in a message
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be saved.
+    """The model to save.
 
     Attributes:
         folder: The run folder.
-        form: How.
-        node: Whose model, by index; None for that of all.
-        shared: Only what travels, for ``fedshift save-node``.
-        before: The model before what the run does to it ahead of each score.
-        server_round: After which round, of those that are kept; None for the last of a finished run.
+        form: The form of the file.
+        node: The index of the node whose model is saved; None for the global one.
+        shared: Save only the shared weights, for ``fedshift save-node``.
+        before: Save the model before the changes that precede each score.
+        server_round: The kept round after which to save it; None for the last of a finished run.
         output: The folder to make; None for one in the run folder.
     """
 
@@ -61,10 +61,10 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     """Write the model of a run.
 
     Returns:
-        The folder that was made, and what it holds.
+        The new folder, and its content.
 
     Raises:
-        FedShiftError: If there is no such run or model, it cannot be had in this form, or the folder is there.
+        FedShiftError: If there is no such run or model, the form does not support it, or the folder exists.
     """
     record = reading.read(wanted.folder, "save")
     output = wanted.output or _output(record, wanted)
@@ -88,25 +88,25 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     })  # fmt: skip
 
 
-def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, told: dict[str, Any]) -> SavedModel:
+def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: dict[str, Any]) -> SavedModel:
     """Write a model in a form.
 
     Args:
         output: The folder to make.
         config: The run's configuration, with the model's own network.
-        arrays: Weights by state-dict name, and what else it classifies by, under ``knowledge/NAME``.
-        form: How.
-        told: What ``model.json`` says besides: ``parts``, ``node``, ``site``, ``before``, ``measured``, ``origin``.
+        arrays: Weights by state-dict name, and other arrays that classify under ``knowledge/NAME``.
+        form: The form of the file.
+        fields: Further fields of ``model.json``: ``parts``, ``node``, ``site``, ``before``, ``measured``, ``origin``.
 
     Raises:
-        FedShiftError: If the arrays are not the network's, or it cannot be had in this form.
+        FedShiftError: If the arrays are not the network's, or the form does not support it.
     """
-    if told["parts"] == "shared":
+    if fields["parts"] == "shared":
         data = atomic_io.pack(arrays)
     else:
-        model = scorer.rebuilt(config, arrays, "the saved")  # what is written is what was tried
+        model = scorer.rebuilt(config, arrays, "the saved")  # the arrays are tried before they are written
         data = atomic_io.pack(arrays) if form == "safetensors" else programs.made(model, form)
-    return saved.write(output, told | {
+    return saved.write(output, fields | {
         "form": form,
         "classes": scorer.classes_of(config),
         "size": scorer.size_of(config),
@@ -126,11 +126,11 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, told: dic
 
 
 def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
-    """Return the checkpoint that holds the run's model: the one place that chooses it.
+    """Return the checkpoint that holds the run's model.
 
     Args:
         record: The run.
-        server_round: A round that is asked for; None for the one whose model a finished run keeps: the best by
+        server_round: The requested round; None for the one whose model a finished run keeps: the best by
             validation (``keep``), or the last.
 
     Raises:
@@ -182,10 +182,10 @@ def _check_wanted(record: Record, wanted: Wanted) -> None:
 
 
 def _before_a_score(config: RunConfig, allowed: bool) -> str:
-    """Return what the run does to a model ahead of each score, in words; empty for nothing.
+    """Return a description of the run's changes to a model before each score; empty for none.
 
     Raises:
-        ConfigError: If there is something, and the model before it was not asked for.
+        ConfigError: If there are changes, and the model before them is not requested.
     """
     adapts = setup.adaptation(config)
     client_class = registry.get(config.method["name"]).client_class()
@@ -193,15 +193,15 @@ def _before_a_score(config: RunConfig, allowed: bool) -> str:
         [] if client_class.scores_as_sent(config.node_params()) else [f"method {config.method['name']} makes it anew"]
     )
     done += [] if adapts is None else [f"adapt.name={config.adapt['name']}"]
-    told = " and ".join(done)
-    if told and not allowed:
+    changes = " and ".join(done)
+    if changes and not allowed:
         raise ConfigError(
-            f"save: this run scores no model as it is sent ({told}, on a node's images, ahead of each score); "
+            f"save: this run scores no model as it is sent ({changes}, on a node's images, ahead of each score); "
             "--before-adaptation saves the one before that"
         )
-    if allowed and not told:
+    if allowed and not changes:
         raise ConfigError("--before-adaptation: this run scores its model as it is; leave it out")
-    return told
+    return changes
 
 
 def _node(checkpoint: Checkpoint, index: int) -> Node:
@@ -212,8 +212,8 @@ def _node(checkpoint: Checkpoint, index: int) -> Node:
 
 
 def _listed(nodes: list[Node]) -> str:
-    told = ", ".join(f"{node.index} ({node.domain})" for node in nodes[:MOST_NODES_TOLD])
-    return f"{told} and {len(nodes) - MOST_NODES_TOLD} more" if len(nodes) > MOST_NODES_TOLD else told or "none"
+    names = ", ".join(f"{node.index} ({node.domain})" for node in nodes[:MOST_NODES_LISTED])
+    return f"{names} and {len(nodes) - MOST_NODES_LISTED} more" if len(nodes) > MOST_NODES_LISTED else names or "none"
 
 
 def _with_own_network(config: RunConfig, node: Node | None) -> RunConfig:
@@ -230,10 +230,10 @@ def with_network(config: RunConfig, network: ModelConfig) -> RunConfig:
 
 
 def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Node | None, *, shared: bool) -> Arrays:
-    """Return what the model classifies by: weights and, under ``knowledge/NAME``, arrays of the server.
+    """Return the arrays that classify: weights and, under ``knowledge/NAME``, arrays of the server.
 
     Raises:
-        ConfigError: If a part of it is another one on each node, and no node is named; or the other way round.
+        ConfigError: If a part differs between nodes and no node is named, or the reverse.
     """
     client = scorer.bare_client(config, config.model, node.index if node else 0)
     client.knowledge = _knowledge(record, checkpoint, node)
@@ -241,24 +241,24 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
     personal = [name for name in needed.weights if name not in checkpoint.weights]
     if record.config.model.per_node:
         personal = list(needed.weights)
-    found = {name: checkpoint.weights[name] for name in needed.weights if name not in set(personal)}
-    found |= {scorer.KNOWLEDGE + name: client.knowledge[name] for name in needed.knowledge}
+    arrays = {name: checkpoint.weights[name] for name in needed.weights if name not in set(personal)}
+    arrays |= {scorer.KNOWLEDGE + name: client.knowledge[name] for name in needed.knowledge}
     if node is not None:
-        return found | _personal(record, checkpoint, node, personal)
+        return arrays | _personal(record, checkpoint, node, personal)
     if bool(personal) != shared:
         raise ConfigError(_not_so(record, checkpoint, personal))
     if needed.knowledge:
         _check_same_for_all(record, checkpoint, needed.knowledge)
-    return found
+    return arrays
 
 
 def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
     if not personal:
         return "--shared: this run's model has no personal parts, it is the same on all nodes; leave --shared out"
-    told = f"save: with {record.config.method['name']!r} each node has a model of its own"
+    reason = f"save: with {record.config.method['name']!r} each node has a model of its own"
     if record.deployed:
-        return f"{told}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
-    return f"{told}: give --node, one of {_listed(checkpoint.nodes)}"
+        return f"{reason}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
+    return f"{reason}: give --node, one of {_listed(checkpoint.nodes)}"
 
 
 def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[str]) -> Arrays:
@@ -268,7 +268,7 @@ def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[st
             f"--node: node {node.index} has no personal parts, the model is the same on all; leave it out"
         )
     base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
-    # As a resumed run would find it: what a round left that was never finished does not count.
+    # As a resumed run would read it: the state of an unfinished round does not count.
     resumed_after = (*record.resumed_after, checkpoint.server_round)
     kept, memory = Shelf(state_store.simulated(base, node.partition_id), resumed_after).recall()
     if kept < checkpoint.memory.get(node.index, 0) or (not kept and node.index in checkpoint.memory):
@@ -280,10 +280,10 @@ def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[st
 
 
 def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
-    """Return weights out of what a node remembers.
+    """Return weights from a node's state.
 
     Raises:
-        ConfigError: If it has not got them.
+        ConfigError: If the state lacks them.
     """
     missing = [name for name in names if MODEL_PART + name not in memory]
     if missing:
@@ -295,7 +295,7 @@ def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
 
 
 def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arrays:
-    """Return what the server sends a node besides weights, as it is about to score; for no node, the first one."""
+    """Return the arrays that the server sends a node in addition to weights before a score; default: first node."""
     _, federation = run_build.prepare(record.config, record.engine, initial_model.plain(record.config))
     strategy = run_build.strategy_of(record.config, federation, lambda *_: None)
     run_build.restore(strategy, checkpoint)
@@ -304,19 +304,19 @@ def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arr
 
 
 def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str, ...]) -> None:
-    """Refuse to take one node's knowledge for that of all."""
+    """Refuse arrays of the server that differ between nodes."""
     first, *others = (_knowledge(record, checkpoint, node) for node in checkpoint.nodes)
     for other in others:
         for name in names:
             if name not in other or first[name].tobytes() != other[name].tobytes():
-                told = f"save: the server gives each node {name} of its own"
+                reason = f"save: the server gives each node {name} of its own"
                 if record.deployed:
-                    raise ConfigError(f"{told}, which no file for all nodes can hold")
-                raise ConfigError(f"{told}: give --node, one of {_listed(checkpoint.nodes)}")
+                    raise ConfigError(f"{reason}, which no file for all nodes can hold")
+                raise ConfigError(f"{reason}: give --node, one of {_listed(checkpoint.nodes)}")
 
 
 def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured | None:
-    """Return the figures of the round whose weights these are, if these weights are what was scored."""
+    """Return the scores of the checkpoint's round, if that round scored these weights."""
     config = record.config
     if checkpoint.server_round > len(record.lines):
         return None
@@ -326,7 +326,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     if before:
         makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.node_params())
         accuracy = None if makes_anew or adapts is None else others.get(adapts.before)
-    elif config.evaluate.bn[0] != keep:  # the headline has other statistics of BatchNorm than the weights
+    elif config.evaluate.bn[0] != keep:  # the reported score uses other BatchNorm statistics than the weights
         accuracy = others.get(f"{BN_SCORE}{keep}")
     if not accuracy or line.get("evaluated_share") is not None:
         return None
@@ -343,7 +343,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
 
 
 def _origin(record: Record, checkpoint: Checkpoint) -> Origin:
-    told = record.told
+    config_yaml = record.told
     return Origin(
         experiment=record.config.experiment,
         dataset=record.config.dataset.name,
@@ -352,8 +352,8 @@ def _origin(record: Record, checkpoint: Checkpoint) -> Origin:
         nodes=len(checkpoint.nodes),
         seed=record.config.seed,
         engine=record.engine,
-        run_id=str(told.get("run_id", "")),
+        run_id=str(config_yaml.get("run_id", "")),
         resumed_after=record.resumed_after,
-        versions={str(name): str(number) for name, number in dict(told.get("versions", {})).items()},
-        commit=str(told.get("git", "")),
+        versions={str(name): str(number) for name, number in dict(config_yaml.get("versions", {})).items()},
+        commit=str(config_yaml.get("git", "")),
     )

@@ -1,7 +1,7 @@
-"""The function by which a method's client classifies, as one module that stands alone.
+"""The classification function of a method's client, as a module of its own.
 
 It is the client's own ``predict`` (logits, nearness of prototypes, a network with modules), on a client that has no
-images. Which weights and which of the server's arrays it takes is found out by watching one pass: what only training
+images. One observed pass shows which weights and arrays of the server it needs: what only training
 needs (a decoder, an encoder of style) is private to nodes and leaves none of them.
 """
 
@@ -30,7 +30,7 @@ KNOWLEDGE = "knowledge/"  # prefix of a server's array among saved weights
 
 
 def classes_of(config: RunConfig) -> tuple[str, ...]:
-    """Return the names of a run's classes, in the order of the scores: the one place that asks."""
+    """Return the names of a run's classes, in the order of the scores."""
     return config.dataset.known().classes
 
 
@@ -41,10 +41,10 @@ def size_of(config: RunConfig) -> int:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a client classifies by.
+    """The arrays that a client classifies with.
 
     Attributes:
-        weights: State-dict names: of each module of which a weight or a buffer is used, all.
+        weights: All state-dict names of each module whose weights or buffers are used.
         knowledge: Names of the server's arrays.
     """
 
@@ -58,7 +58,7 @@ class Scorer(nn.Module):
     Attributes:
         model: The network.
         size: Height and width of the images in pixels.
-        needs: What it classifies by.
+        needs: The arrays that it classifies with.
     """
 
     def __init__(self, client: DomainClient, needs: Needs, size: int) -> None:
@@ -70,7 +70,7 @@ class Scorer(nn.Module):
         self._places = {name: f"knowledge_{place}" for place, name in enumerate(needs.knowledge)}
         for name, place in self._places.items():
             self.register_buffer(place, torch.from_numpy(np.array(client.knowledge[name])))
-        vars(client)["tensor"] = self._tensor  # in place of the client's own: buffers go where the module goes
+        vars(client)["tensor"] = self._tensor  # replaces the client's own, so that buffers move with the module
         self._client = client
 
     def forward(self, images: Tensor) -> Tensor:
@@ -112,8 +112,8 @@ def bare_client(config: RunConfig, network: ModelConfig, index: int = 0) -> Doma
     return made
 
 
-class _Noted(dict[str, Any]):
-    """A dict that remembers what was looked up."""
+class _RecordingDict(dict[str, Any]):
+    """A dict that records which keys were read."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
@@ -124,13 +124,13 @@ class _Noted(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a value, and remember that it was looked up."""
+        """Return a value, and record its key."""
         self.read.add(key)
         return super().get(key, default)
 
 
 class _Used(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers which memory any operation is given."""
+    """Records the memory that operations read."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -143,17 +143,21 @@ class _Used(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def needs(client: DomainClient) -> Needs:
-    """Find out what a client classifies by, in one pass over an image of zeros.
+    """Return the arrays that a client classifies with, from one pass over an image of zeros.
 
     Args:
         client: With the server's knowledge, as when it scores.
 
     Raises:
-        FedShiftError: If it looks at what was told to this node, or at what the node keeps besides its model.
+        FedShiftError: If it reads the server's scalars for this node, or the node's state other than its model.
     """
-    knowledge, told, memory = _Noted(client.knowledge), _Noted(client.told), _Noted(client.memory)
+    knowledge, scalars, memory = (
+        _RecordingDict(client.knowledge),
+        _RecordingDict(client.told),
+        _RecordingDict(client.memory),
+    )
     kept = client.knowledge, client.told, client.memory
-    client.knowledge, client.told, client.memory = knowledge, told, memory
+    client.knowledge, client.told, client.memory = knowledge, scalars, memory
     client.model.eval()
     size = size_of_client(client)
     try:
@@ -162,9 +166,9 @@ def needs(client: DomainClient) -> Needs:
             client.predict(torch.zeros(2, 3, size, size))
     finally:
         client.knowledge, client.told, client.memory = kept
-    for what, noted in (("what the server tells each node", told), ("what the node keeps besides", memory)):
-        if noted.read:
-            names = ", ".join(sorted(noted.read)[:3])
+    for what, recorded in (("what the server tells each node", scalars), ("what the node keeps besides", memory)):
+        if recorded.read:
+            names = ", ".join(sorted(recorded.read)[:3])
             raise FedShiftError(f"{type(client).__name__} classifies by {what} ({names}): it cannot be saved")
     state = client.model.state_dict()
     modules = {_owner(name) for name, tensor in state.items() if tensor.untyped_storage().data_ptr() in used.places}
@@ -187,7 +191,7 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     Args:
         config: The run's, with the model's own network.
         arrays: The weights that :class:`Needs` names and, under ``knowledge/NAME``, the server's arrays.
-        whose: Where they are from, for messages.
+        whose: The source of the arrays, for messages.
         index: The node's.
 
     Raises:
@@ -204,10 +208,10 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     _check_names(client.knowledge, needed.knowledge, whose)
     state = client.model.state_dict()
     check_arrays(weights, {name: state[name] for name in needed.weights}, whose)
-    # What does not classify stays as it was initialised; no file has it.
-    whole = {name: weights.get(name, tensor.numpy()) for name, tensor in state.items()}
-    shared = {name: whole[name] for name in client.shared_names}
-    client.memory = {MODEL_PART + name: array for name, array in whole.items() if name not in shared}
+    # Weights that do not classify keep their initial values; no file contains them.
+    complete = {name: weights.get(name, tensor.numpy()) for name, tensor in state.items()}
+    shared = {name: complete[name] for name in client.shared_names}
+    client.memory = {MODEL_PART + name: array for name, array in complete.items() if name not in shared}
     setup.load(shared, client, whose)
     client.memory = {}
     client.model.eval().requires_grad_(False)
@@ -215,30 +219,31 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     return scorer.eval()
 
 
-def _check_names(found: Iterable[str], wanted: Iterable[str], whose: str) -> None:
-    if strange := sorted(set(found) ^ set(wanted)):
+def _check_names(names: Iterable[str], wanted: Iterable[str], whose: str) -> None:
+    if strange := sorted(set(names) ^ set(wanted)):
         raise FedShiftError(f"{whose} arrays are not those of the network: {shown(', '.join(strange[:3]))}")
 
 
 def check_arrays(arrays: Arrays, state: Mapping[str, Tensor], whose: str) -> None:
-    """Check shapes, types and numbers of arrays against a network's; names are checked by the caller.
+    """Check shapes, types and numbers of arrays against a network's; the caller checks names.
 
     Raises:
-        FedShiftError: With the first that is another.
+        FedShiftError: With the first that differs.
     """
     for name, array in arrays.items():
-        found = (tuple(array.shape), str(array.dtype))
-        wanted = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
-        if found != wanted:
+        actual = (tuple(array.shape), str(array.dtype))
+        expected = (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
+        if actual != expected:
             raise FedShiftError(
-                f"{whose} {name} has shape {found[0]} and type {found[1]}, the network has {wanted[0]} and {wanted[1]}"
+                f"{whose} {name} has shape {actual[0]} and type {actual[1]}, the network has {expected[0]} and "
+                f"{expected[1]}"
             )
         if not np.isfinite(largest(array)):
             raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
 
 
 def _check_knowledge(knowledge: Arrays, client: DomainClient, whose: str) -> None:
-    """Check what a method is to look at, whose shapes are its own: numbers finite, labels of classes that there are."""
+    """Check a method's own arrays: numbers are finite, and labels are those of existing classes."""
     for name, array in knowledge.items():
         if not np.isfinite(largest(array)):
             raise FedShiftError(f"{whose} {name} holds numbers that are not finite")

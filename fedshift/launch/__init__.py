@@ -1,1 +1,1 @@
-"""What a person starts: runs, SuperLinks, demos, exports; credentials; how things stand."""
+"""Starts and watches runs and SuperLinks; makes credentials; prints states."""

@@ -1,4 +1,4 @@
-"""Whether a run would be much faster without Flower's simulation engine: a rule of thumb, told in one line."""
+"""A rule of thumb: whether a run would be much faster without Flower's simulation engine."""
 
 from clients.models.catalog import NETWORKS
 from fedshift_app.config.sections import RunConfig
@@ -9,9 +9,9 @@ SMALL = 32  # pixels: networks for no other images are the two and three layers 
 
 
 def faster_inline(config: RunConfig, nodes: int, images: float) -> str:
-    """Return one line if most of the time will go into messages between processes, empty if it will not.
+    """Return a line of advice if messages between processes will take most of the time, else an empty one.
 
-    That is so where many clients train in a round, each a small network on few images: then its work is of the order
+    That happens where many clients train in a round, each a small network on few images: their work is of the order
     of what it costs to bring it there through Flower and Ray.
 
     Args:

@@ -51,12 +51,12 @@ class Credentials:
 
     @property
     def ca_certificate(self) -> Path:
-        """What every SuperNode, and whoever submits runs, is given."""
+        """The CA certificate, which every SuperNode and every submitter of runs needs."""
         return self.folder / "ca.crt"
 
     @property
     def ca_key(self) -> Path:
-        """What signs certificates; needed again only to renew one."""
+        """The CA key, which signs certificates; needed again only to renew one."""
         return self.folder / "ca.key"
 
     @property
@@ -80,7 +80,7 @@ class Credentials:
             if not path.is_file():
                 raise ConfigError(f"{path} is missing; `fedshift credentials server` makes it")
         check_private(self.key)
-        if self.ca_key.exists():  # the SuperLink needs it not, but here it is
+        if self.ca_key.exists():  # the SuperLink does not need the CA key, but the file exists
             check_private(self.ca_key)
         self._check_certificate()
         return [
@@ -89,7 +89,7 @@ class Credentials:
         ]  # fmt: skip
 
     def _check_certificate(self) -> None:
-        """Refuse a certificate that clients would refuse, warn of one that they soon will."""
+        """Refuse a certificate that clients would refuse; warn of one that expires soon."""
         authority, certificate = (_read_certificate(path) for path in (self.ca_certificate, self.certificate))
         key = _read_key(self.key)
         anew = _renewed(self, certificate)
@@ -112,18 +112,18 @@ def check_private(path: Path) -> None:
         ConfigError: With the command that mends it.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     quoted = shlex.quote(str(path))
-    if found.st_uid not in (os.geteuid(), 0):
+    if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
-            f"{path} belongs to user {found.st_uid}, this is user {os.geteuid()}",
+            f"{path} belongs to user {status.st_uid}, this is user {os.geteuid()}",
             f"run: chown {os.geteuid()} {quoted}",
         )
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise ConfigError(
-            f"{path} can be read by others: its mode is {stat.S_IMODE(found.st_mode):04o}, allowed is 0600 at most; "
+            f"{path} can be read by others: its mode is {stat.S_IMODE(status.st_mode):04o}, allowed is 0600 at most; "
             "make a new one if others may have read it",
             f"run: chmod 600 {quoted}",
         )
@@ -144,7 +144,7 @@ def _read_key(path: Path) -> PrivateKeyTypes:
 
 
 def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> datetime.timedelta:
-    """Refuse a certificate that is not valid now; return how long it still is."""
+    """Refuse a certificate that is not valid now; return its remaining time."""
     now = datetime.datetime.now(datetime.UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < start:
@@ -155,7 +155,7 @@ def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> dateti
 
 
 def _renewed(made: Credentials, certificate: x509.Certificate) -> str:
-    """Return the commands that make the SuperLink's certificate anew, with the names that it holds."""
+    """Return the commands that renew the SuperLink's certificate for the same names."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         held = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]

@@ -1,4 +1,4 @@
-"""What `flwr run --stream` prints, on its way to the terminal, a pipe or a file: no colours where none belong."""
+"""Filters the output of `flwr run --stream`: no colours in pipes and files, no misleading lines."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from fedshift_app.run.console import coloured
 
 #: Control sequences of terminals (ECMA-48): colours, the cursor, the title of the window.
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-#: Lines of Flower's that are about other runs than this one, whose nodes ``fedshift run`` has counted.
+#: Lines of Flower's that do not apply to this run, whose nodes ``fedshift run`` has counted.
 MISLEADING = (
     "default simulated SuperNodes changed from 10 to 2",
     "To change federation size, use the following command:",
@@ -20,11 +20,11 @@ MISLEADING = (
 
 
 def cleaned(line: str, *, colour: bool) -> str | None:
-    """Return a line as it is shown; None for one of Flower's that misleads.
+    """Return a line as it is shown; None for a misleading one of Flower's.
 
     Args:
         line: With the end of the line, if it has one.
-        colour: Control sequences stay.
+        colour: Keep control sequences.
     """
     bare = ANSI.sub("", line)
     if _is_flowers(bare) and any(part in bare for part in MISLEADING):
@@ -33,7 +33,7 @@ def cleaned(line: str, *, colour: bool) -> str | None:
 
 
 def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: TextIO, err: TextIO) -> int:
-    """Run a program to its end and pass its lines on, cleaned; return its exit code.
+    """Run a program to its end, print its cleaned lines, and return its exit code.
 
     Args:
         command: The program, with its arguments.
@@ -48,9 +48,9 @@ def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: Text
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stderr is not None
-    beside = threading.Thread(target=_pass_on, args=(process.stderr, err), daemon=True)
+    errors_thread = threading.Thread(target=_pass_on, args=(process.stderr, err), daemon=True)
     with process.stdout, process.stderr:
-        beside.start()
+        errors_thread.start()
         try:
             _pass_on(process.stdout, out)
             return process.wait()
@@ -59,7 +59,7 @@ def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: Text
             process.wait()
             raise
         finally:
-            beside.join()
+            errors_thread.join()
 
 
 def _pass_on(lines: Iterable[str], to: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""Processes that nobody waits for any more, and the command that ends them: the last lines of ``fedshift status``."""
+"""Finds processes that no command waits for, for the last lines of ``fedshift status``."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ class Leftover:
     """Some of this user's processes.
 
     Attributes:
-        what: What they are, for a person.
+        what: A description of them.
         pids: Their ids, ascending.
     """
 
@@ -25,15 +25,15 @@ class Leftover:
 
     @property
     def command(self) -> str:
-        """Return what ends them."""
+        """Return the command that ends them."""
         return f"kill {' '.join(map(str, self.pids))}"
 
     def __str__(self) -> str:
         return f"left running: {self.what}; to end: {self.command}"
 
 
-def found() -> list[Leftover]:
-    """Return what is left of commands that were killed, and the SuperLinks that plain ``flwr run`` leaves running."""
+def leftovers() -> list[Leftover]:
+    """Return the processes of killed commands, and the SuperLinks that plain ``flwr run`` leaves running."""
     orphans: dict[str, set[int]] = {}
     links: set[int] = set()
     for process, environment in _own():

@@ -1,4 +1,4 @@
-"""Starting Flower's processes and ending them again, children and all."""
+"""Starts Flower's processes and ends them with all their children."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 MARK = "FEDSHIFT_PROCESS_GROUP"  # in the environment of every process of a group
 OWNER = "FEDSHIFT_PROCESS_OWNER"  # likewise: which process waits for them, as :func:`this_process`
-ALL_DONE = b"."  # to a watchdog: what it watches over has ended in order
+ALL_DONE = b"."  # to a watchdog: the watched process has ended in order
 
 
 def command(name: str) -> str:
@@ -45,12 +45,12 @@ def free_port() -> int:
 
 
 def this_process() -> str:
-    """Return what names this process, and no later one that has its number."""
+    """Return a name of this process that no later process with the same id has."""
     return f"{os.getpid()} {psutil.Process().create_time()}"
 
 
 def is_running(named: str) -> bool:
-    """Tell whether the process that :func:`this_process` named is still there."""
+    """Tell whether the process that :func:`this_process` named is still running."""
     number, _, created = named.partition(" ")
     try:
         return str(psutil.Process(int(number)).create_time()) == created
@@ -59,22 +59,22 @@ def is_running(named: str) -> bool:
 
 
 class Watchdog:
-    """A process that ends all with a mark in their environment once this process is gone without a word.
+    """A process that ends all marked processes once this process is killed.
 
-    A process that is killed ends nothing, so what it started would train on to the end, and a SuperLink for ever. It
+    A killed process ends nothing, so its runs would train to the end, and its SuperLink would run for ever. It
     keeps a pipe to its watchdog, which sees that end however the process ended.
     """
 
     def __init__(self, variable: str, value: str, folder: Path | None = None) -> None:
-        """Start it for ``variable=value``; ``folder`` is then removed as well, with all that is in it."""
-        told = [variable, value, *([str(folder)] if folder else [])]
+        """Start it for ``variable=value``; it also removes ``folder`` with its contents."""
+        arguments = [variable, value, *([str(folder)] if folder else [])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedshift.launch.watchdog", *told], cwd=APP, stdin=subprocess.PIPE,
+            [sys.executable, "-m", "fedshift.launch.watchdog", *arguments], cwd=APP, stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
     def release(self) -> None:
-        """Let it end: what it watched over has ended."""
+        """Let it end, because the watched processes have ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # somebody ended it
             self._process.stdin.write(ALL_DONE)
@@ -83,7 +83,7 @@ class Watchdog:
 
 
 class Group:
-    """Processes that end together, with all their children, also when the one that started them is killed."""
+    """Processes that end together, with all their children, even if this process is killed."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], remove: Path | None = None) -> None:
         """Processes run in ``folder`` with ``env`` and log to ``folder/NAME.log``.
@@ -109,7 +109,7 @@ class Group:
         return process
 
     def log(self, name: str) -> Path:
-        """Return the file that a process writes to."""
+        """Return the log file of a process."""
         return self.folder / f"{name}.log"
 
     def wait_for_http(self, name: str, url: str, ca_certificate: Path | None = None) -> None:
@@ -136,9 +136,9 @@ class Group:
         return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """End everything that was started here, and whatever that started: politely, then by force.
+        """End all processes of the group and their children: by a signal, then by force.
 
-        Flower and Ray put their processes into sessions of their own, so they are found by their
+        Flower and Ray put their processes into sessions of their own, so they are recognised by their
         environment, which they inherit.
         """
         stop_marked(MARK, self._mark)
@@ -149,15 +149,15 @@ class Group:
 
 
 def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = None) -> int:
-    """End all processes that have this in their environment, and their children: politely, then by force.
+    """End all processes with this variable in their environment, and their children: by a signal, then by force.
 
     Args:
-        variable: In the environment of each.
+        variable: The environment variable of each.
         value: Its value there.
         uncounted: A variable and its value: processes with both are ended, too, and not counted.
 
     Returns:
-        How many there were.
+        The number of processes.
     """
     members: set[psutil.Process] = set()
     left_out: set[psutil.Process] = set()
@@ -178,18 +178,18 @@ def counted(number: int) -> str:
 
 
 def _marked(variable: str, value: str) -> set[psutil.Process]:
-    found = set()
+    marked = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # another user's, or gone already
             if process.environ().get(variable) == value:
-                # Ray's workers overwrite their environment with their title: found as children.
-                found |= {process, *process.children(recursive=True)}
-    return found
+                # Ray's workers overwrite their environment with their title; they are included as children.
+                marked |= {process, *process.children(recursive=True)}
+    return marked
 
 
 @contextlib.contextmanager
 def group(folder: Path, env: Mapping[str, str], remove: Path | None = None) -> Iterator[Group]:
-    """Yield a :class:`Group` whose processes have ended when the block is left, however it is left."""
+    """Yield a :class:`Group` whose processes end when the block is left."""
     processes = Group(folder, env, remove)
     try:
         yield processes

@@ -1,6 +1,6 @@
-"""A run in a terminal: one table that is drawn anew as it goes on. Where it is no terminal there are lines (console).
+"""A live table of a run, for terminals; elsewhere the console prints lines.
 
-It reads what the run writes into its folder, so that it is the same for every engine, wherever the ServerApp runs.
+It reads the files of the run folder, so it is the same for every engine, wherever the ServerApp runs.
 """
 
 import json
@@ -31,15 +31,15 @@ from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 
 BLOCKS, LETTERS = "▁▂▃▄▅▆▇█", "_.-=+*#%"  # of a sparkline, and where the terminal has no such letters
 WIDEST, NARROWEST = 40, 8  # cells of a sparkline
-BESIDE = 42  # columns of the terminal that the rest of the table takes
+OTHER_COLUMNS = 42  # columns of the terminal that the rest of the table takes
 AROUND = 12  # lines of the terminal that are no domain's
 LOOK_SECONDS = 0.5
 
 
 def spark(values: Sequence[float | None], cells: int, blocks: str = BLOCKS) -> str:
-    """Return numbers as a line of blocks from the smallest to the largest; a gap where none is known.
+    """Return numbers as a sparkline of blocks, with a gap where a number is unknown.
 
-    Of more numbers than cells each cell has the mean of its share.
+    If there are more numbers than cells, each cell shows the mean of its share.
     """
     parts = min(cells, len(values))
     ends = [i * len(values) // parts for i in range(parts + 1)] if parts else []
@@ -56,24 +56,24 @@ def spark(values: Sequence[float | None], cells: int, blocks: str = BLOCKS) -> s
 
 
 class Watched:
-    """What a run has written so far; a file that is not there yet, or not whole, is looked at again."""
+    """The files of a run in progress; a missing or incomplete one is read again later."""
 
     def __init__(self, status_file: Path) -> None:
-        """Watch the run that tells its folder in ``status_file``."""
-        self.told: dict[str, Any] = {}
+        """Watch the run whose folder ``status_file`` names."""
+        self.status: dict[str, Any] = {}
         self.rounds: list[dict[str, Any]] = []
         self._status_file = status_file
         self._read = 0
         self._folder: Path | None = None
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read the new lines."""
         if self._folder is None:
             named = _json(self._status_file).get("run_folder")
             self._folder = Path(named) if isinstance(named, str) else None
         if self._folder is None:
             return
-        self.told = _json(self._folder / status.FILE) or self.told
+        self.status = _json(self._folder / status.FILE) or self.status
         try:
             with (self._folder / METRICS_FILE).open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._read:  # the run has gone back to an earlier round
@@ -83,39 +83,39 @@ class Watched:
                     if not line.endswith(b"\n"):
                         break
                     self._read += len(line)
-                    told = json.loads(line)
-                    self.rounds.append({key: told.get(key) for key in ("round", "accuracy", "losses", "seconds")})
+                    metrics = json.loads(line)
+                    self.rounds.append({key: metrics.get(key) for key in ("round", "accuracy", "losses", "seconds")})
         except (OSError, ValueError, AttributeError):
             return
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def picture(
-    told: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], console: Console, left: float | None
+    run_status: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], console: Console, left: float | None
 ) -> RenderableType:
-    """Return what is shown of a run: where it stands, and of each domain its accuracy over the rounds.
+    """Return the table of a run: its state, and the accuracy of each domain over the rounds.
 
     Args:
-        told: ``status.json``; empty before the run has begun.
-        rounds: Of each full round its line of ``metrics.jsonl``.
-        console: How wide and high the terminal is, and which letters it has.
-        left: Seconds that the run still takes; None where that is not known.
+        run_status: ``status.json``; empty before the run has begun.
+        rounds: The lines of ``metrics.jsonl``, one per full round.
+        console: The terminal, for its size and its encoding.
+        left: Estimated seconds left; None if unknown.
     """
-    if not told:
+    if not run_status:
         return Text("")
     blocks = BLOCKS if console.encoding.lower().startswith("utf") else LETTERS
-    cells = max(NARROWEST, min(WIDEST, console.width - BESIDE))
+    cells = max(NARROWEST, min(WIDEST, console.width - OTHER_COLUMNS))
     head = Text.assemble(
-        (f"{told.get('method')} on {told.get('experiment')}", "bold"),
-        f"  round {told.get('round')} of {told.get('rounds')}, {told.get('state')}: "
-        f"{told.get('answered')} of {told.get('asked')} answered",
+        (f"{run_status.get('method')} on {run_status.get('experiment')}", "bold"),
+        f"  round {run_status.get('round')} of {run_status.get('rounds')}, {run_status.get('state')}: "
+        f"{run_status.get('answered')} of {run_status.get('asked')} answered",
         "" if left is None else f"  left {duration(left)}",
         no_wrap=False, overflow="fold",
     )  # fmt: skip
@@ -145,7 +145,7 @@ def _add(table: Table, name: str, values: Sequence[float | None], cells: int, bl
 
 
 class Screen:
-    """Shows a run that it is told to watch; one that does not show anything lets all lines through as they are."""
+    """Draws the table of the watched run; without a console it passes all lines through unchanged."""
 
     def __init__(self, console: Console | None = None) -> None:
         """Draw on this console; None for not at all."""
@@ -155,25 +155,25 @@ class Screen:
         self._left: float | None = None
 
     def watch(self, status_file: Path) -> None:
-        """Show the run that tells its folder in ``status_file``."""
+        """Show the run whose folder ``status_file`` names."""
         self._watched = Watched(status_file)
 
     def draw(self) -> RenderableType:
-        """Return the picture as it is now."""
+        """Return the current table."""
         if self._watched is None or self._console is None:
             return Text("")
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             self._watched.look()
-            told = self._watched.told.get("seconds_left")
-            if told != self._left:
-                self._left, self._since = told, now
+            seconds_left = self._watched.status.get("seconds_left")
+            if seconds_left != self._left:
+                self._left, self._since = seconds_left, now
         left = None if self._left is None else max(0.0, self._left - (now - self._since))
-        return picture(self._watched.told, self._watched.rounds, self._console, left)
+        return picture(self._watched.status, self._watched.rounds, self._console, left)
 
     def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> int:
-        """Run a program to its end, its lines above the table; return its exit code."""
+        """Run a program to its end, with its lines above the table; return its exit code."""
         if self._console is None:
             return log_filter.call(command, folder, env, sys.stdout, sys.stderr)
         process = subprocess.Popen(
@@ -194,17 +194,17 @@ class Screen:
 
 
 def possible() -> bool:
-    """Return whether standard output is a terminal that can be drawn on, and nobody asked for lines of JSON."""
+    """Tell whether standard output is a terminal that can be drawn on, and no JSON lines are requested."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get(FORMAT)
 
 
 @contextmanager
 def screen() -> Iterator[Screen]:
-    """Give a screen for one run; in a terminal it is drawn, and the lines of the rounds are not printed."""
+    """Yield a screen for one run; in a terminal the table replaces the lines of the rounds."""
     if not possible():
         yield Screen()
         return
-    console = Console(soft_wrap=True)  # lines that are printed stay whole: commands and paths are copied from them
+    console = Console(soft_wrap=True)  # printed lines are not wrapped: users copy commands and paths from them
     shown = Screen(console)
     live = Live(
         console=console, get_renderable=shown.draw, refresh_per_second=2, transient=True,

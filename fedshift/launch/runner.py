@@ -1,4 +1,4 @@
-"""``fedshift run``: Flower's own ``flwr run``, on a SuperLink that belongs to this run alone."""
+"""``fedshift run``: calls ``flwr run`` on a SuperLink that belongs to this run alone."""
 
 import contextlib
 import json
@@ -25,14 +25,14 @@ from fedshift_core.env import STATUS_FILE, TELEMETRY
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 
 CONNECTION = "fedshift"
-#: As often SuperExec asks for work; by itself once a second. A question costs both some 20 ms of computing.
+#: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
 TASK_POLL_SECONDS = "0.5"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one client gets in simulation.
+    """The resources of one client in simulation.
 
     Attributes:
         cpus: CPU cores; as many clients run side by side as fit.
@@ -46,23 +46,25 @@ class Resources:
 
     def federation_config(self, nodes: int) -> str:
         """Return the value of ``flwr run --federation-config``."""
-        told = f"num-supernodes={nodes} client-resources-num-cpus={self.cpus} client-resources-num-gpus={self.gpus}"
-        return told if self.actors is None else f"{told} init-args-num-cpus={self.actors * self.cpus}"
+        resources = (
+            f"num-supernodes={nodes} client-resources-num-cpus={self.cpus} client-resources-num-gpus={self.gpus}"
+        )
+        return resources if self.actors is None else f"{resources} init-args-num-cpus={self.actors * self.cpus}"
 
 
-def num_nodes(config: RunConfig, asked: int | None) -> int:
+def num_nodes(config: RunConfig, requested: int | None) -> int:
     """Return how many SuperNodes the experiment needs.
 
     Raises:
-        ConfigError: If ``asked`` does not fit its allocation.
+        ConfigError: If ``requested`` does not fit its allocation.
     """
-    number = asked or flwr_run.usual_nodes(config)
+    number = requested or flwr_run.usual_nodes(config)
     config.allocation.deal(config.dataset.domains, number, config.seed)
     return number
 
 
 def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None, actors: int | None) -> Resources:
-    """Work out what one client gets: one core each, and an equal share of the GPU if there is one."""
+    """Return the resources of one client: one core, and an equal share of the GPU if there is one."""
     import torch
 
     cpus = cpus or config.train.threads or 1
@@ -78,10 +80,10 @@ def run_simulation(
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
     Args:
-        run_config: Of the app.
-        nodes: How many are simulated.
-        settle: What takes its time before a run, done while the SuperLink starts; it tells what one client gets.
-        screen: What shows the run; None for lines.
+        run_config: The app's configuration.
+        nodes: The number of simulated nodes.
+        settle: Does the slow checks before a run while the SuperLink starts; returns the resources of one client.
+        screen: The display of the run; None for lines.
 
     Returns:
         The run folder.
@@ -143,7 +145,7 @@ def await_superlink(flower: processes.Group, link: SuperLink) -> None:
 
 
 def connect(home: Path, link: SuperLink) -> None:
-    """Tell the ``flwr`` command where the SuperLink is, and whom to trust."""
+    """Write the SuperLink's address and CA certificate into the ``flwr`` command's configuration."""
     if link.credentials is None:
         trust = "insecure = true"
     else:  # a JSON string is a TOML string
@@ -168,7 +170,7 @@ def register(flower: processes.Group, public_key: Path) -> None:
 
 
 def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None) -> Path:
-    """Run the app in this process, or its nodes in so many worker processes, and return the run folder.
+    """Run the app in this process, or its nodes in several worker processes, and return the run folder.
 
     Raises:
         FedShiftError: If the run cannot start or cannot go on.
@@ -188,12 +190,12 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: 
                     grid = inline.InlineGrid(client_app.app, nodes)
                 server_app.app(grid, make_context(0, {}, run_config))
         except (KeyboardInterrupt, SystemExit):
-            _tell_interrupted(status_file)
+            _print_interrupted(status_file)
             raise
         except FedShiftError as error:
             if (path := _begun(status_file)) is None:
                 raise
-            raise _kind(isinstance(error, REFUSALS))(str(error), _ways_on(path)) from None
+            raise _kind(isinstance(error, REFUSALS))(str(error), _next_steps(path)) from None
         finally:
             del os.environ[STATUS_FILE]
         return Path(json.loads(status_file.read_text())["run_folder"])
@@ -217,62 +219,62 @@ def submit(
     try:
         returncode = screen.call([*command, *options], flower.folder, flower.env)
     except (KeyboardInterrupt, SystemExit):
-        _tell_interrupted(home / "status.json")
+        _print_interrupted(home / "status.json")
         raise
     return _outcome(home / "status.json", returncode, flower)
 
 
-def _tell_interrupted(status_file: Path) -> None:
-    """Say on standard error where an interrupted run is, and how it goes on, if it had a folder."""
+def _print_interrupted(status_file: Path) -> None:
+    """Print to standard error where an interrupted run is, and how to resume it."""
     path = _begun(status_file)
     if path is None:
-        told = "interrupted before the first round: there is no run folder"
+        message = "interrupted before the first round: there is no run folder"
     else:
         go_on = _go_on(path)
-        told = f"interrupted; {go_on}" if go_on else ""
-    if told:
+        message = f"interrupted; {go_on}" if go_on else ""
+    if message:
         with contextlib.suppress(OSError):  # its terminal is gone
-            print(told, file=sys.stderr)
+            print(message, file=sys.stderr)
 
 
 def _begun(status_file: Path) -> Path | None:
-    """Return the run folder that the ServerApp told of, None where it has none."""
+    """Return the run folder that the ServerApp reported; None if there is none."""
     path = json.loads(status_file.read_text())["run_folder"] if status_file.is_file() else None
     return None if path is None else Path(path)
 
 
 def _go_on(folder: Path) -> str:
-    """Return how a run is continued; empty if it was stopped before its first status was written."""
+    """Return how to resume a run; empty if it was stopped before its first status was written."""
     try:
         return f"go on with: {status.resume_command(folder, status.read(folder)['engine'])}"
     except ConfigError:
         return ""
 
 
-def _ways_on(folder: Path) -> str:
-    """Return where a run that ended early is, and how it goes on."""
+def _next_steps(folder: Path) -> str:
+    """Return the folder of a run that ended early, and how to resume it."""
     return "\n".join(filter(None, [f"what was computed is in {folder}", _go_on(folder)]))
 
 
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:
-    """Read what the ServerApp said of its end; ``flwr run`` itself exits 0 when a run fails."""
+    """Read the ServerApp's last status; ``flwr run`` itself exits 0 when a run fails."""
     if not status_file.is_file():
         raise FederationError(f"the run did not start (flwr run: {returncode}):\n{flower.tail('superlink')}")
-    told = json.loads(status_file.read_text())
-    if told["state"] not in (status.COMPLETED, status.DEGRADED):
-        path = told["run_folder"]
-        raise _kind(bool(told.get("refused")))(told["error"], _ways_on(Path(path)) if path else "")
-    return Path(told["run_folder"])
+    last_status = json.loads(status_file.read_text())
+    if last_status["state"] not in (status.COMPLETED, status.DEGRADED):
+        path = last_status["run_folder"]
+        raise _kind(bool(last_status.get("refused")))(last_status["error"], _next_steps(Path(path)) if path else "")
+    return Path(last_status["run_folder"])
 
 
 def _kind(refused: bool) -> type[FedShiftError]:
-    """Return what is raised of a run that failed: a sweep must know what would fail again."""
+    """Return the error class of a failed run: a sweep must know what would fail again."""
     return ConfigError if refused else FederationError
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a folder for what a run needs besides its run folder.
+    """Yield a temporary folder for a run.
 
     Raises:
         ConfigError: If there is no place for one, as on a full disk.
@@ -286,7 +288,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def empty_folder(home: Path) -> Path:
-    """Make the working folder of Flower's processes: modules of a working folder would come first."""
+    """Make an empty working folder for Flower's processes: Python would import modules from it first."""
     folder = home / "empty"
     folder.mkdir()
     return folder

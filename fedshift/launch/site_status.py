@@ -1,4 +1,4 @@
-"""What a SuperLink says of its SuperNodes and runs, by Flower's own commands: ``fedshift status --site``."""
+"""The state of a SuperLink's SuperNodes and runs, from Flower's commands: ``fedshift status --site``."""
 
 import json
 import subprocess
@@ -22,37 +22,37 @@ def read(site: str) -> dict[str, Any]:
     return {"site": site, "supernodes": nodes, "runs": _ask("list", site)["runs"]}
 
 
-def goes_on(told: Mapping[str, Any]) -> bool:
+def goes_on(report: Mapping[str, Any]) -> bool:
     """Tell whether a run has not ended."""
-    return any(not str(run["status"]).startswith("finished") for run in told["runs"])
+    return any(not str(run["status"]).startswith("finished") for run in report["runs"])
 
 
-def block(told: Mapping[str, Any]) -> str:
-    """Return it for a person, a line per SuperNode and per run."""
-    nodes, runs = told["supernodes"], told["runs"]
+def block(report: Mapping[str, Any]) -> str:
+    """Return the report as text, with a line per SuperNode and per run."""
+    nodes, runs = report["supernodes"], report["runs"]
     online = sum(node["status"] == "online" for node in nodes)
     return "\n".join([
-        f"{told['site']}: {online} of {len(nodes)} SuperNodes online, {len(runs)} runs",
+        f"{report['site']}: {online} of {len(nodes)} SuperNodes online, {len(runs)} runs",
         *(f"  supernode {node['node-id']}  {node['status']}" for node in nodes),
         *(f"  run {run['run-id']}  {run['status']}  {run['elapsed']}" for run in runs),
     ])  # fmt: skip
 
 
 def _ask(*arguments: str) -> dict[str, Any]:
-    told = f"flwr {' '.join(arguments)}"
+    command = f"flwr {' '.join(arguments)}"
     try:
         ended = subprocess.run(
             [processes.command("flwr"), *arguments, "--format", "json"], stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise FederationError(f"{told}: no answer within {TIMEOUT_SECONDS} s") from None
+        raise FederationError(f"{command}: no answer within {TIMEOUT_SECONDS} s") from None
     try:
         answer = json.loads(ended.stdout)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise FederationError(f"{told}: {plain((ended.stderr or ended.stdout).strip())}")
+        raise FederationError(f"{command}: {plain((ended.stderr or ended.stdout).strip())}")
     if not answer.get("success"):
-        raise FederationError(f"{told}: {plain(str(answer.get('error-message', answer)).strip())}")
+        raise FederationError(f"{command}: {plain(str(answer.get('error-message', answer)).strip())}")
     return answer

@@ -71,7 +71,7 @@ class Guard:
 class OnlyFleet(Guard):
     """Opens the Fleet API and the health check to the network, and the rest to the SuperLink's own user.
 
-    Linux tells whose a connection on this machine is; where that is not told, every user of it passes.
+    Linux knows the owner of a connection on this machine; on other systems every local user passes.
     """
 
     refusal = REFUSAL
@@ -90,7 +90,7 @@ class AnyUser(OnlyFleet):
 
 
 class OnlyOwner(Guard):
-    """Lets nobody pass but the user whose process this is, on this machine."""
+    """Lets only the user of this process pass, on this machine."""
 
     refusal = "this SuperLink serves the run of one user"
 
@@ -106,30 +106,30 @@ def is_open(path: str) -> bool:
 
 
 def is_local(client: Peer | None) -> bool:
-    """Tell whether a caller, by its address and port, is on this machine; nobody is whose address is unknown."""
+    """Tell whether a caller is on this machine, by its address; an unknown address is not."""
     if client is None:
         return False
     return _unmapped(ipaddress.ip_address(client[0])).is_loopback
 
 
 def _unmapped(address: Address) -> Address:
-    """Return an IPv4 address as one: a socket that listens on :: sees such callers as ::ffff:a.b.c.d."""
+    """Convert a mapped IPv4 address: a socket on :: sees IPv4 callers as ::ffff:a.b.c.d."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 
 
 def is_own(client: Peer | None, server: Peer | None) -> bool:
-    """Tell whether a caller on this machine is of this process's user, as far as the system tells."""
+    """Tell whether a local caller belongs to this process's user, as far as the system knows."""
     if not TABLES[0].is_file():
         return True
-    # Looked up for each request: a port may be another's soon.
+    # The lookup happens for each request: another process may soon use the port.
     return client is not None and server is not None and user_of(client, server) == os.getuid()
 
 
 def user_of(client: Peer, server: Peer) -> int | None:
-    """Return the user id behind a connection within this machine, by its two ends; None if there is none.
+    """Return the user id of a local connection, by its two ends; None if there is none.
 
-    The ports alone would not do: another user may bind the same one on another loopback address.
+    The ports alone are not enough: another user may bind the same one on another loopback address.
     """
     ends = [(_unmapped(ipaddress.ip_address(host)), port) for host, port in (client, server)]
     for table in TABLES:
@@ -141,9 +141,9 @@ def user_of(client: Peer, server: Peer) -> int | None:
     return None
 
 
-def _end(told: str) -> tuple[Address, int]:
-    """Return address and port as the tables write them: in hexadecimal, words of four bytes as the machine has them."""
-    host, _, port = told.partition(":")
+def _end(entry: str) -> tuple[Address, int]:
+    """Parse address and port of a table entry: hexadecimal words of four bytes in machine order."""
+    host, _, port = entry.partition(":")
     words = struct.unpack(f">{len(host) // 8}I", bytes.fromhex(host))
     return _unmapped(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))), int(port, 16)
 
@@ -171,7 +171,7 @@ def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:
 
 
 def _lock(options: list[str]) -> Lock | None:
-    """Take the lock of the database that a SuperLink is told to use: two on one would give each other's nodes work."""
+    """Lock the SuperLink's database: two SuperLinks on one would give each other's nodes work."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--database", default="")
     file = parser.parse_known_args(options)[0].database

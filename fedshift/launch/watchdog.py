@@ -1,4 +1,4 @@
-"""The program of ``processes.Watchdog``: waits for the end of a pipe, and ends what is left then."""
+"""The program of ``processes.Watchdog``: waits for the end of a pipe, then ends leftover processes."""
 
 import shutil
 import signal
@@ -9,7 +9,7 @@ from fedshift.launch import processes
 
 
 def watch(variable: str, value: str, folder: Path | None) -> None:
-    """Wait until standard input ends; unless it says that all is done, end all with ``variable=value``."""
+    """Wait until standard input ends; end all with ``variable=value`` unless it said that all is done."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read() == processes.ALL_DONE:

@@ -18,7 +18,7 @@ WATCH_SECONDS = 2.0
 
 
 def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
-    """Print how a run or a site stands; return the exit code.
+    """Print the state of a run or a site; return the exit code.
 
     Args:
         arguments: ``[RUN_FOLDER] [output-dir=DIR]``; neither with ``site``.
@@ -27,34 +27,34 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
         site: A SuperLink's name in Flower's configuration, or empty.
 
     Raises:
-        FedShiftError: If it cannot be told.
+        FedShiftError: If the state cannot be read.
     """
     if site and arguments:
         raise ConfigError("give either a run folder or --site: a site's SuperLink does not know of run folders")
     try:
         folder = None if site else _folder(arguments)
     except ConfigError:
-        _tell_leftovers()
+        _print_leftovers()
         raise
     while True:
-        told = status.read(folder) if folder else site_status.read(site)
-        print(json.dumps(told, ensure_ascii=False) if as_json else _block(told, site), flush=True)
+        report = status.read(folder) if folder else site_status.read(site)
+        print(json.dumps(report, ensure_ascii=False) if as_json else _block(report, site), flush=True)
         if not watch:
-            _tell_leftovers()
-        going_on = told["state"] in status.GOING_ON if folder else site_status.goes_on(told)
+            _print_leftovers()
+        going_on = report["state"] in status.GOING_ON if folder else site_status.goes_on(report)
         if not watch or not going_on:
-            return status.exit_code(told) if folder else exit_codes.OK
+            return status.exit_code(report) if folder else exit_codes.OK
         time.sleep(WATCH_SECONDS)
 
 
-def _tell_leftovers() -> None:
-    """Say on standard error what still runs that nobody waits for."""
-    for left in orphans.found():
+def _print_leftovers() -> None:
+    """Print to standard error the processes that no command waits for."""
+    for left in orphans.leftovers():
         print(left, file=sys.stderr, flush=True)
 
 
-def _block(told: Mapping[str, Any], site: str) -> str:
-    return site_status.block(told) if site else status.block(told)
+def _block(report: Mapping[str, Any], site: str) -> str:
+    return site_status.block(report) if site else status.block(report)
 
 
 def _folder(arguments: list[str]) -> Path:

@@ -1,4 +1,4 @@
-"""How much of a run, or how many runs, this machine does at a time without Flower's simulation."""
+"""The number of worker processes and parallel runs of the inline engine."""
 
 import os
 import sys
@@ -13,15 +13,15 @@ from fedshift_core.limits import MOST_CORES, as_found
 WORKERS = "FEDSHIFT_WORKERS"
 
 
-def asked(launch: Mapping[str, Any]) -> int | None:
-    """Return how many workers an inline run is to have, by its keys or the environment; None for as many as fit.
+def requested(launch: Mapping[str, Any]) -> int | None:
+    """Return the requested number of workers, by key or environment; None for as many as fit.
 
     Raises:
         ConfigError: If the environment names no such number.
     """
-    told, named = launch.get("workers"), os.environ.get(WORKERS, "")
-    if told is not None or not named:
-        return told
+    given, named = launch.get("workers"), os.environ.get(WORKERS, "")
+    if given is not None or not named:
+        return given
     if not named.isdecimal() or not 1 <= int(named) <= MOST_CORES:
         raise ConfigError(f"{WORKERS}: expected a whole number from 1 to {MOST_CORES}, found {as_found(named)}")
     return int(named)
@@ -31,25 +31,25 @@ def check(launch: Mapping[str, Any]) -> None:
     """Refuse ``workers`` for an engine that has none.
 
     Raises:
-        ConfigError: With the key that says the same there.
+        ConfigError: With the key to use instead.
     """
     if "workers" in launch and launch.get("engine", "simulation") != "inline":
         raise ConfigError(f"workers={launch['workers']} needs engine=inline; for Flower's simulation it is actors=N")
 
 
-def workers(config: RunConfig, nodes: int, told: int | None) -> int:
-    """Return how many worker processes an inline run has, at most one a node.
+def workers(config: RunConfig, nodes: int, requested_workers: int | None) -> int:
+    """Return the number of worker processes of an inline run, at most one per node.
 
-    By default one for each core, or for as many cores as a client has threads; one alone where there is a GPU,
-    whose memory they would share.
+    The default is one per core, or one per as many cores as a client has threads. With a GPU it is one: several
+    would share its memory.
     """
-    if told is None:
-        told = places(config.train.threads or 1)
-    return min(told, nodes)
+    if requested_workers is None:
+        requested_workers = places(config.train.threads or 1)
+    return min(requested_workers, nodes)
 
 
 def places(cores_each: int) -> int:
-    """Return how many processes that take so many cores each fit here; one where there is a GPU."""
+    """Return how many processes with so many cores each fit this machine; one if it has a GPU."""
     import torch
 
     return 1 if torch.cuda.is_available() else max(1, cores() // cores_each)

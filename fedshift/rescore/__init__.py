@@ -1,1 +1,1 @@
-"""``fedshift rescore``: the models of finished runs, scored again in other ways; nothing is trained."""
+"""``fedshift rescore``: scores the models of finished runs with other settings, without training."""

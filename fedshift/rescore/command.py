@@ -1,4 +1,4 @@
-"""The command: reads runs and keys, asks each run each question, several side by side, and names the new folders."""
+"""The command: scores each run with each combination of keys, in parallel, and prints the new folders."""
 
 import itertools
 import multiprocessing
@@ -15,7 +15,7 @@ from fedshift.launch import worker_count
 from fedshift.rescore import scoring
 from fedshift.rescore.scoring import Checked, Question
 from fedshift.results.loading import held
-from fedshift.sweep.grid import WHOLE, split
+from fedshift.sweep.grid import UNSPLIT_KEYS, split
 from fedshift_app.config import files
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console
@@ -29,13 +29,13 @@ MOST = 10_000  # questions
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was typed.
+class Request:
+    """The request of the command.
 
     Attributes:
         questions: Each run with each combination of values.
         output_dir: Where run folders are made.
-        jobs: So many are scored side by side.
+        jobs: The number of parallel scorings.
     """
 
     questions: list[Question]
@@ -43,7 +43,7 @@ class Asked:
     jobs: int
 
 
-def read(arguments: Sequence[str]) -> Asked:
+def read(arguments: Sequence[str]) -> Request:
     """Read ``RUN ... [KEY=VALUE,VALUE ...] [output-dir=DIR] [jobs=N]``.
 
     Raises:
@@ -61,51 +61,51 @@ def read(arguments: Sequence[str]) -> Asked:
         elif key in ("output-dir", "jobs"):
             own[key] = not_empty(key, value)
         else:
-            values[key] = (not_empty(key, value),) if key in WHOLE else split(key, value)
+            values[key] = (not_empty(key, value),) if key in UNSPLIT_KEYS else split(key, value)
     if not runs:
         raise ConfigError("rescore: name one or more run folders, or a folder that holds some")
-    told = own.get("jobs", str(worker_count.places(1)))
-    jobs = int(told) if told.isdecimal() else 0
+    jobs_text = own.get("jobs", str(worker_count.places(1)))
+    jobs = int(jobs_text) if jobs_text.isdecimal() else 0
     if not 1 <= jobs <= MOST_CORES:
-        raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(told)}")
+        raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(jobs_text)}")
     combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     if len(runs) * len(combinations) > MOST:
         raise ConfigError(f"rescore: {len(runs)} runs in {len(combinations)} ways are more than {MOST}")
     questions = [Question(run, given) for run in dict.fromkeys(runs) for given in combinations]
-    return Asked(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
+    return Request(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
 
 
 def _runs(named: str) -> list[Path]:
     path = user_path(named, "rescore")
-    found = [one for one in held(path) if one.is_dir()] if path.is_dir() else []
-    if not found:
+    folders = [folder for folder in held(path) if folder.is_dir()] if path.is_dir() else []
+    if not folders:
         raise ConfigError(f"{path} is not a run folder and holds none")
-    taken = [one for one in found if one == path or scoring.is_trained(one)]
-    unfinished = [one.name for one in found if not (one / RESULTS_FILE).is_file() and one not in taken]
+    taken = [folder for folder in folders if folder == path or scoring.is_trained(folder)]
+    unfinished = [folder.name for folder in folders if not (folder / RESULTS_FILE).is_file() and folder not in taken]
     if unfinished:
         typer.echo(f"left out, not finished: {', '.join(unfinished)}", err=True)
     return taken
 
 
 def rescore(arguments: Sequence[str]) -> None:
-    """Score finished runs again and print the new folders; what was done before is named, not done again.
+    """Score finished runs again and print the new folders; scorings done before are listed, not repeated.
 
     Raises:
         FedShiftError: If the keys or the runs are wrong, before anything is scored; if a run cannot be scored, after
-            those that were asked before it.
+            those before it.
     """
-    asked = read(arguments)
-    checked = [(question, scoring.check(question)) for question in asked.questions]
+    request = read(arguments)
+    checked = [(question, scoring.check(question)) for question in request.questions]
     command = shlex.join(["fedshift", "rescore", *arguments])
     os.environ[COMMIT] = commit(files.APP)
-    before = [path for path in held(asked.output_dir) if path.is_dir()] if asked.output_dir.is_dir() else []
+    before = [path for path in held(request.output_dir) if path.is_dir()] if request.output_dir.is_dir() else []
     left: list[tuple[Question, Checked]] = []
-    for question, one in checked:
-        if (folder := scoring.done(one, before)) is not None:
+    for question, candidate in checked:
+        if (folder := scoring.done(candidate, before)) is not None:
             typer.echo(f"{question.label}: done before: {shown(folder, WHOLE_PATH)}")
         else:
-            left.append((question, one))
-    new = _scored([one for _, one in left], asked.output_dir, command, min(asked.jobs, len(left)))
+            left.append((question, candidate))
+    new = _scored([candidate for _, candidate in left], request.output_dir, command, min(request.jobs, len(left)))
     for (question, _), folder in zip(left, new, strict=True):
         typer.echo(f"{question.label}: {scoring.average(folder)}: {shown(folder, WHOLE_PATH)}")
 
@@ -113,22 +113,22 @@ def rescore(arguments: Sequence[str]) -> None:
 def _scored(left: Sequence[Checked], output_dir: Path, command: str, jobs: int) -> Iterator[Path]:
     if jobs < 2:
         console.set_up()
-        for one in left:
+        for checked in left:
             with console.quiet_flower():
-                yield scoring.score(one, output_dir, command)
+                yield scoring.score(checked, output_dir, command)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_alone) as pool:
-        asked = [pool.submit(scoring.score, one, output_dir, command) for one in left]
+        futures = [pool.submit(scoring.score, checked, output_dir, command) for checked in left]
         try:
-            for one_asked in asked:
-                yield one_asked.result()
+            for future in futures:
+                yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
 def _alone() -> None:
-    """Give a process that others run beside one thread, as a sweep does."""
+    """Give a parallel process one thread, as a sweep does."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The models of one finished run, scored again: its last checkpoint on its own nodes, into a run folder of its own."""
+"""Scores the last checkpoint of a finished run again on its nodes, into a new run folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from fedshift_core.limits import as_found
 from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory
 
-#: What a run may be scored again with: it decides no number of the training.
+#: Settings that may differ in a new scoring: they do not affect the training.
 MAY_DIFFER = (
     "shift.name", "shift.corruption", "shift.severity", "evaluate.bn", "evaluate.bn_images", "evaluate.figures",
     "evaluate.personal_on", "evaluate.untrained", "images.eval_batch", "dataset.data_dir", "dataset.classes_stated",
@@ -40,11 +40,11 @@ OF_IMAGES = ("none", "corruption")  # values of shift.name that leave the same i
 
 @dataclass(frozen=True)
 class Question:
-    """A finished run, and how its models are to be scored.
+    """A finished run, and the settings of its new scoring.
 
     Attributes:
         path: Its folder.
-        given: Keys of the configuration that differ.
+        given: The keys that differ.
     """
 
     path: Path
@@ -52,64 +52,68 @@ class Question:
 
     @property
     def label(self) -> str:
-        """Return what it is called in a line."""
+        """Return its label in messages."""
         return " ".join([self.path.name, *self.arguments])
 
     @property
     def arguments(self) -> list[str]:
-        """Return the keys as they are typed."""
+        """Return the keys as command arguments."""
         return [f"{key}={value}" for key, value in self.given.items()]
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A question that can be asked. It holds no weights: many may wait.
+    """A checked question. It holds no weights, because many may wait.
 
     Attributes:
         path: The folder of the run.
-        config: Of the new folder.
-        told: The run's ``config.yaml``.
+        config: The configuration of the new folder.
+        saved_config: The run's ``config.yaml``.
         server_round: The round after which its models are scored.
-        digest: The SHA-256 of its weights, by its results.
+        digest: The SHA-256 of its weights, from its results.
     """
 
     path: Path
     config: RunConfig
-    told: Mapping[str, Any]
+    saved_config: Mapping[str, Any]
     server_round: int
     digest: str
 
     def past(self) -> Past:
-        """Return the run as it was after that round.
+        """Return the run's state after that round.
 
         Raises:
-            ConfigError: If its checkpoint is not there any more, or damaged.
+            ConfigError: If its checkpoint is missing or damaged.
         """
-        return resuming.look(self.path, self.told, self.config, None, self.server_round)
+        return resuming.look(self.path, self.saved_config, self.config, None, self.server_round)
 
     @property
     def marks(self) -> dict[str, Any]:
-        """What the new folder's ``config.yaml`` says of where its models come from."""
+        """The origin of the models, for the new folder's ``config.yaml``."""
         return {
-            "run": self.path.name, "run_id": self.told["run_id"], "round": self.server_round,
-            "weights_sha256": self.digest, "git": self.told.get("git"), "versions": self.told.get("versions"),
-        }  # fmt: skip
+            "run": self.path.name,
+            "run_id": self.saved_config["run_id"],
+            "round": self.server_round,
+            "weights_sha256": self.digest,
+            "git": self.saved_config.get("git"),
+            "versions": self.saved_config.get("versions"),
+        }
 
 
 def check(question: Question) -> Checked:
-    """Look whether a run can be scored so; its images are looked at when it is.
+    """Check whether a run can be scored so; the scoring itself checks its images.
 
     Raises:
         ConfigError: If the run is not finished, was deployed, has no checkpoint any more, or a key would change what
             was trained.
     """
     path = question.path
-    told = resuming.read_config(path)
+    saved_config = resuming.read_config(path)
     if not (path / RESULTS_FILE).is_file():
         raise ConfigError(f"{path} is not finished; go on with it: fedshift run resume={path}")
-    if told["engine"] == DEPLOYMENT:
+    if saved_config["engine"] == DEPLOYMENT:
         raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
-    kept = configuration.validate(configuration.as_it_ran(told))
+    kept = configuration.validate(configuration.as_it_ran(saved_config))
     given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])
     if launch:
         raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
@@ -117,31 +121,31 @@ def check(question: Question) -> Checked:
     _refuse_training(path, kept, config)
     results = _results(path)
     chosen = results.get("chosen_round") or {}
-    past = resuming.look(path, told, config, None, int(chosen.get("round", 0)))
+    past = resuming.look(path, saved_config, config, None, int(chosen.get("round", 0)))
     if past.checkpoint is None:
         raise ConfigError(f"{path} has no checkpoint")
-    return Checked(path, config, told, past.completed, str(results.get("weights_sha256", "")))
+    return Checked(path, config, saved_config, past.completed, str(results.get("weights_sha256", "")))
 
 
-def _refuse_training(path: Path, kept: RunConfig, asked: RunConfig) -> None:
-    there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
-    for key in sorted(there.keys() | here.keys()):
-        if there.get(key) == here.get(key) or key in MAY_DIFFER or key.startswith(ADAPT):
+def _refuse_training(path: Path, kept: RunConfig, requested: RunConfig) -> None:
+    kept_values, requested_values = (flat(config.model_dump(mode="json")) for config in (kept, requested))
+    for key in sorted(kept_values.keys() | requested_values.keys()):
+        if kept_values.get(key) == requested_values.get(key) or key in MAY_DIFFER or key.startswith(ADAPT):
             continue
         raise ConfigError(
-            f"{key} is {as_found(there.get(key))} in {path}, asked is {as_found(here.get(key))}: that decides what is "
-            f"trained, or when; without training may differ adapt.*, {', '.join(MAY_DIFFER)}"
+            f"{key} is {as_found(kept_values.get(key))} in {path}, asked is {as_found(requested_values.get(key))}: "
+            f"that decides what is trained, or when; without training may differ adapt.*, {', '.join(MAY_DIFFER)}"
         )
-    for shift in (kept.shift, asked.shift):
-        if kept.shift.name != asked.shift.name and shift.name not in OF_IMAGES:
+    for shift in (kept.shift, requested.shift):
+        if kept.shift.name != requested.shift.name and shift.name not in OF_IMAGES:
             raise ConfigError(
-                f"shift.name is {kept.shift.name} in {path}, asked is {asked.shift.name}: that tests other images; "
+                f"shift.name is {kept.shift.name} in {path}, asked is {requested.shift.name}: that tests other images; "
                 f"without training may differ {' and '.join(OF_IMAGES)}"
             )
 
 
 def score(checked: Checked, output_dir: Path, command: str) -> Path:
-    """Score a run's models and write the new run's folder, whole, when that is done.
+    """Score a run's models, then write the complete folder of the new run.
 
     Args:
         checked: The run and the configuration.
@@ -156,14 +160,14 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     """
     config, past = checked.config, checked.past()
     checkpoint = past.checkpoint
-    assert checkpoint is not None  # one that is named is there, or is refused
+    assert checkpoint is not None  # a named checkpoint exists, or was refused
     resuming.check_images(past, config)
     resumed_after = (*past.resumed_after, checkpoint.server_round)
     base = checked.path / checkpoints.FOLDER
     start = node_payload.of_run(base)
     initial, federation = run_build.prepare(config, NAME, initial_model.plain(config), start)
     scored: list[tuple[RoundResult, ArrayRecord]] = []
-    strategy = run_build.strategy_of(config, federation, lambda *found: scored.append(found))
+    strategy = run_build.strategy_of(config, federation, lambda *scored_round: scored.append(scored_round))
     grid = InlineGrid(client_app.app, past.num_nodes)
     strategy.gather(grid)
     nodes = strategy.roster.nodes
@@ -178,7 +182,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     folder = RunFolder(
         output_dir, config, engine=NAME, personal=federation.personal, command=command, num_nodes=past.num_nodes,
         images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
-        asked=checked.told.get("asked"),
+        asked=checked.saved_config.get("asked"),
     )  # fmt: skip
     try:
         for index in checkpoint.memory:
@@ -186,7 +190,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
             Shelf(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
         if federation.start:
             node_payload.write(folder.path / checkpoints.FOLDER, federation.start)
-        folder.take_over([_not_scored(one) for one in past.history[:-1]], checkpoint.seconds)
+        folder.take_over([_not_scored(earlier) for earlier in past.history[:-1]], checkpoint.seconds)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
             result, weights, strategy.knowledge, strategy.state, checkpoint.memory, nodes, strategy.moments
@@ -199,18 +203,18 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
 
 
 def is_trained(path: Path) -> bool:
-    """Tell whether a run folder is of a finished run that was trained, not itself scored again."""
+    """Tell whether a run folder belongs to a finished run that was trained, not rescored."""
     return (path / RESULTS_FILE).is_file() and "scored_again" not in resuming.read_config(path)
 
 
 def average(folder: Path) -> str:
-    """Return the accuracy of a folder's models in words."""
+    """Return the accuracy of a folder's models as text."""
     avg = _results(folder).get("avg")
     return "no domain could be scored" if avg is None else f"avg {avg:.1f}"
 
 
 def _results(folder: Path) -> dict[str, Any]:
-    """Return what a run came to.
+    """Return the results of a run.
 
     Raises:
         ConfigError: If the file cannot be read, or is no ``results.json``.
@@ -231,24 +235,24 @@ def _results(folder: Path) -> dict[str, Any]:
 
 
 def _not_scored(result: RoundResult) -> RoundResult:
-    """Return a round as it was trained; its scores were taken in another way. What chose a round stays."""
+    """Return a round without its scores, which used other settings; the data of the chosen round stay."""
     return replace(
         result, accuracy={}, test_loss={}, others={}, spread={}, clients=None, profile={}
     )  # fmt: skip
 
 
 def done(checked: Checked, among: Sequence[Path]) -> Path | None:
-    """Return the folder in which a question was answered before, None if there is none."""
+    """Return the folder of an earlier scoring with the same settings; None if there is none."""
     wanted = checked.config.model_dump(mode="json")
     for path in among:
         if not (path / RESULTS_FILE).is_file():
             continue
         try:
-            told = resuming.read_config(path)
-        except ConfigError:  # another run's folder, which is no matter of this one
+            saved_config = resuming.read_config(path)
+        except ConfigError:  # a folder of another run, which does not matter here
             continue
-        marks = told.get("scored_again") or {}
-        same = marks.get("run_id") == checked.told["run_id"] and marks.get("round") == checked.server_round
-        if same and configuration.validate(told["resolved"]).model_dump(mode="json") == wanted:
+        marks = saved_config.get("scored_again") or {}
+        same = marks.get("run_id") == checked.saved_config["run_id"] and marks.get("round") == checked.server_round
+        if same and configuration.validate(saved_config["resolved"]).model_dump(mode="json") == wanted:
             return path
     return None

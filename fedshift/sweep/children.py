@@ -1,4 +1,4 @@
-"""Runs that are processes of their own: started with a log and marks by which they are found again, and ended."""
+"""Starts each run as its own process, with a log and environment marks, and ends it."""
 
 import os
 import shlex
@@ -13,17 +13,17 @@ from fedshift_app.run import exit_codes
 from fedshift_core.env import SWEEP_PROCESS
 
 MARK = (
-    "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder, and of a single run of one its key
+    "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder; of a single run also the run's key
 )
-RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in that of every process of one run: the same, and its key
-STARTER = SWEEP_PROCESS  # and which process started it: what the watchdog of that one ends
+RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in the environment of every process of one run: the same, and the run's key
+STARTER = SWEEP_PROCESS  # and which process started it: the watchdog of that process ends it
 STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
 POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Child:
-    """A run that is going on.
+    """A run in progress.
 
     Attributes:
         process: Its process.
@@ -41,12 +41,12 @@ class Child:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """Seconds since it was started."""
         return time.monotonic() - self.started
 
     @property
     def refused(self) -> bool:
-        """Whether it ended because its configuration or its data are refused: it would be again."""
+        """Whether it ended because its configuration or data are refused; a retry would end the same way."""
         return self.process.returncode == exit_codes.REFUSED
 
     def last_error(self) -> str:
@@ -58,7 +58,7 @@ class Child:
         return named[-1] if named else f"ended with code {self.process.returncode} and said nothing"
 
     def clean_up(self) -> None:
-        """End what a run that was killed left running."""
+        """End the processes that a killed run left running."""
         processes.stop_marked(RUN_MARK, self.mark)
 
 
@@ -106,7 +106,7 @@ def start(
 
 
 def end_leftovers(mark: str, what: str) -> str:
-    """End what a process that was killed left running in a folder; return a line that says so, empty if there is none.
+    """End what a killed process left running in a folder; return a line that says so, or an empty one.
 
     What this process itself started may be about to end: a worker's helper outlives it by a moment, and is no leftover.
 
@@ -122,15 +122,15 @@ def end_leftovers(mark: str, what: str) -> str:
 
 
 def watchdog() -> processes.Watchdog:
-    """Return who ends all that this process starts here, once it is gone without a word.
+    """Return a watchdog that ends everything this process starts, in case this process is killed.
 
-    Not by the mark of the sweep: where the same sweep is started again at once, a late watchdog would end its runs too.
+    It does not use the sweep's mark: if the same sweep starts again at once, a late watchdog would end its runs too.
     """
     return processes.Watchdog(STARTER, processes.this_process())
 
 
 def stop(running: Sequence[Child]) -> None:
-    """End runs, each of which ends what it started itself; return when they have ended, or have had their time."""
+    """End runs and wait until they have ended or their time is up; each run ends what it started."""
     for child in running:
         child.process.terminate()
     deadline = time.monotonic() + STOP_SECONDS

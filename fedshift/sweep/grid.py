@@ -1,4 +1,4 @@
-"""The grid of ``fedshift sweep``: the runs that it asks for, each resolved and checked before the first one starts."""
+"""The grid of ``fedshift sweep``: its runs, all resolved and checked before the first one starts."""
 
 import hashlib
 import itertools
@@ -24,18 +24,18 @@ from fedshift_core.limits import MOST_CORES, as_found, shortened
 MOST_RUNS = 10_000  # of a grid
 METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
-WHOLE = (
+UNSPLIT_KEYS = (
     "engine", "workers", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
     "tracking", "set", "keep_rounds", "keep-rounds",
 )  # fmt: skip
-#: What only a simulation has: a sweep that names one and no engine is simulated.
+#: Keys that only a simulation has: a sweep that names one and no engine is simulated.
 OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
 #: Checks the data of a run with so many nodes.
 CheckData = Callable[[RunConfig, int], object]
 #: Checks whether the method, the network and the modules of a run go together.
 CheckModel = Callable[[RunConfig], object]
-#: What decides nothing of that; all else of a configuration may.
+#: Sections that do not affect this check; everything else of a configuration may.
 FREE_OF_MODELS = {"seed", "rounds", "train", "allocation", "federation", "tracking", "profile", "keep", "keep_rounds"}
 
 
@@ -53,7 +53,7 @@ class Options(BaseModel, frozen=True, extra="forbid"):
 
 
 @dataclass(frozen=True)
-class Asked:
+class GridRequest:
     """A sweep as it was typed.
 
     Attributes:
@@ -95,7 +95,7 @@ class Point:
     key: str
 
 
-def read(arguments: Sequence[str]) -> Asked:
+def read(arguments: Sequence[str]) -> GridRequest:
     """Read ``[EXPERIMENT] [key=value,value ...]``.
 
     Raises:
@@ -115,7 +115,7 @@ def read(arguments: Sequence[str]) -> Asked:
         elif key in Options.model_fields:
             own[key] = value
         else:
-            values[key] = (value,) if key in WHOLE else split(key, value)
+            values[key] = (value,) if key in UNSPLIT_KEYS else split(key, value)
     if "experiment" in values:
         raise ConfigError("experiment: the experiment of a sweep is its first argument, and one only")
     if "resume" in values:
@@ -130,11 +130,11 @@ def read(arguments: Sequence[str]) -> Asked:
         raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
     if (options.jobs or 1) > 1 and _engine(values) != INLINE:
         raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation has all cores to itself")
-    return Asked(experiment, values, options)
+    return GridRequest(experiment, values, options)
 
 
 def split(key: str, text: str) -> tuple[str, ...]:
-    """Split a value at its commas, but for those in brackets and in quotes.
+    """Split a value at its commas, except those in brackets and in quotes.
 
     Raises:
         ConfigError: If a part is empty or comes twice.
@@ -167,45 +167,47 @@ def unchecked(_config: RunConfig) -> None:
     """Check nothing."""
 
 
-def points(asked: Asked, check_data: CheckData, check_model: CheckModel = unchecked) -> tuple[list[Point], list[str]]:
-    """Return all runs of the grid in their order, and what a person should know of it, line by line.
+def points(
+    request: GridRequest, check_data: CheckData, check_model: CheckModel = unchecked
+) -> tuple[list[Point], list[str]]:
+    """Return all runs of the grid in order, and notes for the user, one per line.
 
-    ``method.KEY`` is left out for the methods that have no such parameter; runs that are the same then are one.
+    ``method.KEY`` is left out for methods without such a parameter; runs that are then equal become one run.
 
     Raises:
         ConfigError: If no method of the grid has a ``method.KEY``.
         FedShiftError: If the configuration or the data of a run are wrong; the message names the run.
     """
     notes: list[str] = []
-    found: dict[str, Point] = {}
+    distinct: dict[str, Point] = {}
     checked: set[str] = set()
-    combinations = list(_combinations(asked))
-    default = "" if any(key in asked.values for key in METHOD_KEYS) else method_of(asked.experiment)
+    combinations = list(_combinations(request))
+    default = "" if any(key in request.values for key in METHOD_KEYS) else method_of(request.experiment)
     methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
-    lacking = _lacking(asked, list(dict.fromkeys(methods)), notes)
+    lacking = _lacking(request, list(dict.fromkeys(methods)), notes)
     for combination, method in zip(combinations, methods, strict=True):
         given = {key: value for key, value in combination.items() if method not in lacking.get(key, ())}
-        named = [f"{key}={given[key]}" for key in asked.varied if key in given and key not in METHOD_KEYS]
+        named = [f"{key}={given[key]}" for key in request.varied if key in given and key not in METHOD_KEYS]
         label = " ".join([registry.label(method), *named])
         try:
-            one = point(label, asked.experiment, given)
-            same_data = one.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(one.nodes)
+            run = point(label, request.experiment, given)
+            same_data = run.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(run.nodes)
             if same_data not in checked:
-                check_data(one.config, one.nodes)
-            same_model = one.config.model_dump_json(exclude=FREE_OF_MODELS)
+                check_data(run.config, run.nodes)
+            same_model = run.config.model_dump_json(exclude=FREE_OF_MODELS)
             if same_model not in checked:
-                check_model(one.config)
+                check_model(run.config)
         except FedShiftError as error:
             raise error.under(shortened(label)) from None
         checked |= {same_data, same_model}
-        found.setdefault(one.key, one)
-    if len(found) < len(combinations):
-        notes.append(f"{len(found)} runs instead of {len(combinations)}: those with the same configuration are one")
-    return list(found.values()), notes
+        distinct.setdefault(run.key, run)
+    if len(distinct) < len(combinations):
+        notes.append(f"{len(distinct)} runs instead of {len(combinations)}: those with the same configuration are one")
+    return list(distinct.values()), notes
 
 
 def identity(config: RunConfig, nodes: int) -> str:
-    """Return the hash of all that decides the numbers of a run."""
+    """Return the hash of everything that determines the numbers of a run."""
     free: dict[str, Any] = {}
     for dotted in FREE:
         section, _, key = dotted.rpartition(".")
@@ -218,21 +220,21 @@ def identity(config: RunConfig, nodes: int) -> str:
 
 
 def grid_hash(keys: Sequence[str]) -> str:
-    """Return the name of a grid with these runs, in whatever order."""
+    """Return the name of a grid with these runs, independent of their order."""
     return hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()[:8]
 
 
-def _combinations(asked: Asked) -> Iterator[dict[str, str]]:
-    """Return one value of each key in all ways; the last key changes first."""
-    outermost = ("seed",) if asked.options.order == "seed-first" else METHOD_KEYS
-    keys = sorted(asked.values, key=lambda key: key not in outermost)
-    for values in itertools.product(*(asked.values[key] for key in keys)):
+def _combinations(request: GridRequest) -> Iterator[dict[str, str]]:
+    """Yield all combinations of the keys' values; the last key changes first."""
+    outermost = ("seed",) if request.options.order == "seed-first" else METHOD_KEYS
+    keys = sorted(request.values, key=lambda key: key not in outermost)
+    for values in itertools.product(*(request.values[key] for key in keys)):
         chosen = dict(zip(keys, values, strict=True))
-        yield {key: chosen[key] for key in asked.values}
+        yield {key: chosen[key] for key in request.values}
 
 
 def _engine(values: Mapping[str, str | tuple[str, ...]]) -> str:
-    """Return the engine that a sweep's keys ask for."""
+    """Return the engine that a sweep's keys request."""
     given = values.get("engine")
     if given is None:
         return SIMULATION if any(key in values for key in OF_SIMULATION) else INLINE
@@ -244,10 +246,10 @@ def method_of(experiment: str) -> str:
     return str(configuration.resolve({"experiment": experiment}).method["name"])
 
 
-def _lacking(asked: Asked, methods: Sequence[str], notes: list[str]) -> Mapping[str, set[str]]:
+def _lacking(request: GridRequest, methods: Sequence[str], notes: list[str]) -> Mapping[str, set[str]]:
     """Return the methods that lack a parameter, by key, and note them."""
     lacking: dict[str, set[str]] = {}
-    for key in asked.values:
+    for key in request.values:
         section, _, param = key.partition(".")
         if section != "method" or param in ("", "name"):
             continue
@@ -267,10 +269,10 @@ def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
     Raises:
         ConfigError: If a key or value is not allowed.
     """
-    told = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
+    keys = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
     if "report" not in given:
-        told.append("report=false")  # the comparison is what a sweep is for
-    arguments = [experiment, *told] if experiment else told
+        keys.append("report=false")  # a sweep makes one comparison instead
+    arguments = [experiment, *keys] if experiment else keys
     if _engine(given) == INLINE and "engine" not in given:
         arguments.append(f"engine={INLINE}")
     flat, launch = parse_arguments(arguments)

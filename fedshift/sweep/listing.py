@@ -1,7 +1,7 @@
-"""A sweep on several machines: ``fedshift sweep ... --list``, and each run of it by a command of its own.
+"""A sweep on several machines: ``fedshift sweep ... --list`` prints one command per run.
 
-Each command does one run of the grid in the sweep's folder, or goes on with it; a run that is finished it leaves alone.
-So a queue may start all of them at once, any of them twice, and again after it has killed one. When all are done, the
+Each command does or resumes one run of the grid in the sweep's folder, and leaves a finished run alone.
+So a queue may start all commands at once, any of them twice, and again after it has killed one. When all are done, the
 sweep's own command finds them finished, and compares.
 """
 
@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from fedshift.sweep import grid
-from fedshift.sweep.grid import Asked, CheckData, CheckModel, Point
+from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.sweeping import Sweep, folder_of
 from fedshift_app.run import exit_codes, status
 from fedshift_app.run.folder import LOCK_FILE
@@ -33,12 +33,12 @@ def show(
     Raises:
         FedShiftError: If the grid is wrong.
     """
-    asked = grid.read(arguments)
-    points, notes = grid.points(asked, check_data, check_model)
-    folder = folder_of(asked, points)
+    request = grid.read(arguments)
+    points, notes = grid.points(request, check_data, check_model)
+    folder = folder_of(request, points)
     for note in notes:
         typer.echo(note, err=True)
-    commands = [command(point, asked, folder) for point in points]
+    commands = [command(point, request, folder) for point in points]
     if slurm is None:
         for line in commands:
             typer.echo(line)
@@ -51,14 +51,14 @@ def show(
     typer.echo(f"wrote {slurm}: {len(commands)} tasks; submit it with: sbatch {shlex.quote(str(slurm))}")
 
 
-def command(point: Point, asked: Asked, folder: Path) -> str:
+def command(point: Point, request: GridRequest, folder: Path) -> str:
     """Return the command that does one run of a grid."""
-    retries = [] if asked.options.retries == 1 else [f"retries={asked.options.retries}"]
+    retries = [] if request.options.retries == 1 else [f"retries={request.options.retries}"]
     return shlex.join(["fedshift", "sweep", *point.arguments, *retries, "--in", str(folder)])
 
 
 def script(commands: Sequence[str], folder: Path, then: Sequence[str]) -> str:
-    """Return a batch script with a task for each command, from the folder where this was asked for."""
+    """Return a batch script with a task for each command, that runs in the current folder."""
     tasks = "\n".join(f"{number}) exec {line} ;;" for number, line in enumerate(commands))
     return f"""#!/bin/bash
 #SBATCH --job-name=fedshift
@@ -75,16 +75,16 @@ esac
 """
 
 
-def one(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
+def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
     """Do one run of a sweep in its folder, unless it is finished.
 
     Raises:
         FedShiftError: If it is not one run, is wrong, or failed.
         SystemExit: With 4 if the run is degraded, with 75 if it, or the whole sweep, is going on elsewhere.
     """
-    asked = grid.read(arguments)
-    points, _ = grid.points(asked, check_data)
-    if len(points) != 1 or "output-dir" in asked.values:
+    request = grid.read(arguments)
+    points, _ = grid.points(request, check_data)
+    if len(points) != 1 or "output-dir" in request.values:
         raise ConfigError(f"--in takes one run and no output-dir, as `--list` prints it; found {len(points)} runs")
     folder = user_path(into, "--in")
     try:
@@ -100,7 +100,7 @@ def one(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
         sweep.release()
         _in_use(f"{points[0].label} is going on, in {holder}")
     try:
-        state = Single(folder, asked, points).go()
+        state = Single(folder, request, points).go()
     finally:
         run.release()
         sweep.release()
@@ -108,26 +108,26 @@ def one(arguments: Sequence[str], into: str, check_data: CheckData) -> None:
         raise SystemExit(exit_codes.DEGRADED)
 
 
-def _in_use(told: str) -> NoReturn:
-    typer.echo(f"error: {told}", err=True)
+def _in_use(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
     raise SystemExit(exit_codes.IN_USE)
 
 
 class Single(Sweep):
-    """One run of a sweep that others do the other runs of; ``sweep.json`` is not its to write."""
+    """One run of a sweep whose other runs other commands do; it does not write ``sweep.json``."""
 
     @property
     def mark(self) -> str:
-        """What all its processes have in their environment; those of the sweep's other runs have another."""
-        return f"{self.folder}:{self.asked_key}"
+        """The mark in the environment of all its processes; each run of the sweep has another."""
+        return f"{self.folder}:{self.point_key}"
 
-    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point]) -> None:
-        """Find out how the run stands."""
-        self.asked_key = points[0].key
-        super().__init__(folder, asked, points)
+    def __init__(self, folder: Path, request: GridRequest, points: Sequence[Point]) -> None:
+        """Read the state of the run."""
+        self.point_key = points[0].key
+        super().__init__(folder, request, points)
 
     def go(self) -> str:
-        """Do the run; return the state that its folder tells.
+        """Do the run; return the state in its folder.
 
         Raises:
             FederationError: If it failed.
@@ -139,7 +139,7 @@ class Single(Sweep):
         return str(status.read(folder)["state"])
 
     def _save(self) -> None:
-        """Write nothing: what counts is the run's folder."""
+        """Write nothing: only the run's folder counts."""
 
     def _compare(self, paper: str) -> None:
         """Compare nothing."""

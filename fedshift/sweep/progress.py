@@ -1,4 +1,4 @@
-"""How far a sweep has come: the time left, and one bar over the grid."""
+"""The progress of a sweep: an estimate of the time left, and a bar over the grid."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fedshift_app.run.console import duration
 
 
 class Timed(NamedTuple):
-    """What is known of a run's time.
+    """What is known of a run's duration.
 
     Attributes:
         method: Its method.
@@ -30,13 +30,13 @@ def time_left(
 ) -> float | None:
     """Estimate the seconds until a grid is done, from the seconds per round of its finished runs.
 
-    A method is taken for as slow as its own finished runs, or as all finished runs where it has none.
+    A method's speed is that of its finished runs, or of all finished runs where it has none.
 
     Args:
         finished: The runs that are finished.
-        running: Those that are going on, with the seconds since each was started.
-        waiting: Those that are to come.
-        jobs: How many go on side by side.
+        running: Those in progress, with the seconds since each was started.
+        waiting: Those that have not started.
+        jobs: How many runs are in progress at a time.
 
     Returns:
         The estimate; None before the first run is finished.
@@ -54,7 +54,7 @@ def _expected(run: Timed, finished: Sequence[Timed]) -> float:
 
 
 class Bar:
-    """One bar over the grid, on standard error; nothing where that is no terminal."""
+    """A progress bar over the grid on standard error, shown only in a terminal."""
 
     def __init__(self, total: int, finished: int) -> None:
         columns = TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
@@ -75,9 +75,9 @@ class Bar:
         self._progress.stop()
 
     def show(self, labels: Sequence[str], left: float | None) -> None:
-        """Say what is going on and how long all will take."""
-        told = "" if left is None else f"left {duration(left)}  "
-        self._progress.update(self._task, description=told + ", ".join(labels))
+        """Show the runs in progress and the time left."""
+        remaining = "" if left is None else f"left {duration(left)}  "
+        self._progress.update(self._task, description=remaining + ", ".join(labels))
 
     def advance(self) -> None:
         """Count a finished run."""

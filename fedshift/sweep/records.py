@@ -1,4 +1,4 @@
-"""How the runs of a sweep stand: in memory, in ``sweep.json``, and as their folders tell it."""
+"""The state of a sweep's runs: in memory, in ``sweep.json``, and in the run folders."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,8 +11,7 @@ from fedshift.sweep import grid
 from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed
 from fedshift_app.config import resolving as configuration
-from fedshift_app.run import checkpoints
-from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run import checkpoints, config_file
 from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found
@@ -25,15 +24,15 @@ State = Literal["waiting", "running", "finished", "failed"]
 
 @dataclass
 class Record:
-    """How a run of the grid stands.
+    """The state of a run of the grid.
 
     Attributes:
         point: The run.
-        state: Where it is.
+        state: Its state.
         folder: Its run folder, once there is one.
-        seconds: What it took, all attempts together.
+        seconds: The time of all attempts together.
         attempts: How often it was started.
-        error: The last line that its last failure told.
+        error: The last line of its last failure.
         failures: How often it failed in this process.
         refused: Run folders that cannot be continued.
         reused: It was finished by somebody else.
@@ -67,7 +66,7 @@ class Record:
         return content
 
     def saved(self, sweep_folder: Path) -> dict[str, Any]:
-        """Return how it stands, as ``sweep.json`` tells it."""
+        """Return its entry in ``sweep.json``."""
         folder = self.folder
         return {
             "key": self.point.key,
@@ -84,12 +83,12 @@ class Record:
 
     @property
     def timed(self) -> Timed:
-        """Return what an estimate needs."""
+        """Return its duration, for an estimate of the time left."""
         return Timed(self.point.config.method["name"], self.point.config.rounds, self.seconds)
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what ``sweep.json`` says of each run by its key; only times and counts are taken from it."""
+    """Return attempts and seconds of each run by its key, from ``sweep.json``."""
     file = folder / SWEEP_FILE
     if not file.exists():
         return {}
@@ -105,16 +104,16 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
-    """Return the key of the point and the content of a ``config.yaml``; None if it is not of a run of this version.
+    """Return the key of the point and the content of a ``config.yaml``; None for runs of other versions.
 
-    None, too, if its models are another run's (``fedshift rescore``): they are scored after the last round alone.
+    None also for a run that scores another run's models (``fedshift rescore``), which has only the last round.
     """
     try:
-        told = read_yaml(file)
-        told_of_run.check(told, str(file), ("resolved", "nodes"))
-        if "scored_again" in told:
+        content = read_yaml(file)
+        config_file.check(content, str(file), ("resolved", "nodes"))
+        if "scored_again" in content:
             return None
-        return grid.identity(configuration.validate(told["resolved"]), told["nodes"]), told
+        return grid.identity(configuration.validate(content["resolved"]), content["nodes"]), content
     except FedShiftError as error:
         typer.echo(f"{file} is left out: {error}", err=True)
         return None

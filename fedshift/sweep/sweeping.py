@@ -1,6 +1,6 @@
-"""``fedshift sweep``: the runs of a grid, one after another, each in a process of its own.
+"""``fedshift sweep``: does the runs of a grid, each in its own process.
 
-What counts is what is on disk: a run is finished when its folder holds ``results.json``, and is continued when its
+The disk holds the state: a run is finished when its folder holds ``results.json``, and is continued when its
 folder is there without. So a sweep may be killed at any moment, and goes on when the same command is given again.
 """
 
@@ -21,7 +21,7 @@ from fedshift.engine import inline
 from fedshift.launch import processes, worker_count
 from fedshift.sweep import children, grid
 from fedshift.sweep.children import MARK, POLL_SECONDS, Child
-from fedshift.sweep.grid import Asked, CheckData, CheckModel, Point
+from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.progress import Bar, time_left
 from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
 from fedshift_app.config.arguments import parse_arguments
@@ -35,7 +35,7 @@ from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is going on.
+    """A run in progress.
 
     Attributes:
         record: Which one.
@@ -57,7 +57,7 @@ def sweep(
 
     Args:
         arguments: ``[EXPERIMENT] [key=value,value ...]``.
-        paper: The printed table to set beside the runs; empty for none.
+        paper: The printed table to compare the runs with; empty for none.
         check_data: Checks the data of one run.
         check_model: Checks whether the method and the network of one run go together.
 
@@ -68,34 +68,36 @@ def sweep(
     if paper:
         from fedshift.papers import printed
 
-        printed.get(paper).check_of_runs()  # told now, not after the last run
-    asked = grid.read(arguments)
-    points, notes = grid.points(asked, check_data, check_model)
-    folder = folder_of(asked, points)
+        printed.get(paper).check_of_runs()  # a refusal comes now, not after the last run
+    request = grid.read(arguments)
+    points, notes = grid.points(request, check_data, check_model)
+    folder = folder_of(request, points)
     for note in notes:
         typer.echo(note)
     held = lock(folder)
     try:
-        Sweep(folder, asked, points).run(paper)
+        Sweep(folder, request, points).run(paper)
     finally:
         held.release()
 
 
-def folder_of(asked: Asked, points: Sequence[Point]) -> Path:
+def folder_of(request: GridRequest, points: Sequence[Point]) -> Path:
     """Return the folder of a sweep."""
-    given, _ = parse_arguments([f"output-dir={value}" for value in asked.values.get("output-dir", ())])
+    given, _ = parse_arguments([f"output-dir={value}" for value in request.values.get("output-dir", ())])
     return Path(given["output-dir"]) / f"sweep-{points[0].config.experiment}-{grid.grid_hash([p.key for p in points])}"
 
 
 class Sweep:
     """A sweep in its folder, whose lock the caller holds."""
 
-    def __init__(self, folder: Path, asked: Asked, points: Sequence[Point], notes: tuple[str, ...] = ()) -> None:
-        """Find out how each run stands; ``notes`` stand below the comparison."""
-        self.folder, self.asked, self._notes = folder, asked, notes
-        self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # what was read of run folders
+    def __init__(
+        self, folder: Path, request: GridRequest, points: Sequence[Point], notes: tuple[str, ...] = ()
+    ) -> None:
+        """Read the state of each run; ``notes`` appear below the comparison."""
+        self.folder, self.request, self._notes = folder, request, notes
+        self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # the contents read from run folders
         self._running: list[Job] = []
-        self._jobs = asked.options.jobs or usual_jobs(points)
+        self._jobs = request.options.jobs or usual_jobs(points)
         if ended := children.end_leftovers(self.mark, "sweep"):
             typer.echo(ended)
         before = read_records(folder)
@@ -104,16 +106,16 @@ class Sweep:
             known = before.get(record.point.key, {})
             record.attempts, record.seconds = int(known.get("attempts", 0)), float(known.get("seconds", 0))
             self._look(record)
-        if asked.options.reuse:
+        if request.options.reuse:
             self._reuse()
 
     @property
     def mark(self) -> str:
-        """What all its processes have in their environment."""
+        """The mark in the environment of all its processes."""
         return str(self.folder)
 
     def run(self, paper: str) -> None:
-        """Do what is not finished, and compare.
+        """Do the unfinished runs, then compare all.
 
         Raises:
             FederationError: If a run failed.
@@ -143,8 +145,8 @@ class Sweep:
             self._compare(paper)
         typer.echo(f"sweep folder: {self.folder}")
         if failed:
-            told = ", ".join(record.point.label for record in failed)
-            raise FederationError(f"{len(failed)} of {len(self.records)} runs failed: {told}")
+            labels = ", ".join(record.point.label for record in failed)
+            raise FederationError(f"{len(failed)} of {len(self.records)} runs failed: {labels}")
 
     def _work(self, bar: Bar) -> None:
         queue = deque(record for record in self.records if record.state != "finished")
@@ -163,12 +165,12 @@ class Sweep:
                 self._save()
                 if job.record.state == "finished":
                     bar.advance()
-                    self._tell(job.record, queue)
+                    self._show_progress(job.record, queue)
             if not ended:
                 time.sleep(POLL_SECONDS)
 
     def _start(self, record: Record, waiting: int) -> None:
-        """Start a run, or go on with it where it has a folder that can be continued; so many others wait."""
+        """Start a run, or resume it if it has a folder; so many others wait."""
         point = record.point
         arguments = [*point.arguments, f"output-dir={self.folder}"]
         workers = _workers_of(point) or self._share(waiting)
@@ -191,12 +193,12 @@ class Sweep:
         self._running.append(Job(record, child, resumed, workers))
 
     def _share(self, waiting: int) -> int:
-        """Return how many workers a run gets that starts now: more than one where nobody else will take the cores."""
+        """Return the number of workers of a run that starts now: more than one if cores would stay idle."""
         free = min(self._jobs, worker_count.cores()) - sum(job.workers for job in self._running)
         return max(1, free // (waiting + 1))
 
     def _settle(self, job: Job, queue: deque[Record]) -> None:
-        """Take a run that has ended for what it left on disk."""
+        """Read the result of a run that has ended from disk."""
         record = job.record
         record.seconds += job.child.seconds
         self._look(record)
@@ -208,7 +210,7 @@ class Sweep:
             queue.appendleft(record)
             return
         record.failures += 1
-        again = record.failures <= self.asked.options.retries and not job.child.refused
+        again = record.failures <= self.request.options.retries and not job.child.refused
         then = "to be tried again at the end" if again else "left at that"
         typer.echo(f"{record.point.label}: failed, {then}: {record.error} (log: {job.child.log})", err=True)
         if again:
@@ -222,18 +224,18 @@ class Sweep:
         record.folder = None
 
     def _look(self, record: Record) -> None:
-        """Find the folder of a run: a finished one, else the one that got furthest."""
-        found = [path for path, key, _ in self._runs(self.folder) if key == record.point.key]
-        finished = [path for path in found if (path / RESULTS_FILE).is_file()]
-        started = [path for path in found if path not in record.refused]
+        """Find the folder of a run: a finished one, else the one with the most rounds."""
+        folders = [path for path, key, _ in self._runs(self.folder) if key == record.point.key]
+        finished = [path for path in folders if (path / RESULTS_FILE).is_file()]
+        started = [path for path in folders if path not in record.refused]
         record.folder = max(finished or started, key=progress, default=None)
         record.state = "finished" if finished else "waiting"
         if finished:
             record.error = None
-            record.seconds = max(record.seconds, record.results()["seconds"])  # an attempt that was killed tells none
+            record.seconds = max(record.seconds, record.results()["seconds"])  # a killed attempt has no time
 
     def _runs(self, folder: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
-        """Return the run folders in a folder, each with the key of its point and what its ``config.yaml`` holds."""
+        """Yield the run folders in a folder, each with the key of its point and its ``config.yaml``."""
         for file in sorted(folder.glob(f"*/{CONFIG_FILE}")):
             if file.parent not in self._keys:
                 self._keys[file.parent] = read_run(file)
@@ -245,11 +247,11 @@ class Sweep:
         """Take finished runs with the same configuration and versions from other places of the output folder."""
         places = [self.folder.parent, *sorted(self.folder.parent.glob("sweep-*/"))]
         waiting = {record.point.key: record for record in self.records if record.state != "finished"}
-        for path, key, told in (run for place in places if place != self.folder for run in self._runs(place)):
-            if key not in waiting or not (path / RESULTS_FILE).is_file() or told["engine"] == DEPLOYMENT:
+        for path, key, stored in (run for place in places if place != self.folder for run in self._runs(place)):
+            if key not in waiting or not (path / RESULTS_FILE).is_file() or stored["engine"] == DEPLOYMENT:
                 continue
             label = waiting[key].point.label
-            if told.get("versions") != versions(waiting[key].point.config):
+            if stored.get("versions") != versions(waiting[key].point.config):
                 typer.echo(f"{label}: {path} is not reused: it was made with other versions")
                 continue
             record = waiting.pop(key)
@@ -265,7 +267,7 @@ class Sweep:
         done = [record.timed for record in self._finished()]
         return time_left(done, running, [r.timed for r in queue], self._jobs)
 
-    def _tell(self, record: Record, queue: Sequence[Record]) -> None:
+    def _show_progress(self, record: Record, queue: Sequence[Record]) -> None:
         number, left = len(self._finished()), self._left(queue)
         width = len(str(len(self.records)))
         typer.echo(
@@ -275,7 +277,7 @@ class Sweep:
         )
 
     def _stop(self) -> None:
-        """End the runs that are going on; each ends what it started itself."""
+        """End the runs in progress; each ends what it started."""
         try:
             children.stop([job.child for job in self._running])
         finally:  # also after a second Ctrl-C
@@ -294,8 +296,8 @@ class Sweep:
         content = {
             "command": os.environ.get(COMMAND, ""),
             "experiment": self.records[0].point.config.experiment,
-            "grid": self.asked.values,
-            **self.asked.options.model_dump(),
+            "grid": self.request.values,
+            **self.request.options.model_dump(),
             "jobs": self._jobs,
             "points": [record.saved(self.folder) for record in self.records],
         }
@@ -305,29 +307,36 @@ class Sweep:
         from fedshift import compare
 
         runs = [record.folder for record in self._finished() if record.folder is not None]
-        # What else the grid varies was asked for; anything that it does not is still refused.
-        more = any(key != "seed" and key.split(".")[0] != "method" for key in self.asked.varied)
+        # The user requested the other differences that the grid varies; any further difference is still refused.
+        more = any(key != "seed" and key.split(".")[0] != "method" for key in self.request.varied)
         notes = self._notes
         try:
-            found = compare.compare(runs, paper=paper, allow_different=more)
+            comparison = compare.compare(runs, paper=paper, allow_different=more)
         except ConfigError as error:
             if more:
                 raise
-            found = compare.compare(runs, paper=paper, allow_different=True)  # hours of runs want a table
+            # After hours of runs the user gets a table anyway.
+            comparison = compare.compare(runs, paper=paper, allow_different=True)
             notes = (*notes, str(error))
         if notes:
-            found = replace(found, numbers=replace(found.numbers, notes=(*found.numbers.notes, *notes)))
+            comparison = replace(
+                comparison, numbers=replace(comparison.numbers, notes=(*comparison.numbers.notes, *notes))
+            )
         page = self.folder / "compare.html"
-        for ending, text in (("md", found.markdown), ("csv", found.csv), ("html", lambda: found.html(page))):
+        for ending, text in (
+            ("md", comparison.markdown),
+            ("csv", comparison.csv),
+            ("html", lambda: comparison.html(page)),
+        ):
             write_atomically(self.folder / f"compare.{ending}", text())
-        typer.echo(found.text())
+        typer.echo(comparison.text())
         typer.echo(f"comparison: {page}")
 
 
 def usual_jobs(points: Sequence[Point]) -> int:
-    """Return how many runs are done side by side unless it is said: as many as have a core for each of their threads.
+    """Return the default number of parallel runs: one core for each thread of each run.
 
-    A simulation has all cores to itself, and a GPU one run.
+    A simulation uses all cores, and a GPU serves one run.
     """
     if not all(map(_is_inline, points)):
         return 1
@@ -339,8 +348,8 @@ def _is_inline(point: Point) -> bool:
 
 
 def _workers_of(point: Point) -> int | None:
-    """Return how many workers a run is to have, None where that is left to the sweep."""
-    return worker_count.asked(point.launch) if _is_inline(point) else 1
+    """Return the requested number of workers of a run; None if the sweep decides."""
+    return worker_count.requested(point.launch) if _is_inline(point) else 1
 
 
 def lock(folder: Path) -> Lock:

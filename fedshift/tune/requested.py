@@ -1,4 +1,4 @@
-"""``fedshift tune`` as it was typed: the methods, the runs behind each, and where each is searched."""
+"""The request of ``fedshift tune``: methods, their runs, and the search space of each."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.sweep import grid
-from fedshift.sweep.grid import METHOD_KEYS, Asked, CheckData, Point
+from fedshift.sweep.grid import METHOD_KEYS, CheckData, GridRequest, Point
 from fedshift_app.config import registry
 from fedshift_app.config.keys import as_asked, flat
 from fedshift_app.config.layers import parse_set
@@ -21,11 +21,11 @@ from fedshift_core.yaml_files import parse
 
 MOST_TRIALS = 10_000  # of a method
 SHARED = "fedavg"  # whose file says where every method is searched
-SEARCH = "search."  # begins a key that says where to look, or that nothing is looked for there
+SEARCH = "search."  # prefix of a key that sets a range, or switches its search off
 OFF = "off"
 FRACTION = "allocation.validation_fraction"
 USUAL_FRACTION = 0.2  # where the experiment sets no validation images aside
-#: What a trial is besides: no test image is looked at, so none can have a say in what is chosen.
+#: Further keys of a trial: it reads no test image, so the choice cannot depend on any.
 OF_TRIALS = {"evaluate.test": "false", "evaluate.client_models": "off", "evaluate.figures": "false", "report": "false"}
 
 
@@ -42,8 +42,8 @@ class Plan:
 
     Attributes:
         method: Its name.
-        space: Where to look, by dotted key.
-        default: What the method has there.
+        space: The ranges to search, by dotted key.
+        default: The method's own values of these keys.
         base: The method as it is, with the first seed.
         given: The keys behind it, without those of the search.
         experiment: Its experiment; empty for the default one.
@@ -58,11 +58,11 @@ class Plan:
 
     @property
     def label(self) -> str:
-        """The method as people read it: an approximation says so."""
+        """The method's label for people, which names approximations."""
         return registry.label(self.method)
 
     def trial(self, values: Mapping[str, Any]) -> Point:
-        """Return the run that tries some values: as the method is, but for these, and without a test image."""
+        """Return the run that tries some values; it differs from the method only in these and reads no test image."""
         tried = {key: written(value) for key, value in values.items()}
         return grid.point(self.label, self.experiment, {**self.given, **OF_TRIALS, **tried})
 
@@ -72,49 +72,49 @@ class Request:
     """A search as it was typed.
 
     Attributes:
-        asked: The keys of its runs.
+        grid_request: The keys of its runs.
         options: Its own keys.
         plans: The search of each method.
-        notes: What a person should know of it, line by line.
+        notes: Notes for the user, one per line.
     """
 
-    asked: Asked
+    grid_request: GridRequest
     options: Options
     plans: tuple[Plan, ...]
     notes: tuple[str, ...]
 
     @property
     def key(self) -> str:
-        """Return the name of the search: the same command with a larger budget, or more seeds, goes on with it."""
-        told = [[p.base.key, {key: place.told() for key, place in sorted(p.space.items())}] for p in self.plans]
-        content = json.dumps([self.options.pruning, sorted(told, key=str)], sort_keys=True)
+        """Return the name of the search, which a larger budget or more seeds do not change."""
+        spaces = [[p.base.key, {key: place.told() for key, place in sorted(p.space.items())}] for p in self.plans]
+        content = json.dumps([self.options.pruning, sorted(spaces, key=str)], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     def finals(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Point]:
-        """Return the runs to compare: each method as it is and with the values chosen for it, for each seed.
+        """Return the runs to compare: each method with its default and its chosen values, for each seed.
 
         Args:
-            chosen: By method the values by dotted key; none for one whose search found nothing better.
+            chosen: The values by dotted key, for each method; none if the search found nothing better.
         """
-        found = []
-        seeds = self.asked.values.get("seed", ("",))
+        points = []
+        seeds = self.grid_request.values.get("seed", ("",))
         for seed in seeds:
             for plan in self.plans:
                 given = {**plan.given, **({"seed": seed} if seed else {})}
-                told = f" seed={seed}" if len(seeds) > 1 else ""
-                found.append(grid.point(f"{plan.label}{told}", self.asked.experiment, given))
+                suffix = f" seed={seed}" if len(seeds) > 1 else ""
+                points.append(grid.point(f"{plan.label}{suffix}", self.grid_request.experiment, given))
                 values = chosen.get(plan.method)
                 if values:
                     given |= {key: written(value) for key, value in values.items()}
                     given["tuned"] = written({key: plan.default[key] for key in values})
-                    found.append(grid.point(f"{plan.label} tuned{told}", self.asked.experiment, given))
-        return found
+                    points.append(grid.point(f"{plan.label} tuned{suffix}", self.grid_request.experiment, given))
+        return points
 
 
 def written(value: Any) -> str:
     """Return a value as the YAML of a command line reads it back."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {written(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
     text = json.dumps(value)
     if isinstance(value, float) and "e" in text and "." not in text:  # YAML 1.1 reads 1e-05 as a word
         return text.replace("e", ".0e")
@@ -129,36 +129,36 @@ def read(arguments: Sequence[str], check_data: CheckData) -> Request:
         FedShiftError: If the configuration or the data of a method are wrong; the message names it.
     """
     own: dict[str, str] = {}
-    told: dict[str, str] = {}
+    search_texts: dict[str, str] = {}
     rest = []
     for argument in arguments:
         key, sep, value = argument.partition("=")
         if sep and key in Options.model_fields:
             own[key] = value
         elif sep and key.startswith(SEARCH):
-            told[key.removeprefix(SEARCH).replace("-", "_")] = value
+            search_texts[key.removeprefix(SEARCH).replace("-", "_")] = value
         else:
             rest.append(argument)
     options = _options(own)
-    asked = grid.read(rest)
-    for key in asked.varied:
+    grid_request = grid.read(rest)
+    for key in grid_request.varied:
         if key not in (*METHOD_KEYS, "seed"):
             raise ConfigError(f"{key}: a search has one value of it; only method and seed may have several")
     for key in ("tuned", "evaluate.test"):
-        if key in asked.values:
+        if key in grid_request.values:
             raise ConfigError(f"{key}: a search sets it itself")
-    where = {key: _place(key, text) for key, text in told.items()}
-    named = next((asked.values[key] for key in reversed(METHOD_KEYS) if key in asked.values), None)
-    methods = named or (grid.method_of(asked.experiment),)
-    for key in asked.values:
+    where = {key: _place(key, text) for key, text in search_texts.items()}
+    named = next((grid_request.values[key] for key in reversed(METHOD_KEYS) if key in grid_request.values), None)
+    methods = named or (grid.method_of(grid_request.experiment),)
+    for key in grid_request.values:
         if not any(_belongs(key.replace("-", "_"), method) for method in methods):
             raise ConfigError(f"{shortened(key)}: no method of the search has this parameter")
     notes: list[str] = []
-    plans = tuple(_plan(asked, method, where, notes, check_data) for method in methods)
+    plans = tuple(_plan(grid_request, method, where, notes, check_data) for method in methods)
     unused = [key for key in where if not any(_belongs(key, method) for method in methods)]
     if unused:
         raise ConfigError(f"{SEARCH}{unused[0]}: no method of the search has this parameter")
-    return Request(asked, options, plans, tuple(dict.fromkeys(notes)))
+    return Request(grid_request, options, plans, tuple(dict.fromkeys(notes)))
 
 
 def _options(own: Mapping[str, str]) -> Options:
@@ -180,38 +180,40 @@ def _place(key: str, text: str) -> Range | None:
         raise ConfigError(f"{SEARCH}{shortened(key)}: {as_found(text)} is no YAML") from None
 
 
-def _numbers(told: Any) -> Any:
-    """Return a list with numbers in place of words such as ``1e-3``, which YAML 1.1 takes for none."""
-    if not isinstance(told, list):
-        return told
-    found = []
-    for one in told:
+def _numbers(value: Any) -> Any:
+    """Return a list with numbers in place of words such as ``1e-3``, which YAML 1.1 does not read as numbers."""
+    if not isinstance(value, list):
+        return value
+    numbers = []
+    for item in value:
         try:
-            found.append(float(one) if isinstance(one, str) else one)
+            numbers.append(float(item) if isinstance(item, str) else item)
         except ValueError:
-            found.append(one)
-    return found
+            numbers.append(item)
+    return numbers
 
 
 def _belongs(key: str, method: str) -> bool:
-    """Tell whether a key means something to a method."""
+    """Tell whether a method has a key."""
     section, _, param = key.partition(".")
     return section != "method" or param in ("", "name") or param in registry.get(method).known_keys()
 
 
 def _plan(
-    asked: Asked, method: str, where: Mapping[str, Range | None], notes: list[str], check_data: CheckData
+    grid_request: GridRequest, method: str, where: Mapping[str, Range | None], notes: list[str], check_data: CheckData
 ) -> Plan:
-    given = {key: values[0] for key, values in asked.values.items() if key not in METHOD_KEYS} | {"method": method}
+    given = {key: values[0] for key, values in grid_request.values.items() if key not in METHOD_KEYS} | {
+        "method": method
+    }
     given = {key: value for key, value in given.items() if _belongs(key.replace("-", "_"), method)}
     try:
-        base = grid.point(method, asked.experiment, given)
+        base = grid.point(method, grid_request.experiment, given)
         if not base.config.allocation.validation_fraction:
             given[FRACTION] = written(USUAL_FRACTION)
-            base = grid.point(method, asked.experiment, given)
+            base = grid.point(method, grid_request.experiment, given)
             notes.append(f"{FRACTION}={given[FRACTION]}: nodes set so many of their training images aside, in all runs")
         check_data(base.config, base.nodes)
-        space = _space(asked.experiment, method, given, where)
+        space = _space(grid_request.experiment, method, given, where)
     except FedShiftError as error:
         raise error.under(shortened(method)) from None
     known = as_asked(flat(base.config.model_dump(mode="json")))
@@ -223,23 +225,23 @@ def _plan(
         )
     if not space:
         notes.append(f"{method}: nothing to search, its trial is the method as it is")
-    return Plan(method, space, default, base, given, asked.experiment)
+    return Plan(method, space, default, base, given, grid_request.experiment)
 
 
 def _space(
     experiment: str, method: str, given: Mapping[str, str], where: Mapping[str, Range | None]
 ) -> dict[str, Range]:
-    """Return where a method is searched: what every method shares, its own, and what the command says.
+    """Return a method's search space: the shared ranges, its own, and those of the command.
 
-    What the command sets to a value is not searched.
+    A key that the command sets to a value is not searched.
 
     Raises:
         ConfigError: If the method does not take the ends of a range.
     """
     declared = {**registry.get(SHARED).search, **registry.get(method).search}
-    found = {key if "." in key else f"method.{key}": ranges.read(told, key) for key, told in declared.items()}
+    ranges_by_key = {key if "." in key else f"method.{key}": ranges.read(text, key) for key, text in declared.items()}
     fixed = {key.replace("-", "_") for key in given} | set(parse_set(given.get("set", "")))
-    space: dict[str, Range] = {key: place for key, place in found.items() if key not in fixed}
+    space: dict[str, Range] = {key: place for key, place in ranges_by_key.items() if key not in fixed}
     for key, place in where.items():
         if place is None:
             space.pop(key, None)

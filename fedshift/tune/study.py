@@ -1,6 +1,6 @@
-"""The search of one method: which values to try next, when to end a trial early, which were the best (Optuna).
+"""The search of one method by Optuna: next values, early ends, best values.
 
-What is tried depends on the numbers of the trials before and on nothing else: each trial's draws have a seed of their
+The tried values depend only on the numbers of the trials before: each trial's draws have a seed of their
 own, so that a search that was interrupted goes on as it would have. The first trial is the method as it is.
 """
 
@@ -17,7 +17,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.ranges import Range
 from fedshift_core.seeding import torch_seed
 
-#: So many trials are drawn at random, the first one included, before what they came to is gone by.
+#: So many trials, the first included, are drawn at random before results guide the search.
 STARTUP = 5
 DIGITS = 3  # of a value that is tried
 RUN, ERROR, SECONDS, ROUNDS = "run", "error", "seconds", "rounds"  # what a trial is noted with
@@ -57,10 +57,10 @@ def check_installed() -> None:
 
 
 class Store:
-    """The file of all searches of a folder; one process at a time has it."""
+    """The file of all searches of a folder; one process at a time uses it."""
 
     def __init__(self, path: Path) -> None:
-        """Open it; what a kill left half written is cut off.
+        """Open the file and remove a last line that a kill left incomplete.
 
         Raises:
             ConfigError: If it is damaged.
@@ -82,17 +82,17 @@ class Store:
 
 
 def _cut_off(path: Path) -> None:
-    """Remove the last line of a file if it is not whole."""
+    """Remove the last line of a file if it is incomplete."""
     data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
+    complete = data[: data.rfind(b"\n") + 1]
+    last = complete[complete.rfind(b"\n", 0, -1) + 1 :]
     try:
         if last:
             json.loads(last)
     except ValueError:
-        whole = whole[: len(whole) - len(last)]
-    if whole != data:
-        path.write_bytes(whole)
+        complete = complete[: len(complete) - len(last)]
+    if complete != data:
+        path.write_bytes(complete)
 
 
 class Search:
@@ -102,13 +102,13 @@ class Search:
         self, store: Store, method: str, space: Mapping[str, Range], default: Mapping[str, Any], *, seed: int,
         rounds: int, pruning: bool,
     ) -> None:  # fmt: skip
-        """Begin it, or go on where it was.
+        """Begin the search, or resume it.
 
         Args:
             store: Where it is kept.
             method: Its name.
-            space: Where to look, by dotted key.
-            default: What the method has there, by dotted key.
+            space: The ranges to search, by dotted key.
+            default: The method's own values, by dotted key.
             seed: Of the run.
             rounds: Of a trial.
             pruning: End trials early that are worse than the median.
@@ -128,14 +128,14 @@ class Search:
 
     def trials(self) -> list[Trial]:
         """Return all trials that were begun, in their order."""
-        return [_as_trial(one) for one in self._study.get_trials(deepcopy=False) if one.state.name != "WAITING"]
+        return [_as_trial(trial) for trial in self._study.get_trials(deepcopy=False) if trial.state.name != "WAITING"]
 
     def next(self) -> int:
-        """Return the number of the trial to do: one that was interrupted, or a new one."""
+        """Return the number of the next trial: an interrupted one, or a new one."""
         import optuna
 
         begun = self.trials()
-        left = next((one.number for one in begun if one.state == RUNNING), None)
+        left = next((trial.number for trial in begun if trial.state == RUNNING), None)
         number = len(begun) if left is None else left
         self._study.sampler = optuna.samplers.TPESampler(
             n_startup_trials=STARTUP, seed=torch_seed(self._seed, f"tune-{self.method}", number) % 2**32
@@ -150,11 +150,11 @@ class Search:
         return number
 
     def values(self, number: int) -> dict[str, Any]:
-        """Return what a trial tries, by dotted key; nothing for the first, which is the method as it is."""
+        """Return the values of a trial by dotted key; none for the first, which is the method's defaults."""
         return dict(_as_trial(self._frozen(number)).values)
 
     def report(self, number: int, by_round: Mapping[int, float]) -> int | None:
-        """Tell how a trial does, round by round; return the round after which it is to end early, None to go on."""
+        """Report a trial's accuracy by round; return the round after which it ends early, None to continue."""
         trial, known = self._trial(number), self._frozen(number).intermediate_values
         for server_round in sorted(by_round):
             if server_round not in known:
@@ -164,7 +164,7 @@ class Search:
         return None
 
     def note(self, number: int, **notes: Any) -> None:
-        """Keep what a person wants to know of a trial."""
+        """Store notes on a trial."""
         trial = self._trial(number)
         for key, value in notes.items():
             trial.set_user_attr(key, value)
@@ -178,9 +178,9 @@ class Search:
         self._study.tell(number, validation, state=as_theirs[state])
 
     def best(self, budget: int) -> Trial | None:
-        """Return the best of the first ``budget`` trials, the first of equals; None if none is complete."""
-        known = [one for one in self.trials() if one.state == COMPLETE and one.number < budget]
-        return max(known, key=lambda one: one.validation or 0.0, default=None)
+        """Return the best complete trial of the first ``budget``, the first of equals; None if there is none."""
+        known = [trial for trial in self.trials() if trial.state == COMPLETE and trial.number < budget]
+        return max(known, key=lambda trial: trial.validation or 0.0, default=None)
 
     def _frozen(self, number: int) -> Any:
         return self._study.get_trials(deepcopy=False)[number]
@@ -192,7 +192,7 @@ class Search:
 
 
 def _as_trial(frozen: Any) -> Trial:
-    """Return a trial of Optuna's as this module tells it."""
+    """Convert a trial of Optuna's."""
     names = {"COMPLETE": COMPLETE, "PRUNED": PRUNED, "FAIL": FAILED, "RUNNING": RUNNING}
     values = {key: rounded(value) for key, value in frozen.params.items()} if frozen.number else {}
     complete = frozen.state.name == "COMPLETE"
@@ -203,7 +203,7 @@ def _as_trial(frozen: Any) -> Trial:
 
 
 def rounded(value: Any) -> Any:
-    """Return a value as it is tried: a number with as many digits as anybody reads."""
+    """Return a value rounded to the digits that people read."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 

@@ -1,4 +1,4 @@
-"""A trial: a run in a process of its own, of which nothing is read but how it does on validation images."""
+"""A trial: a run in its own process, of which only the validation accuracy is read."""
 
 import shutil
 from collections.abc import Mapping
@@ -20,24 +20,24 @@ SET_ASIDE = "set-aside"  # folder of a trial's runs that could not be continued
 
 
 def averages(folder: Path) -> dict[int, float]:
-    """Return the accuracy on validation images after each round that scored them: mean over domains, in percent.
+    """Return the validation accuracy by round, in percent: the mean over domains.
 
-    Of ``metrics.jsonl`` only the key ``validation`` is read. A round that lacks a domain which others have is left out:
+    Only the key ``validation`` of ``metrics.jsonl`` is read. A round that lacks a domain of other rounds is left out:
     a mean over the rest would be another quantity.
     """
-    told: dict[int, dict[str, float]] = {}
+    scores: dict[int, dict[str, float]] = {}
     for line in resuming.full_lines(folder / METRICS_FILE):
         validation = line.get("validation") or {}
-        told[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
-    domains = {name for known in told.values() for name in known}
-    found = {number: mean(known.values()) for number, known in told.items() if known and known.keys() == domains}
-    return {number: value for number, value in found.items() if value is not None}
+        scores[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
+    domains = {name for known in scores.values() for name in known}
+    means = {number: mean(known.values()) for number, known in scores.items() if known and known.keys() == domains}
+    return {number: value for number, value in means.items() if value is not None}
 
 
 def score(by_round: Mapping[int, float], keep: str) -> float | None:
-    """Return what a finished trial counts for: the mean of the last five rounds, as tables have it; None of no round.
+    """Return the value of a finished trial: the mean of the last five rounds; None without rounds.
 
-    Of a run that keeps the best round by validation it is that one.
+    A run that keeps the best round by validation has the value of that round.
     """
     values = [by_round[number] for number in sorted(by_round)]
     if keep == model_selection.BEST and values:
@@ -46,7 +46,7 @@ def score(by_round: Mapping[int, float], keep: str) -> float | None:
 
 
 class Going:
-    """A trial that is going on.
+    """A trial in progress.
 
     Attributes:
         number: Of the search.
@@ -54,7 +54,7 @@ class Going:
         place: The folder that holds its run folder.
         child: Its process.
         attempts: How often it was started by this process.
-        by_round: How it does so far.
+        by_round: Its accuracy so far.
     """
 
     def __init__(self, number: int, point: Point, place: Path, sweep_folder: Path) -> None:
@@ -73,16 +73,16 @@ class Going:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has gone to its end."""
+        """Whether the run is finished."""
         return self.folder is not None and (self.folder / RESULTS_FILE).is_file()
 
     @property
     def log(self) -> Path:
-        """What it prints."""
+        """Its log file."""
         return self.place / "run.log"
 
     def start(self, workers: int | None, alone: bool) -> None:
-        """Start the run, or go on with it; one that cannot be gone on with is begun anew."""
+        """Start the run or resume it; a run that cannot be resumed starts anew."""
         arguments = [*self.point.arguments, f"output-dir={self.place}"]
         if workers is not None:
             arguments.append(f"workers={workers}")
@@ -105,7 +105,7 @@ class Going:
         )  # fmt: skip
 
     def look(self) -> bool:
-        """Read how it does; return whether there is anything new."""
+        """Read its accuracy; return whether there are new rounds."""
         file = self.folder / METRICS_FILE if self.folder is not None else None
         size = file.stat().st_size if file is not None and file.is_file() else 0
         if size == self._size:
@@ -115,7 +115,7 @@ class Going:
         return True
 
     def notes(self) -> dict[str, Any]:
-        """Return what a person wants to know of it."""
+        """Return notes on it for the user."""
         seconds = self.child.seconds if self.child is not None else 0.0
         return {
             "run": str(self.folder.relative_to(self._sweep)) if self.folder is not None else "",
@@ -123,6 +123,6 @@ class Going:
         }  # fmt: skip
 
     def tidy(self) -> None:
-        """Remove the weights of a trial that has ended: nobody goes on with it."""
+        """Remove the weights of a trial that has ended: nobody resumes it."""
         if self.folder is not None:
             shutil.rmtree(self.folder / checkpoints.FOLDER, ignore_errors=True)

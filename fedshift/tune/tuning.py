@@ -1,7 +1,7 @@
-"""``fedshift tune``: as many trials for every method, then all methods as they are and tuned, side by side.
+"""``fedshift tune``: equally many trials for every method, then a comparison of all, tuned and default.
 
-The trials of a method go one after the other, each by what those before it came to; methods go side by side. So the
-order of their ends decides nothing. A search may be killed at any moment, and goes on when the same command is given
+The trials of a method run one after another, each guided by those before it; methods run in parallel. So the
+order of their ends decides nothing. A search may be killed at any moment, and resumes when the same command is given
 again.
 """
 
@@ -40,11 +40,11 @@ STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials
 
 
 def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked) -> None:
-    """Search, then compare.
+    """Search each method's values, then compare the methods.
 
     Args:
         arguments: ``[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]``.
-        paper: The printed table to set beside the runs; empty for none.
+        paper: The printed table to compare the runs with; empty for none.
         check_data: Checks the data of one run.
         check_model: Checks whether the method and the network of one run go together.
 
@@ -63,7 +63,7 @@ def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_mode
             check_model(plan.base.config)
         except FedShiftError as error:
             raise type(error)(f"{shortened(plan.label)}: {error}") from None
-    given, _ = parse_arguments([f"output-dir={value}" for value in request.asked.values.get("output-dir", ())])
+    given, _ = parse_arguments([f"output-dir={value}" for value in request.grid_request.values.get("output-dir", ())])
     experiment = request.plans[0].base.config.experiment
     folder = Path(given["output-dir"]) / f"tune-{experiment}-{request.key}"
     for note in request.notes:
@@ -77,12 +77,12 @@ def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_mode
 
 @dataclass
 class Method:
-    """How the search of a method stands.
+    """The state of a method's search.
 
     Attributes:
-        plan: What is searched.
+        plan: The method and its search space.
         search: Its trials.
-        going: The one that is going on.
+        going: The trial in progress.
         problem: Why the method is given up; empty for one that is not.
     """
 
@@ -96,7 +96,7 @@ class Tuning:
     """A search in its folder, whose lock the caller holds."""
 
     def __init__(self, folder: Path, request: Request) -> None:
-        """Find out how each search stands."""
+        """Read the state of each search."""
         self.folder, self.request = folder, request
         if ended := children.end_leftovers(str(folder), "search"):
             typer.echo(ended)
@@ -107,10 +107,10 @@ class Tuning:
                 rounds=plan.base.config.rounds, pruning=request.options.pruning,
             )) for plan in request.plans
         ]  # fmt: skip
-        self._jobs = request.asked.options.jobs or sweeping.usual_jobs([plan.base for plan in request.plans])
+        self._jobs = request.grid_request.options.jobs or sweeping.usual_jobs([plan.base for plan in request.plans])
 
     def run(self, paper: str) -> None:
-        """Do the trials that are left, then the runs to compare.
+        """Do the remaining trials, then the runs to compare.
 
         Raises:
             FederationError: If a method was given up, or a run failed.
@@ -141,10 +141,10 @@ class Tuning:
         if len(given_up) < len(self.methods):
             lost = {method.plan.method for method in given_up}
             points = [p for p in self.request.finals(chosen) if p.config.method["name"] not in lost]
-            sweeping.Sweep(self.folder, self.request.asked, points, notes=tuple(notes)).run(paper)
+            sweeping.Sweep(self.folder, self.request.grid_request, points, notes=tuple(notes)).run(paper)
         if given_up:
-            told = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
-            raise FederationError(f"{len(given_up)} of {len(self.methods)} methods were given up: {told}")
+            reasons = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
+            raise FederationError(f"{len(given_up)} of {len(self.methods)} methods were given up: {reasons}")
 
     def _search(self) -> None:
         self._save()
@@ -165,7 +165,7 @@ class Tuning:
 
     def _ended(self, method: Method) -> int:
         """Return how many trials of the budget are done."""
-        ended = [one for one in method.search.trials() if one.state != study.RUNNING]
+        ended = [trial for trial in method.search.trials() if trial.state != study.RUNNING]
         return min(len(ended), self.request.options.budget)
 
     def _has_more(self, method: Method) -> bool:
@@ -181,15 +181,15 @@ class Tuning:
             method.going.start(self._workers(method.going), self._jobs == 1)
 
     def _workers(self, going: Going) -> int | None:
-        """Return how many processes play a trial's nodes: the cores are for as many trials as can go side by side."""
+        """Return the number of workers of a trial: the cores are shared by the parallel trials."""
         launch = going.point.launch
-        if launch.get("engine") != inline.NAME or worker_count.asked(launch) is not None:
+        if launch.get("engine") != inline.NAME or worker_count.requested(launch) is not None:
             return None
         waiting = sum(self._has_more(method) for method in self.methods)
         return max(1, min(self._jobs, worker_count.cores()) // max(1, min(waiting, self._jobs)))
 
     def _poll(self, method: Method) -> None:
-        """Look how a trial does: report its rounds, end it early, or take it for what it came to."""
+        """Check on a trial: report its rounds, end it early, or record its result."""
         going = method.going
         assert going is not None
         ended = going.child is None or going.child.process.poll() is not None
@@ -222,16 +222,16 @@ class Tuning:
     def _failed(self, method: Method, going: Going) -> None:
         assert going.child is not None
         error = shortened(going.child.last_error(), 300)
-        if going.attempts <= self.request.asked.options.retries and not going.child.refused:
+        if going.attempts <= self.request.grid_request.options.retries and not going.child.refused:
             typer.echo(f"{method.plan.label} {going.number}: failed, tried again: {error} (log: {going.log})", err=True)
             going.start(self._workers(going), self._jobs == 1)
             return
         method.search.note(going.number, **{study.ERROR: error})
-        if going.number == 0:  # no matter of values
+        if going.number == 0:  # the values cannot be the cause
             method.problem = f"its first trial failed: {error} (log: {going.log})"
         self._end(method, FAILED, f"failed: {error}")
 
-    def _end(self, method: Method, state: str, told: str, value: float | None = None) -> None:
+    def _end(self, method: Method, state: str, outcome: str, value: float | None = None) -> None:
         going = method.going
         assert going is not None
         method.search.note(going.number, **going.notes())
@@ -243,9 +243,9 @@ class Tuning:
         going.tidy()
         self._save()
         best = method.search.best(self.request.options.budget)
-        beside = "" if best is None else f" (best {console.percent(best.validation)}, trial {best.number})"
+        best_so_far = "" if best is None else f" (best {console.percent(best.validation)}, trial {best.number})"
         budget = self.request.options.budget
-        typer.echo(f"{method.plan.label} [{self._ended(method)}/{budget}] trial {going.number}: {told}{beside}")
+        typer.echo(f"{method.plan.label} [{self._ended(method)}/{budget}] trial {going.number}: {outcome}{best_so_far}")
 
     def _stop(self) -> None:
         try:
@@ -255,7 +255,7 @@ class Tuning:
             self._save()
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-        """Return by method the values that its search chose, and what a person should know, line by line."""
+        """Return the chosen values of each method, and notes for the user, one per line."""
         chosen: dict[str, Mapping[str, Any]] = {}
         notes = []
         for method in self.methods:
@@ -272,16 +272,16 @@ class Tuning:
         return chosen, [*notes, *self._other_images()]
 
     def _other_images(self) -> list[str]:
-        """Return which trials were made on other images than others, line by line: their accuracies do not compare."""
+        """Return a line for each group of trials on different images, whose accuracies are not comparable."""
         from fedshift.results import contents
 
-        trials = [one for method in self.methods for one in method.search.trials() if one.notes.get(study.RUN)]
-        folders = [self.folder / str(one.notes[study.RUN]) for one in trials]
+        trials = [trial for method in self.methods for trial in method.search.trials() if trial.notes.get(study.RUN)]
+        folders = [self.folder / str(trial.notes[study.RUN]) for trial in trials]
         lines = contents.unlike_folders(folder for folder in folders if (folder / CONFIG_FILE).is_file())
         return [f"values were chosen by trials that do not compare: {line}" for line in lines]
 
     def _save(self) -> None:
-        """Write what people and tables read; the searches themselves are in the store."""
+        """Write the table and the summary; the store holds the searches themselves."""
         rows = []
         keys = list(dict.fromkeys(key for method in self.methods for key in method.plan.space))
         summary: dict[str, Any] = {
@@ -295,11 +295,13 @@ class Tuning:
                 "best": None if best is None else
                 {"trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values}},
             }  # fmt: skip
-            for one in method.search.trials():
-                values = {**plan.default, **one.values}
-                told = [one.notes.get(key, "") for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)]
-                value = "" if one.validation is None else one.validation
-                rows.append([plan.label, one.number, one.state, value, *told, *(values.get(key, "") for key in keys)])
+            for trial in method.search.trials():
+                values = {**plan.default, **trial.values}
+                notes = [trial.notes.get(key, "") for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)]
+                value = "" if trial.validation is None else trial.validation
+                rows.append(
+                    [plan.label, trial.number, trial.state, value, *notes, *(values.get(key, "") for key in keys)]
+                )
         text = io.StringIO()
         head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
         csv.writer(text, lineterminator="\n").writerows(map(harmless_row, [head, *rows]))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from clients.training.node import NodeTools
 from datasets.base import ImageSet
 from fedshift import cli
-from fedshift.costs.estimate import Estimate, estimate, told
+from fedshift.costs.estimate import Estimate, estimate, summary
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
@@ -58,8 +58,8 @@ def test_transfer_learning_before_a_nodes_first_round_is_counted_once() -> None:
     assert exact.seconds == pytest.approx(4 * exact.train_seconds + exact.first_seconds + exact.score_seconds)
     half = replace(exact, playing=2)  # in two rounds each has been there
     assert half.first_seconds == pytest.approx(exact.first_seconds)
-    assert " more for the nodes' first rounds" in " ".join(told(exact).split())
-    assert of("fedavg").measured.first is None and " first rounds" not in told(of("fedavg"))
+    assert " more for the nodes' first rounds" in " ".join(summary(exact).split())
+    assert of("fedavg").measured.first is None and " first rounds" not in summary(of("fedavg"))
 
 
 @pytest.mark.parametrize("method", ["fedicon", "fedavg-ft", "fedthe", "tent"])
@@ -68,7 +68,7 @@ def test_training_before_a_score_is_counted_once_for_each_test_set(method: str) 
     long = {"fedicon": ["method.personal_epochs=200", "rounds=8"], "fedavg-ft": ["adapt.epochs=5"], "fedthe": []}
     found = of(method, "allocation.share=0.4", *long.get(method, []))
     assert (found.measured.before > 0) == (method in long)
-    assert (" before each set of them" in " ".join(told(found).split())) == (method in long)
+    assert (" before each set of them" in " ".join(summary(found).split())) == (method in long)
     exact = replace(found, measured=replace(found.measured, scored=0.5, before=0.25), side_by_side=1)
     own = sum(node.num_examples for node in found.nodes)  # each node scores its own domain once
     assert exact.score_seconds == pytest.approx(len(found.scored) * (found.test_images * 0.5 + own * 0.25))
@@ -82,12 +82,12 @@ def test_each_way_of_batchnorm_costs_its_passes() -> None:
     scoring = exact.scoring(1)
     assert (scoring.test, scoring.statistics) == (360, 4 * 10 + 2 * 10)  # own: all nodes; retaken: the two that trained
     assert exact.score_seconds == pytest.approx(2 * (4 * 360 * 0.5 + 60 * 0.75))
-    assert exact.ways_share == pytest.approx((3 * 360 * 0.5 + 60 * 0.75) / exact.train_seconds)
-    said = " ".join(told(exact).split())
+    assert exact.bn_share == pytest.approx((3 * 360 * 0.5 + 60 * 0.75) / exact.train_seconds)
+    said = " ".join(summary(exact).split())
     assert "beyond one scoring 3 x 360 test images and 60 training images, forward only, " in said
-    assert f"forward only, {100 * exact.ways_share:.2g} % of a round's training" in said
+    assert f"forward only, {100 * exact.bn_share:.2g} % of a round's training" in said
     one = replace(exact, federation=replace(exact.federation, bn_ways=("averaged",)))
-    assert one.ways_share == 0 and "  ways " not in told(one)
+    assert one.bn_share == 0 and "  ways " not in summary(one)
     assert found.measured.taken > 0 and of("fedavg").measured.taken == 0
 
 

@@ -198,7 +198,7 @@ def test_work_that_kills_every_worker_ends_the_run_in_a_line(deadly: Path, tmp_p
 
 
 def test_a_worker_that_does_not_start_ends_the_run_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers.worker, "serve", slice)  # ends at once
+    monkeypatch.setattr(workers, "serve", slice)  # ends at once
     grid = WorkersGrid(2, 2)
     with pytest.raises(FederationError, match=r"^a worker process ended with code 0 before it could work$"):
         grid.send_and_receive([message(1000, encode({}))])
@@ -215,11 +215,11 @@ def test_how_many_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker_count.workers(threads[2], 8, None) == 3
     for named, told in (("3", 3), ("", None)):
         monkeypatch.setenv(worker_count.WORKERS, named)
-        assert worker_count.asked({}) == told
+        assert worker_count.requested({}) == told
     monkeypatch.setenv(worker_count.WORKERS, "many")
-    assert worker_count.asked({"workers": 2}) == 2
+    assert worker_count.requested({"workers": 2}) == 2
     with pytest.raises(ConfigError, match=r"^FEDSHIFT_WORKERS: expected a whole number from 1 to 1024, found 'many'$"):
-        worker_count.asked({})
+        worker_count.requested({})
     with pytest.raises(ConfigError, match=r"^workers=2 needs engine=inline; for Flower's simulation it is actors=N$"):
         worker_count.check({"workers": 2})
 

@@ -34,7 +34,7 @@ def saved(run_inline: InlineRun, form: str = "safetensors") -> Path:
 def test_the_images_of_a_runs_own_split(images: Path, run_inline: InlineRun) -> None:
     model = saved(run_inline)
     everything = predicting.predict(model, [images / "a"])
-    (note,) = [line for line in everything.told if "a: a site of the run" in line]
+    (note,) = [line for line in everything.notes if "a: a site of the run" in line]
     assert "--split test" in note and "on the run's own test images: a " in note
     parts = {split: predicting.predict(model, [images / "a"], split=split) for split in ("train", "test")}
     files = {split: {picture.path.resolve() for picture in part.pictures} for split, part in parts.items()}
@@ -42,7 +42,7 @@ def test_the_images_of_a_runs_own_split(images: Path, run_inline: InlineRun) -> 
     assert files["train"] | files["test"] == {picture.path.resolve() for picture in everything.pictures}
     metrics = parts["test"].metrics()
     assert metrics is not None and metrics.images == len(files["test"])
-    assert parts["test"].told == ["the test images of the run's own split"]
+    assert parts["test"].notes == ["the test images of the run's own split"]
     measured = parts["test"].model.measured
     assert measured is not None and measured.sites["a"].images == metrics.images
     assert measured.sites["a"].accuracy == pytest.approx(100 * metrics.accuracy)

@@ -98,7 +98,7 @@ def test_only_folders_that_are_all_classes_are_scored(model: Path, pictures: Pat
     found = predicting.predict(model, [pictures])
     assert found.metrics() is None
     assert len(found.pictures) == 12
-    assert found.told == [f"{pictures} is not scored: other is no class"]
+    assert found.notes == [f"{pictures} is not scored: other is no class"]
 
 
 Command = Callable[..., tuple[int, str, str]]
@@ -184,7 +184,7 @@ def test_folders_in_another_spelling_are_scored(tmp_path: Path, names: tuple[str
     for name in names:
         (tmp_path / name).mkdir()
         Image.new("RGB", (8, 8)).save(tmp_path / name / "a.png")
-    taken, notes = images.found([tmp_path], classes)
+    taken, notes = images.find([tmp_path], classes)
     if names[1] == "x":
         assert [picture.label for picture in taken] == [None, None]
         assert "are no classes of the model, which has benign, malignant; FOLDER/<class>/* is" in notes[0]
@@ -195,17 +195,17 @@ def test_folders_in_another_spelling_are_scored(tmp_path: Path, names: tuple[str
 def test_it_is_always_said_why_nothing_is_scored(tmp_path: Path) -> None:
     for number in range(2):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
-    _, notes = images.found([tmp_path], ("a", "b"))
+    _, notes = images.find([tmp_path], ("a", "b"))
     assert notes == [f"{tmp_path} is not scored: there are no folders in it; FOLDER/<class>/* is"]
-    _, notes = images.found(sorted(tmp_path.glob("*.png")), ("a", "b"))
+    _, notes = images.find(sorted(tmp_path.glob("*.png")), ("a", "b"))
     assert notes == ["2 files are not scored: a file that is named by itself has no class; FOLDER/<class>/* is"]
     (tmp_path / "0.0").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "0.0" / "a.png")
-    taken, notes = images.found([tmp_path], ("0", "1"))
+    taken, notes = images.find([tmp_path], ("0", "1"))
     assert len(taken) == 3
     assert notes == [f"{tmp_path} is not scored: 0.0 is no class of the model, which has 0, 1; FOLDER/<class>/* is"]
     (tmp_path / "0.0").rename(tmp_path / "A")
-    taken, notes = images.found([tmp_path], ("a", "b"))
+    taken, notes = images.find([tmp_path], ("a", "b"))
     assert [picture.label for picture in taken] == [0, None, None]
     assert notes == [f"{tmp_path}: 2 images right in it are not scored: they lie in no class folder"]
 
@@ -223,7 +223,7 @@ def test_tent_predicts_as_its_core_does_batch_by_batch(model: Path, pictures: Pa
     assert found.probabilities == pytest.approx(wanted, abs=1e-6)
     plain = predicting.predict(model, [pictures])
     assert not np.allclose(found.probabilities, plain.probabilities, atol=1e-3)
-    assert "results depend on the order" in found.told[0]
+    assert "results depend on the order" in found.notes[0]
     assert np.array_equal(predicting.predict(model, [pictures]).probabilities, plain.probabilities)  # nothing is kept
 
 
@@ -248,14 +248,14 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
     run = t3a.adjusting(built.model.classifier, built.passed)
     wanted = torch.cat([run(part) for part in (x[:5], x[5:10], x[10:])]).double().softmax(dim=1).numpy()
     assert found.probabilities == pytest.approx(wanted, abs=1e-6)
-    assert found.told == ["t3a: 50 supports a class, batches of 5; results depend on the order of the images"]
+    assert found.notes == ["t3a: 50 supports a class, batches of 5; results depend on the order of the images"]
     for clean in ([], [pictures / "3"]):
         found = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean)
         built = opening.scorer_of(*saved.read(model))
         adapted = eata.EATA(built.model, built, eata.EATAParams(batch_size=5), [x[4:9]] if clean else None)
         wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
         assert found.probabilities == pytest.approx(wanted, abs=1e-6)
-        assert ("no Fisher values" in found.told[0]) == (not clean)
+        assert ("no Fisher values" in found.notes[0]) == (not clean)
     told = refusal_of(ConfigError, predicting.predict, model, [pictures], adapt="tent", clean=[pictures])
     assert told == "--clean: images like those of training are for --adapt eata alone"
 

@@ -35,7 +35,7 @@ def measures(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
 
 def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measures(monkeypatch, Found("float32/nchw", {"float32/channels_last": 2.5, "float32/nchw": 1.25}, 16))
-    monkeypatch.setattr(diagnostics, "found", list)
+    monkeypatch.setattr(diagnostics, "problems", list)
     node_precision.chosen(Work("cnn", 0, "none", 32, 36), CPU)
     (node_precision.folder() / "00.json").write_text("damaged")
     shown = CliRunner().invoke(cli.app, ["doctor"])
@@ -57,7 +57,7 @@ def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_problem_is_told_with_what_to_do_and_makes_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "found", lambda: [Problem("it is broken", "mend it")])
+    monkeypatch.setattr(diagnostics, "problems", lambda: [Problem("it is broken", "mend it")])
     monkeypatch.setenv(node_precision.ASKED, "hardware")
     shown = CliRunner().invoke(cli.app, ["doctor"])
     assert shown.exit_code == 1

@@ -71,7 +71,7 @@ def test_names_are_no_markup() -> None:
 def test_what_a_run_writes_is_read_as_it_grows(tmp_path: Path) -> None:
     watched = progress_table.Watched(tmp_path / "status")
     watched.look()
-    assert watched.told == {}
+    assert watched.status == {}
     folder = tmp_path / "run"
     folder.mkdir()
     (tmp_path / "status").write_text(json.dumps({"run_folder": str(folder)}))
@@ -80,14 +80,14 @@ def test_what_a_run_writes_is_read_as_it_grows(tmp_path: Path) -> None:
     metrics = folder / "metrics.jsonl"
     metrics.write_text(json.dumps(line(1, a=1.0)) + "\n" + '{"round": 2, "acc')
     watched.look()
-    assert watched.told["round"] == 3 and [told["round"] for told in watched.rounds] == [1]
+    assert watched.status["round"] == 3 and [line["round"] for line in watched.rounds] == [1]
     metrics.write_text(json.dumps(line(1, a=1.0)) + "\n" + json.dumps(line(2, a=2.0)) + "\n")
     (folder / "status.json").write_text("{")
     watched.look()
-    assert watched.told["round"] == 3 and [told["accuracy"] for told in watched.rounds] == [{"a": 1.0}, {"a": 2.0}]
+    assert watched.status["round"] == 3 and [line["accuracy"] for line in watched.rounds] == [{"a": 1.0}, {"a": 2.0}]
     metrics.write_text(json.dumps(line(1, a=7.0)) + "\n")  # back to an earlier round
     watched.look()
-    assert [told["accuracy"] for told in watched.rounds] == [{"a": 7.0}]
+    assert [line["accuracy"] for line in watched.rounds] == [{"a": 7.0}]
 
 
 @pytest.mark.parametrize(

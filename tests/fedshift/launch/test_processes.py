@@ -82,7 +82,7 @@ def test_what_is_left_is_found_and_the_command_ends_it(
     )
 
     def ours() -> list[orphans.Leftover]:
-        return [left for left in orphans.found() if orphan.pid in left.pids]
+        return [left for left in orphans.leftovers() if orphan.pid in left.pids]
 
     try:
         assert processes.is_running(named)
@@ -119,7 +119,7 @@ def test_the_local_superlink_of_plain_flwr_run_is_told(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, str(link), "--simulation"])
     try:
         until(lambda: "--simulation" in psutil.Process(process.pid).cmdline())
-        (left,) = (left for left in orphans.found() if process.pid in left.pids)
+        (left,) = (left for left in orphans.leftovers() if process.pid in left.pids)
         assert left.what == "Flower's local SuperLink, which plain `flwr run` starts"
         assert str(left).endswith(f"to end: {left.command}")
     finally:

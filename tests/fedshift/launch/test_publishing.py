@@ -30,7 +30,7 @@ def app(tmp_path: Path) -> Path:
 
 
 def what(folder: Path) -> list[str]:
-    return [problem.what for problem in hub_check.found(folder)]
+    return [problem.what for problem in hub_check.problems(folder)]
 
 
 def change(name: str, old: str, new: str) -> Callable[[Path], None]:

@@ -23,7 +23,7 @@ def one(command: str) -> int:
     assert (program, word) == ("fedshift", "sweep")
     place = arguments.index("--in")
     try:
-        listing.one(arguments[:place], arguments[place + 1], lambda *_: None)
+        listing.run_point(arguments[:place], arguments[place + 1], lambda *_: None)
     except FederationError:
         return exit_codes.FAILED
     except SystemExit as stop:
@@ -114,7 +114,7 @@ def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Pat
 
 def test_one_run_is_one(played: Played) -> None:
     with pytest.raises(ConfigError, match="found 2 runs"):
-        listing.one(["handwritten", "seed=0,1"], str(played.home / "x"), lambda *_: None)
+        listing.run_point(["handwritten", "seed=0,1"], str(played.home / "x"), lambda *_: None)
     assert not (played.home / "x").exists()
 
 
