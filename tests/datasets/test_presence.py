@@ -215,13 +215,13 @@ def test_predict_names_what_is_away(root: Path) -> None:
     (root / "shelf").mkdir()
     (root / "b" / "x").rename(root / "shelf" / "x")
     (root / "b" / "x").symlink_to(root / "shelf" / "x")  # a link to a folder is followed
-    found, _ = predicted.found([root / "a", root / "b"], CLASSES)
+    found, _ = predicted.find([root / "a", root / "b"], CLASSES)
     assert len(found) == 40
     bad: list[str] = []
     assert sum(len(batch.pictures) for batch in predicted.batches(found, 16, PLAIN, 8, 1, bad)) == 39
     assert len(bad) == 1 and "git annex get" in bad[0]
     to_link(root / "b" / "y" / "more", "/mnt/other")
-    assert "b/y/more: cannot be read" in refusal_of(DataError, predicted.found, [root / "b"], CLASSES)
+    assert "b/y/more: cannot be read" in refusal_of(DataError, predicted.find, [root / "b"], CLASSES)
 
 
 def test_a_reason_is_empty_where_nothing_is_wrong(root: Path) -> None:
@@ -250,4 +250,4 @@ def test_a_file_that_a_published_table_names_is_named(tmp_path: Path) -> None:
 
 def test_predict_names_a_link_that_is_given(tmp_path: Path) -> None:
     to_link(tmp_path / "a.png")
-    assert "git annex get" in refusal_of(DataError, predicted.found, [tmp_path / "a.png"], CLASSES)
+    assert "git annex get" in refusal_of(DataError, predicted.find, [tmp_path / "a.png"], CLASSES)
