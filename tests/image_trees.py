@@ -1,4 +1,4 @@
-"""What the tests of listings share: small trees of files that are only listed, never decoded."""
+"""What tests share: small trees of files, listed alone or, with `noise_sites`, decoded too."""
 
 import os
 import tarfile
@@ -7,6 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from support import refusal_of
 
 from datasets.base import Source, Split
@@ -64,3 +66,12 @@ def check_usual_refusals(find: Find, root: Path, domains: tuple[str, ...]) -> No
     assert "is a file" in refusal(find, root / "file", domains[0])
     message = refusal(find, root, domains[0], "test")
     assert message.startswith(f"{domains[0]} not found in {root}; looked for ") and message.endswith("there: none")
+
+
+def noise_sites(folder: Path, each: int) -> None:
+    """Write the sites ``a`` and ``b`` with the classes cat and dog, so many images of seeded noise of each."""
+    rng = np.random.default_rng(0)
+    for place in ("a/cat", "a/dog", "b/cat", "b/dog"):
+        (folder / place).mkdir(parents=True)
+        for i in range(each):
+            Image.fromarray(rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(folder / place / f"{i}.png")

@@ -6,7 +6,7 @@
     checkpoint/moments-00007.safetensors    what the server's optimiser keeps, if there is any
     checkpoint/averaged-00007.safetensors   BatchNorm's statistics that training goes on with, where the
                                             weights have retaken ones (model.bn_keep)
-    checkpoint/figures-00007.json           of a round that stays besides (``choosing``); no part of the checkpoint
+    checkpoint/figures-00007.json           of a round that stays besides (``model_selection``); no part of it
     checkpoint/round-00007.json             written last: sizes and hashes of all, the nodes, what they keep
     checkpoint/nodes/                       what simulated nodes keep to themselves (``keeping``)
 

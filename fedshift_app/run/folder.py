@@ -56,7 +56,7 @@ class Past:
         run_id: Names the run for its nodes.
         engine: Where it ran: ``simulation``, ``deployment`` or ``inline``.
         num_nodes: How many nodes there were at its start.
-        images: The fingerprint of its images by domain and split, of those that are read (``node.holdings``).
+        images: The fingerprint of its images by domain and split, of those that are read (``node.data``).
         resumed_after: The rounds after which it was resumed before.
         checkpoint: Its state after the last full round; None if there was none.
         history: Its rounds up to then.

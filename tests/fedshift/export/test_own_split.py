@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from image_trees import noise_sites
 from support import InlineRun
 
 from fedshift.data import init as init_files
@@ -15,12 +14,7 @@ from fedshift_core.errors import ConfigError
 @pytest.fixture
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    for place in ("a/cat", "a/dog", "b/cat", "b/dog"):
-        (tmp_path / "images" / place).mkdir(parents=True)
-        for i in range(20):
-            pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "images" / place / f"{i}.png")
+    noise_sites(tmp_path / "images", 20)
     init_files.init("mine", ["data-dir=images"])
     return tmp_path / "images"
 

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from image_trees import noise_sites
 
 from fedshift.data import checking
 from fedshift.data import init as init_files
@@ -14,12 +13,7 @@ from fedshift_core.errors import DataError
 
 def test_a_broken_file_names_prepare_and_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    for place in ("a/cat", "a/dog", "b/cat", "b/dog"):
-        (tmp_path / "images" / place).mkdir(parents=True)
-        for i in range(12):
-            pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "images" / place / f"{i}.png")
+    noise_sites(tmp_path / "images", 12)
     init_files.init("mine", ["data-dir=images"])
     broken = tmp_path / "images" / "a" / "cat" / "3.png"
     broken.write_bytes(broken.read_bytes()[:200])

@@ -19,7 +19,7 @@ WORK = Work("cnn", 0, "none", 32, 32)
 
 
 class Measured:
-    """Stands for ``fastest.measure``.
+    """Stands for ``autotune.measure``.
 
     Attributes:
         works: What was measured.
