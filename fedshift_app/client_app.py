@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricR
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient
+from clients.features import privacy as noise
 from clients.training.stopwatch import MESSAGES
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
@@ -19,16 +20,15 @@ from fedshift_app.node import (
     data as node_data,
 )
 from fedshift_app.node import (
-    noise,
-    requests,
-    setup,
-    state_store,
-)
-from fedshift_app.node import (
     one_time_payload as node_payload,
 )
 from fedshift_app.node import (
     precision as node_precision,
+)
+from fedshift_app.node import (
+    requests,
+    setup,
+    state_store,
 )
 from fedshift_app.node.state_store import Shelf
 from fedshift_app.run import console

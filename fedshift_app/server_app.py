@@ -53,7 +53,7 @@ from fedshift_core.env import COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from strategies.base import DomainStrategy
-from strategies.federation import robust, server_optimizer
+from strategies.features import robust, server_optimizer
 from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node

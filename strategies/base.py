@@ -41,20 +41,18 @@ from fedshift_core.wire.names import (
     TOLD,
     VALIDATION,
 )  # fmt: skip
-from strategies import ga
 from strategies.contributions import Declaration, check_contribution
+from strategies.features import bn_statistics as statistics
+from strategies.features import client_scores as own_models
+from strategies.features import ga, robust, server_optimizer
+from strategies.features import profile as clock
+from strategies.features.profile import Clock
 from strategies.federation import (
     announced,
     checks,
-    clock,
-    own_models,
-    robust,
-    server_optimizer,
-    statistics,
     untrained,
 )
 from strategies.federation.averaging import shares
-from strategies.federation.clock import Clock
 from strategies.federation.context import Ask, Federation, RoundResult
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import (

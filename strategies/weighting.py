@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from fedshift_core.errors import FederationError
+from fedshift_core.options.averaging import AggregationConfig
 from strategies import f2dc
 from strategies.federation.averaging import shares
 from strategies.federation.updates import Update
-from strategies.settings import AggregationConfig
 
 EXACT = 1e-6  # by which the sum of weights may miss 1: that of float32 numbers does
 

@@ -12,8 +12,8 @@ from fedshift.results.loading import BASELINE, BN_STATISTICS, NODES, Run
 from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.model_selection import stop_told
 from fedshift_app.run.summary import lost_told, untrained_line
+from fedshift_core.options.scoring import BN_WAYS_TOLD, LAST_ROUNDS
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
-from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS
 
 #: First words of the notes about values that the paper leaves open.
 OPEN = "where the paper is silent or unclear (our reading in brackets)"

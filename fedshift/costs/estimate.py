@@ -35,9 +35,9 @@ from fedshift_app.run import console, disk_space
 from fedshift_app.run import precision as run_precision
 from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
+from strategies.features.bn_statistics import expected_images
 from strategies.federation.context import Federation
 from strategies.federation.roster import Node
-from strategies.federation.statistics import expected_images
 from strategies.federation.updates import num_bytes
 
 BATCHES = 2  # of the node in each epoch

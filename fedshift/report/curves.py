@@ -20,8 +20,8 @@ from fedshift.html.drawing import (
 from fedshift_app.run.console import percent
 from fedshift_app.run.scores import mean
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
+from fedshift_core.options.scoring import last_rounds
 from fedshift_core.wire.names import LOSS_TERM
-from strategies.federation.schedule import last_rounds
 
 Lines = Sequence[Mapping[str, Any]]
 MARKED_ROUNDS = 15  # up to this number, each round has a marker

@@ -11,8 +11,8 @@ from fedshift.report.predictions import Example, Sight, View
 from fedshift.report.reading import Record
 from fedshift_app.config import registry
 from fedshift_app.run.figures import images_told
+from fedshift_core.options.scoring import BN_WAYS_TOLD
 from fedshift_core.seeding import generator
-from strategies.federation.schedule import BN_WAYS_TOLD
 
 MATRIX_ROWS = 400  # of class means by domain; with more, a cell would be smaller than a pixel
 

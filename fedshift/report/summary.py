@@ -16,9 +16,9 @@ from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import lost_told
 from fedshift_core.limits import MOST_SHOWN, few, plain
+from fedshift_core.options.scoring import BN_WAYS_TOLD, last_rounds
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
-from strategies.federation.schedule import BN_WAYS_TOLD, last_rounds
 
 EVENTS = 30  # number of events that the page lists; the rest is counted
 MOST_EVENT = 700  # characters of an event: a node and its reason of at most ``MOST_TEXT``

@@ -23,10 +23,10 @@ from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import FREE, full_lines
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
+from fedshift_core.options.scoring import LAST_ROUNDS
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED
 from fedshift_core.yaml_files import read_yaml
-from strategies.federation.schedule import LAST_ROUNDS
 
 #: Settings that make separate rows of a table: modules, adaptation, averaging, and where personal models are scored.
 ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from fedshift.results.loading import Run
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, shown
+from fedshift_core.options.scoring import BN_WAYS_TOLD, LAST_ROUNDS, last_rounds
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
-from strategies.federation.schedule import BN_WAYS_TOLD, LAST_ROUNDS, last_rounds
 
 #: Suffix of a column of ``--score bn``: the worst domain with these statistics.
 WORST_OF = " WORST"

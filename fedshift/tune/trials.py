@@ -14,7 +14,7 @@ from fedshift_app.run import checkpoints, model_selection, resuming, trackers
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.scores import mean
 from fedshift_core.errors import FedShiftError
-from strategies.federation.schedule import LAST_ROUNDS
+from fedshift_core.options.scoring import LAST_ROUNDS
 
 SET_ASIDE = "set-aside"  # folder of a trial's runs that could not be continued
 

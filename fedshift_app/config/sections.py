@@ -12,14 +12,14 @@ from datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Resize, Source
 from datasets.corruptions import CORRUPTIONS
 from datasets.partition.splits import Allocation
 from fedshift_app.config import registry
-from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_app.config.trackers import Trackers
 from fedshift_core.frozen import FrozenDict, Section
 from fedshift_core.limits import MOST_KEPT, MOST_NODES, as_found
+from fedshift_core.options.averaging import AggregationConfig, ServerConfig
+from fedshift_core.options.privacy import PrivacyConfig
+from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.params import Params, Rounds, Seconds, Seed
 from fedshift_core.spelling import meant
-from strategies.federation.schedule import EvaluateConfig
-from strategies.settings import AggregationConfig, ServerConfig
 
 #: What a name from a configuration must be so that a file of that name stays in its folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedshift_app.run.scores import mean
 from fedshift_core.limits import MOST_NAME, plain
-from strategies.federation.schedule import LAST_ROUNDS
+from fedshift_core.options.scoring import LAST_ROUNDS
 
 #: Percentage points by which a sum in another order may differ.
 _CLOSE = 1e-6

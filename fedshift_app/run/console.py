@@ -16,9 +16,9 @@ from fedshift_app.run.scores import mean, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
+from fedshift_core.options.scoring import last_rounds
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
 from strategies.federation.context import RoundResult
-from strategies.federation.schedule import last_rounds
 
 log = logging.getLogger("fedshift")
 LEAST_WIDTH = 6  # of a column of the final table

@@ -9,7 +9,7 @@ WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
 
 
 def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, Any]:
-    """Add up the reports of all rounds (``strategies.federation.clock``).
+    """Add up the reports of all rounds (``strategies.features.profile``).
 
     Args:
         rounds: What each round reported.

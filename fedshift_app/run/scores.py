@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.errors import ConfigError
+from fedshift_core.options.scoring import LAST_ROUNDS
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
-from strategies.federation.schedule import LAST_ROUNDS
 
 Matrix = NDArray[np.float64]
 #: What results of several seeds must have in common; their domains too.

@@ -8,8 +8,8 @@ from typing import Any
 from fedshift_app.run import model_selection
 from fedshift_app.run.scores import client_models, mean, mean_client_models
 from fedshift_core.limits import plain
+from fedshift_core.options.scoring import LAST_ROUNDS
 from strategies.federation.context import RoundResult
-from strategies.federation.schedule import LAST_ROUNDS
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.options.averaging import AggregationConfig, ServerConfig
+from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.seeding import generator
 from fedshift_core.wire.counts import Counts
 from fedshift_core.wire.names import AVERAGED, BN_SCORE, CE, RETAKEN
 from strategies.federation.evaluation import ClientScores, Evaluation
 from strategies.federation.roster import Node
-from strategies.federation.schedule import EvaluateConfig
-from strategies.settings import AggregationConfig, ServerConfig
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class RoundResult:
         validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
         clients: What the nodes' own models scored, in a round that asks for it.
         others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
-        profile: Where the time went (``strategies.federation.clock``), in a run that measures it.
+        profile: Where the time went (``strategies.features.profile``), in a run that measures it.
         started_anew: Which nodes had lost what they kept to themselves, one line each.
         lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
         spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where

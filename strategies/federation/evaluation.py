@@ -30,7 +30,8 @@ from fedshift_core.wire.names import (
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
 )  # fmt: skip
-from strategies.federation import announced, checks, counting
+from strategies.features import figures as counting
+from strategies.federation import announced, checks
 from strategies.federation.checks import ANY_COUNT, Known, right_of
 from strategies.federation.roster import Node
 

@@ -17,13 +17,14 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
 from fedshift_core.wire.names import ARRAYS, CONFIG, ENGINE, KNOWLEDGE, RUN
-from strategies.federation import announced, public_sets
+from strategies.features import public_set as public_sets
+from strategies.features.public_set import Copy
+from strategies.federation import announced
 from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED
 from strategies.federation.nodes import Listener as Listener
 from strategies.federation.nodes import Node as Node
 from strategies.federation.pending import Sent
-from strategies.federation.public_sets import Copy
 from strategies.federation.silence import Silence
 
 log = logging.getLogger("fedshift")

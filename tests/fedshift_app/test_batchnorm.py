@@ -24,7 +24,7 @@ from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import weights_hash
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import BN_MEAN, BN_VAR
-from strategies.federation import statistics as federation_statistics
+from strategies.features import bn_statistics as federation_statistics
 
 QUICK = "train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
 ALL = "evaluate.bn=[averaged,retaken,own,batch]"

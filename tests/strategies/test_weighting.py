@@ -14,12 +14,12 @@ from pydantic import ValidationError
 from support import federation, refusal_of
 
 from fedshift_core.errors import FederationError
+from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy
 from strategies.f2dc import approximate_discrepancy, discrepancy, domain_aware
 from strategies.federation.roster import Node, Roster
 from strategies.federation.updates import Update
-from strategies.settings import AggregationConfig
 from strategies.weighting import check_weights
 
 Counts = NDArray[np.float64]

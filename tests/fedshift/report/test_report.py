@@ -32,7 +32,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import MOST_SHOWN
-from strategies.federation.schedule import last_rounds
+from fedshift_core.options.scoring import last_rounds
 
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")

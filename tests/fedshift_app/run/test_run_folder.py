@@ -33,8 +33,8 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
+from fedshift_core.options.scoring import LAST_ROUNDS
 from strategies.federation.context import RoundResult
-from strategies.federation.schedule import LAST_ROUNDS
 
 CONFIG = resolve({"seed": 3, "rounds": 4})
 

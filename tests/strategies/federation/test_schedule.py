@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
-from strategies.federation.schedule import LAST_ROUNDS, EvaluateConfig
+from fedshift_core.options.scoring import LAST_ROUNDS, EvaluateConfig
 
 
 def scored(rounds: int, **config: Any) -> list[int]:

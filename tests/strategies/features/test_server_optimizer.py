@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from support import federation
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import decode, encode
-from strategies.federation import server_optimizer
-from strategies.settings import ServerConfig
+from strategies.features import server_optimizer
 
 FLOWER: dict[str, Any] = {"fedavgm": FedAvgM, "fedadam": FedAdam, "fedyogi": FedYogi, "fedadagrad": FedAdagrad}
 #: Our keys, and what Flower calls them.

@@ -36,11 +36,11 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
+from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.records import Draft
 from strategies.federation.averaging import RunningAverage
 from strategies.federation.update_norms import change
 from strategies.federation.updates import Update
-from strategies.settings import AggregationConfig
 
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
 

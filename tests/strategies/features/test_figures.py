@@ -15,7 +15,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_core.wire.records import encode
-from strategies.federation import counting
+from strategies.features import figures as counting
 from strategies.federation.evaluation import Evaluation
 
 C, N = 4, 30

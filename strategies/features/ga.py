@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 from strategies.federation.updates import Update
-from strategies.settings import AggregationConfig
 
 FloatArray = NDArray[np.float64]
 #: What the server keeps from round to round: nodes by index and their weights; those of the last round, and how their

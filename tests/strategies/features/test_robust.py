@@ -17,13 +17,13 @@ from support import federation, node, refusal_of
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
+from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
-from strategies.federation import robust
+from strategies.features import robust
 from strategies.federation.averaging import shares
 from strategies.federation.updates import Update
-from strategies.settings import AggregationConfig
 
 SHAPES: dict[str, tuple[int, ...]] = {"w": (6, 5), "b": (7,), "s": (), "none": (0, 3)}
 

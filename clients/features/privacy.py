@@ -11,10 +11,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedshift_app.config.privacy import PrivacyConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest
+from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.seeding import unpredictable
 from fedshift_core.wire.names import ARRAYS, KEPT, KNOWLEDGE, METRICS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
 from fedshift_core.wire.records import decode, encode

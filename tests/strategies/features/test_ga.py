@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from support import federation, node
 
 from fedshift_core.limits import Refused
+from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED, NUM_EXAMPLES
-from strategies import ga
 from strategies.base import DomainStrategy
+from strategies.features import ga
 from strategies.federation import checks
 from strategies.federation.roster import Roster
 from strategies.federation.updates import Update
-from strategies.settings import AggregationConfig
 
 Told = dict[int, tuple[float, float]]  # by node: how the received and its own model do
 

@@ -14,7 +14,7 @@ from fedshift_app.flower.internals import identify_process
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
-from strategies.federation import statistics
+from strategies.features import bn_statistics as statistics
 from strategies.federation.roster import Node
 
 LAYERS = {"encoder.1": 3, "stem.bn": 2}

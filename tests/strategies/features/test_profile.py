@@ -2,8 +2,8 @@
 
 import pytest
 
-from strategies.federation import clock
-from strategies.federation.clock import Clock
+from strategies.features import profile as clock
+from strategies.features.profile import Clock
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     """How updates become the next global weights.
 
     ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
-    ``gap_step``, ``gap``, ``gap_on`` and ``gap_centred`` are those of ``ga`` (``strategies.ga``). ``clip_norm``,
-    ``trim`` and ``malicious`` are those of ``robust`` (``strategies.federation.robust``).
+    ``gap_step``, ``gap``, ``gap_on`` and ``gap_centred`` are those of ``ga`` (``strategies.features.ga``);
+    ``clip_norm``, ``trim`` and ``malicious`` are those of ``robust`` (``strategies.features.robust``).
     """
 
     weights: Literal["method", "samples", "equal", "domain-aware", "ga"] = Field(

@@ -28,10 +28,10 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import encode
 from strategies.federation.context import Federation
 from strategies.federation.updates import decode
-from strategies.settings import ServerConfig
 
 FIRST, SECOND = "m/", "v/"  # prefixes of the moments, before the name of a weight
 Array = NDArray[Any]

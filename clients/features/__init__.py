@@ -1,0 +1,1 @@
+"""What composes with every method, on the node: one class each."""

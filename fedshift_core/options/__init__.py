@@ -1,0 +1,1 @@
+"""Sections of a configuration that both sides of a feature read."""

@@ -1,0 +1,1 @@
+"""What composes with every method, on the server: one class each."""
