@@ -14,6 +14,12 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, check_numbers
 from fedshift_core.wire.names import (
+    AVERAGED,
+    BN_SCORE,
+    BN_WAYS,
+    OWN,
+    RETAKEN,
+    STATISTICS,
     BN_IMAGES,
     BN_MEAN,
     BN_SQUARES,
@@ -25,9 +31,10 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
 )
 from strategies.federation import checks
-from strategies.federation.context import Federation
-from strategies.federation.evaluation import Heard
-from strategies.federation.roster import Node
+from strategies.features.base import ServerFeature, Session
+from strategies.federation.context import RoundResult, RunContext
+from strategies.federation.evaluation import Evaluation, Heard
+from strategies.federation.nodes import Node
 from strategies.federation.update_norms import out_of_proportion
 from strategies.federation.updates import array_record, by_reason, decode
 
@@ -86,7 +93,7 @@ def read_all(
     asked: Mapping[int, Node],
     replies: Iterable[Message],
     channels: Mapping[str, int],
-    federation: Federation,
+    run: RunContext,
     hear: Heard,
 ) -> tuple[list[tuple[Arrays, int]], list[tuple[Node, str]]]:
     """Return what nodes tell, in the order of their index, and why the others cannot be used.
@@ -95,7 +102,7 @@ def read_all(
         asked: The nodes by their id.
         replies: One of each at most.
         channels: C by the name of the layer.
-        federation: The bounds.
+        run: The bounds.
         hear: Is told the numbers of each reply that is used.
     """
     told: dict[Node, tuple[Arrays, int]] = {}
@@ -103,7 +110,7 @@ def read_all(
     for reply in replies:
         node = waiting.pop(reply.metadata.src_node_id)
         try:
-            told[node] = read(node, reply, channels, federation.evaluate.bn_images, federation.max_value)
+            told[node] = read(node, reply, channels, run.config.evaluate.bn_images, run.config.federation.max_value)
             hear(node, checks.metrics_of(reply.content))
         except Refused as refused:
             problems.append((node, str(refused)))
@@ -111,44 +118,69 @@ def read_all(
     problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
     nodes = sorted(told, key=lambda node: node.index)
     # Domains differ in the means of their features more than in prototypes (dark images and light ones).
-    strange = out_of_proportion([told[node][0] for node in nodes], MORE * federation.max_update)
+    strange = out_of_proportion([told[node][0] for node in nodes], MORE * run.config.federation.max_update)
     problems += [(nodes[place], reason) for place, reason in strange.items()]
     usable = [told[node] for place, node in enumerate(nodes) if place not in strange]
     return usable, sorted(problems, key=lambda problem: problem[0].index)
 
 
-def retaken(
-    nodes: Sequence[Node],
-    weights: Mapping[str, Any],
-    federation: Federation,
-    server_round: int,
-    ask: Callable[[dict[Node, int], dict[str, Any]], Iterable[Message]],
-    hear: Heard,
-    leave_out: Callable[..., None],
-) -> Arrays:
-    """Have BatchNorm's statistics taken anew with the averaged weights, and return the merged ones.
+def statistics_of(asked: tuple[str, ...], batchnorms: tuple[str, ...]) -> tuple[str, ...]:
+    """Return with which statistics test images are scored: those of ``evaluate.bn`` that there are."""
+    return asked if batchnorms else tuple(name for name in asked if name != RETAKEN)
 
-    Args:
-        nodes: Who is asked.
-        weights: The averaged weights, of whose arrays only the shapes are looked at.
-        federation: What is asked for, and the bounds.
-        server_round: The round.
-        ask: Sends nodes, each with its work in images, a question, and returns their answers.
-        hear: Is told the numbers of each reply that is used.
-        leave_out: Is told of each node whose reply is not, why, and whether it is ``lost``.
 
-    Raises:
-        FederationError: If no node delivers any that can be used.
-    """
-    asked = {BN_IMAGES: federation.evaluate.bn_images, TAKE_STATISTICS: True}
-    work = {node: expected_images(node, federation.evaluate.bn_images) for node in nodes}
-    channels = {name: weights[f"{name}.{BN_MEAN}"].shape[0] for name in federation.batchnorms}
-    told, problems = read_all({node.node_id: node for node in nodes}, ask(work, asked), channels, federation, hear)
-    for node, reason in problems:
-        leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=reason == checks.NO_ANSWER)
-    if not told:
-        raise FederationError(f"round {server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}")
-    return merge(told, federation.batchnorms)
+class BatchNormStatistics(ServerFeature):
+    """Has test images scored with the statistics of ``evaluate.bn``, and statistics re-estimated for it."""
+
+    _estimated: Arrays = {}  # noqa: RUF012 (replaced, never changed)
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The statistics to score with, that of the accuracy first."""
+        return statistics_of(self.run.config.evaluate.bn, self.run.model.batchnorms)
+
+    def before_scores(self, session: Session, result: RoundResult) -> None:
+        """Have statistics re-estimated with the averaged weights, where the run scores with them.
+
+        Raises:
+            FederationError: If no node delivers any that can be used.
+        """
+        self._estimated = {}
+        if RETAKEN not in self.ways:
+            return
+        most = self.run.config.evaluate.bn_images
+        work = {node: expected_images(node, most) for node in session.nodes}
+        channels = {name: session.weights[f"{name}.{BN_MEAN}"].shape[0] for name in self.run.model.batchnorms}
+        replies = session.ask(work, {BN_IMAGES: most, TAKE_STATISTICS: True})
+        usable, problems = read_all(
+            {node.node_id: node for node in session.nodes}, replies, channels, self.run, session.hear
+        )
+        for node, reason in problems:
+            lost = reason == checks.NO_ANSWER
+            session.leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=lost)
+        if not usable:
+            raise FederationError(
+                f"round {session.server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"
+            )
+        result.statistics = self._estimated = merge(usable, self.run.model.batchnorms)
+
+    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Say with which statistics to score, unless it is with the averaged ones alone."""
+        if self.ways == (AVERAGED,):
+            return {}
+        return {BN_WAYS: list(self.ways), BN_IMAGES: self.run.config.evaluate.bn_images}
+
+    def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
+        """Send the re-estimated statistics with a message that scores with them."""
+        return {STATISTICS: self._estimated} if RETAKEN in options.get(BN_WAYS, ()) else {}
+
+    def other_scores(self) -> tuple[str, ...]:
+        """Return the names of the scores with all statistics but those of the accuracy."""
+        return tuple(BN_SCORE + way for way in self.ways[1:])
+
+    def counts_other(self, name: str, *, held: bool) -> bool:
+        """Leave out nodes' own statistics for a domain that no node holds: nobody has images of it."""
+        return held or name != BN_SCORE + OWN
 
 
 def merge(told: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Arrays:

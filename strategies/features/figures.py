@@ -1,6 +1,9 @@
 """What nodes count of test images for the figures (``fedshift_core.wire.counts``): checked before it is added up."""
 
-from collections.abc import Iterable, Mapping
+import functools
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
@@ -9,6 +12,10 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, from_arrays, shapes
 from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS
+from fedshift_core.wire.names import FIGURES
+from strategies.features.base import ServerFeature
+from strategies.federation.context import RoundResult
+from strategies.federation.evaluation import Answer, Evaluation
 from strategies.federation.updates import array_record, decode
 
 ROUNDING = 1e-6  # by which a mean confidence may lie out of its bin
@@ -83,3 +90,34 @@ def _equal(name: str, found: Iterable[float], expected: Iterable[float]) -> None
     for one, other in zip(found, expected, strict=True):
         if one != other:
             raise Refused(f"{name} counts {one:g} images, expected are {other:g}")
+
+
+class Figures(ServerFeature):
+    """Adds up what nodes count, where ``evaluate.figures`` asks for it and all test images are scored."""
+
+    def _counts(self, evaluation: Evaluation) -> bool:
+        return self.run.config.evaluate.figures and evaluation.scores_tests and evaluation.share == 1
+
+    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Ask nodes to count."""
+        return {FIGURES: True} if self._counts(evaluation) else {}
+
+    def score_records(self, evaluation: Evaluation) -> tuple[str, ...]:
+        """Allow the record of counts."""
+        return (COUNTS,) if self._counts(evaluation) else ()
+
+    def read_scores(
+        self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation
+    ) -> Mapping[str, Any]:
+        """Return the counts of each domain, checked against its accuracy."""
+        if not self._counts(evaluation):
+            return {}
+        asked = {answer.part.domain: (int(answer.count), int(answer.correct)) for answer in answers}
+        return read(content, asked, self.run.num_classes)
+
+    def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
+        """Write by domain the sum of the counts of the same parts as the accuracy; None where a node sent none."""
+        result.counts = {}
+        for domain in self.run.domains if self._counts(evaluation) else ():
+            each = evaluation.extra(self.name, domain)
+            result.counts[domain] = functools.reduce(operator.add, each) if each else None

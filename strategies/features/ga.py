@@ -21,6 +21,7 @@ one decrement longer.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
+from fedshift_core.limits import MOST_LOSS, Refused
+from strategies.features.base import ServerFeature, Training
+from strategies.federation.checks import Known, Range
+from strategies.federation.nodes import Node
 from strategies.federation.updates import Update
 
 FloatArray = NDArray[np.float64]
@@ -114,3 +119,31 @@ def _known_weights(nodes: Sequence[int], kept: Arrays) -> dict[int, float]:
     usual = sum(known.values()) / len(known) if known else 1 / len(nodes)
     every = {node: known.get(node, usual) for node in sorted({*nodes, *known})}
     return dict(zip(every, among(list(every.values())), strict=True))
+
+
+class GeneralisationAdjustment(ServerFeature):
+    """Weighs nodes where ``aggregation.weights=ga``."""
+
+    prefixes = ("ga/",)
+
+    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+        """Ask for the loss or the accuracy of the weights as they come and as they leave."""
+        return dict(asked_of(self.run.config.aggregation))
+
+    def train_bounds(self, node: Node, training: Training) -> Known:
+        """Return the range of both numbers."""
+        allowed = Range(-MOST_LOSS, MOST_LOSS, whole=False)
+        return {LOCAL_RECEIVED: allowed, LOCAL_TRAINED: allowed} if asked_of(self.run.config.aggregation) else {}
+
+    def read_train(self, metrics: Mapping[str, Any]) -> None:
+        """Refuse one of the two numbers without the other."""
+        if (LOCAL_RECEIVED in metrics) != (LOCAL_TRAINED in metrics):
+            raise Refused(f"{LOCAL_RECEIVED} and {LOCAL_TRAINED} go together, found one of them")
+
+    def weights(self, updates: list[Update], training: Training) -> list[float] | None:
+        """Return the weights of the round; None by another rule."""
+        rule, indices = self.run.config.aggregation, [node.index for node in training.nodes]
+        if rule.weights != "ga":
+            return None
+        weights, self.state = weigh(rule, updates, indices, self.state, training.server_round, self.run.rounds)
+        return weights

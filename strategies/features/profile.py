@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedshift_core.wire.names import PROCESS, SECONDS
-
-# The parts of a round on the server, one after another.
-TRAINING = "training"  # from the first message until all answers are there
-AVERAGING = "averaging"  # checking, averaging, merging knowledge
-MESSAGES = "messages"  # choosing nodes and writing to them
-EVALUATION = "evaluation"
+from strategies.features.base import ServerFeature
+from strategies.federation.context import RoundResult
+from strategies.federation.nodes import Node
+from strategies.federation.phases import EVALUATION, TRAINING
 
 
 class Clock:
@@ -61,3 +59,24 @@ class Clock:
         waited = places * (self._server.get(TRAINING, 0.0) + self._server.get(EVALUATION, 0.0)) - busy
         nodes = dict(sorted(self._nodes.items()))
         return {"server": self._server, "nodes": nodes, "side_by_side": places, "waiting": max(0.0, waited)}
+
+
+class Profile(ServerFeature):
+    """Measures each round where ``profile=true``."""
+
+    def start_round(self) -> None:
+        """Begin a round."""
+        self._clock = Clock(on=self.run.config.profile, shared_processes=self.run.engine.is_simulation)
+
+    def passed(self, phase: str) -> None:
+        """Add the time since the last phase to this one."""
+        self._clock.lap(phase)
+
+    def hear(self, node: Node, metrics: Mapping[str, Any]) -> None:
+        """Add what a node says of its time."""
+        if self.run.config.profile:
+            self._clock.hear(node.index, metrics)
+
+    def finish_round(self, result: RoundResult) -> None:
+        """Write the round's report."""
+        result.profile = self._clock.report()

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from strategies.features.base import ServerFeature
 from strategies.federation.nodes import Node
 
 Copy = tuple[str, int]  # SHA-256, and number of images
@@ -39,3 +40,23 @@ def no_majority(nodes: Iterable[Node]) -> str:
 
 def _told(copy: Copy) -> str:
     return f"{copy[1]} images, sha256 {copy[0][:12] or 'none'}"
+
+
+class PublicSet(ServerFeature):
+    """Holds nodes to the copy that most of them have (``strategies.federation.roster.Agreement``)."""
+
+    def copy_of(self, node: Node) -> Copy:
+        """Return a node's copy."""
+        return copy_of(node)
+
+    def of_most(self, nodes: Iterable[Node]) -> Copy | None:
+        """Return the copy that more nodes have than any other."""
+        return of_most(nodes)
+
+    def another(self, node: Node, copy: Copy) -> str:
+        """Return what is wrong with a node that has another copy."""
+        return another(node, copy)
+
+    def no_majority(self, nodes: Iterable[Node]) -> str:
+        """Return which copies there are, of which none is that of most nodes."""
+        return no_majority(nodes)

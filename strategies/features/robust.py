@@ -38,9 +38,10 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.records import Draft
+from strategies.features.base import ServerFeature, Training
 from strategies.federation.averaging import RunningAverage
 from strategies.federation.update_norms import change
-from strategies.federation.updates import Update
+from strategies.federation.updates import Update, decode
 
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
 
@@ -217,3 +218,18 @@ def _stacks(arrays: list[NDArray[Any]], dtype: np.dtype[Any]) -> Iterator[tuple[
     for start in range(0, flats[0].size, step):
         here = slice(start, start + step)
         yield here, np.stack([flat[here] for flat in flats], dtype=dtype)
+
+
+class Robust(ServerFeature):
+    """Merges by the rule of ``aggregation.robust``."""
+
+    def check_number(self, nodes: int) -> None:
+        """Raise ``FederationError`` if the rule protects against nobody with so many nodes."""
+        check_number(self.run.config.aggregation, nodes)
+
+    def merge(self, updates: list[Update], weights: list[float], training: Training) -> ArrayRecord | None:
+        """Return the next shared weights by the run's rule; None where it has none."""
+        rule = self.run.config.aggregation
+        if rule.robust == "none":
+            return None
+        return merge(rule, updates, weights, decode(training.sent), training.asked)

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.averaging import ServerConfig
 from fedshift_core.wire.records import encode
-from strategies.federation.context import Federation
+from strategies.features.base import ServerFeature, Training
+from strategies.federation.context import RunContext
 from strategies.federation.updates import decode
 
 FIRST, SECOND = "m/", "v/"  # prefixes of the moments, before the name of a weight
@@ -38,25 +39,25 @@ Array = NDArray[Any]
 
 
 def step(
-    federation: Federation, merged: ArrayRecord, sent: ArrayRecord, moments: Arrays, server_round: int
+    run: RunContext, merged: ArrayRecord, sent: ArrayRecord, moments: Arrays, server_round: int
 ) -> tuple[ArrayRecord, Arrays]:
     """Return the next shared weights, in the order and the types of the merged ones, and the next moments.
 
     Args:
-        federation: Its ``server`` says which optimiser, if any, its ``buffers`` what is no parameter.
+        run: Its ``server`` says which optimiser, if any, its ``buffers`` what is no parameter.
         merged: What the nodes' weights were merged to.
         sent: The weights from which they came.
         moments: Those of the round before; none in the first.
         server_round: The round, from 1.
     """
-    config = federation.server
+    config = run.config.server
     if config.optimizer == "none" or (config.optimizer == "fedavgm" and config.rate == 1 and config.momentum == 0):
         return merged, {}  # of the latter w - (w - a) may miss a by a rounding; Flower has it so, too
     before = decode(sent)
     weights: Arrays = {}
     kept: Arrays = {}
     arrays = decode(merged)
-    trained = federation.trained(arrays)
+    trained = run.trained(arrays)
     for name, array in arrays.items():
         if name not in trained:
             weights[name] = array
@@ -102,3 +103,14 @@ def _fedavgm(config: ServerConfig, merged: Array, sent: Array, moments: Arrays) 
         return sent - config.rate * gradient, {}
     m = config.momentum * moments[FIRST] + gradient if FIRST in moments else gradient
     return sent - config.rate * m, {FIRST: m}
+
+
+class ServerOptimizer(ServerFeature):
+    """Makes the average a step, as the section ``server`` says."""
+
+    prefixes = (FIRST, SECOND)
+
+    def step(self, merged: ArrayRecord, training: Training) -> ArrayRecord:
+        """Return the next shared weights."""
+        weights, self.state = step(self.run, merged, training.sent, self.state, training.server_round)
+        return weights

@@ -1,16 +1,15 @@
 """What a strategy is told of the run, and what it tells of a round."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.averaging import AggregationConfig, ServerConfig
-from fedshift_core.options.scoring import EvaluateConfig
+from fedshift_core.options.run import RunSettings
 from fedshift_core.seeding import generator
 from fedshift_core.wire.counts import Counts
-from fedshift_core.wire.names import AVERAGED, BN_SCORE, CE, RETAKEN
-from strategies.federation.evaluation import ClientScores, Evaluation
+from fedshift_core.wire.names import CE
+from strategies.federation.evaluation import ClientScores, Evaluation, Extra
 from strategies.federation.roster import Node
 
 
@@ -28,94 +27,126 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Federation:
-    """What a strategy must know of the run.
+class ModelFacts:
+    """What a strategy must know of the network and of what the method's nodes score.
 
     Attributes:
-        domains: The domains to evaluate, in their order.
         num_classes: C.
         feature_dim: D.
-        seed: The run's seed.
-        participation: Share of the nodes that train in a round, above 0, at most 1.
         personal: Nodes keep parts of the model to themselves, so each scores its own.
         own_parts: What a node scores has parts that only its own local training changes.
-        min_nodes: Nodes that must be there before each round.
-        node_timeout: Seconds to wait for nodes and for their answer to the first question.
-        engine: ``simulation`` or ``deployment``.
-        run_json: The resolved configuration, for the nodes.
-        rounds: Rounds of the run.
-        evaluate: Which of them are scored.
-        validation: Nodes keep a validation part, on which the global model is scored as well.
-        own_tests: Each node has a test set of its own for every domain, so all answer and their parts add up.
-        profile: Whether to measure where the time of each round goes.
-        eval_batch: Images per batch where nodes score test images.
         scores_images_alone: A test set may be divided: the score of an image depends on no other image.
-        queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
-        max_value: The largest absolute value of a floating-point number that a node may send.
-        max_update: How many times the norm of the weights that were sent a reply may change them; and how many times
-            the median of a round that change, and the norm of what a node contributes besides, may be.
-        max_images: How many times the median of the nodes' images one weighs by at most, in training and in scores.
-        noise: Standard deviation of the noise that nodes add to each weight; 0 for none.
-        method: The method's name, for messages.
-        aggregation: How nodes weigh, where the method does not say, and how robust the average is.
         terms: Names of all loss terms that nodes may report: those of the method, of modules, of any client.
         scores: Names of the other ways in which nodes may score test images.
-        bn_ways: With which statistics of BatchNorm they are scored, of ``evaluate.bn``; the first is the accuracy.
         batchnorms: Names of the BatchNorm layers whose statistics travel with the weights.
-        start: What nodes begin from beside the shared weights, by state-dict name; sent to each once.
-        frozen: Names of shared weights that never change and do not travel with the others.
-        everywhere: Each node's own model is scored on all domains (``evaluate.personal_on``).
-        server: What the server does with the average.
         buffers: Names of the arrays that travel and are no parameters, such as BatchNorm's running statistics.
+        start: What nodes begin from in addition to the shared weights, by state-dict name; sent to each once.
+        frozen: Names of shared weights that never change and do not travel with the others.
     """
 
-    domains: tuple[str, ...]
     num_classes: int
     feature_dim: int
-    seed: int
-    participation: float
-    personal: bool
-    min_nodes: int
-    node_timeout: float
-    engine: str
-    run_json: str
-    rounds: int = 1
-    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    validation: bool = False
-    own_tests: bool = False
-    profile: bool = False
-    eval_batch: int = 64
+    personal: bool = False
+    own_parts: bool = False
     scores_images_alone: bool = True
-    queues: bool = False
-    max_value: float = 1e6
-    max_update: float = 10.0
-    max_images: float = 100.0
-    noise: float = 0.0
-    method: str = ""
-    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
     terms: tuple[str, ...] = (CE,)
     scores: tuple[str, ...] = ()
-    bn_ways: tuple[str, ...] = (AVERAGED,)
     batchnorms: tuple[str, ...] = ()
-    everywhere: bool = False
-    own_parts: bool = False
+    buffers: tuple[str, ...] = ()
     start: Arrays = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
-    server: ServerConfig = field(default_factory=ServerConfig)
-    buffers: tuple[str, ...] = ()
-
-    @property
-    def retakes(self) -> bool:
-        """Whether BatchNorm's statistics are taken anew in rounds that are scored."""
-        return RETAKEN in self.bn_ways
 
     def trained(self, arrays: Arrays) -> tuple[str, ...]:
         """Return which of the arrays that travel are parameters: neither buffers nor integers."""
         return tuple(name for name, array in arrays.items() if array.dtype.kind == "f" and name not in self.buffers)
 
+
+@dataclass(frozen=True)
+class Engine:
+    """Where the run's nodes are.
+
+    Attributes:
+        name: ``simulation`` or ``deployment``.
+        min_nodes: Nodes that must be there before each round.
+        node_timeout: Seconds to wait for nodes and for their answer to the first question.
+        queues: Messages wait in Flower's simulation for a free actor, so that their order matters.
+    """
+
+    name: str
+    min_nodes: int = 1
+    node_timeout: float = 120.0
+    queues: bool = False
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether nodes are played on this machine."""
+        return self.name == "simulation"
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a strategy must know of the run.
+
+    Attributes:
+        config: The configuration.
+        model: Facts of the network.
+        engine: Where the nodes are.
+        run_json: The resolved configuration, as it is sent to the nodes.
+    """
+
+    config: RunSettings
+    model: ModelFacts
+    engine: Engine
+    run_json: str
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains to evaluate, in their order."""
+        return self.config.dataset.domains
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.model.num_classes
+
+    @property
+    def feature_dim(self) -> int:
+        """D."""
+        return self.model.feature_dim
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.config.seed
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run."""
+        return self.config.rounds
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the arrays that travel and are no parameters."""
+        return self.model.buffers
+
+    @property
+    def own_tests(self) -> bool:
+        """Whether each node has a test set of its own for every domain, so that all answer and their parts add up."""
+        return self.config.shift.label_mix == "own"
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether each node's own model is scored on all domains (``evaluate.personal_on``)."""
+        asked = self.config.evaluate.personal_on == "all_domains"
+        return self.model.personal and self.engine.is_simulation and asked
+
+    def trained(self, arrays: Arrays) -> tuple[str, ...]:
+        """Return which of the arrays that travel are parameters: neither buffers nor integers."""
+        return self.model.trained(arrays)
+
     def number(self, present: int) -> int:
         """Return how many of the nodes that are present train in a round."""
-        return max(1, round(self.participation * present))
+        return max(1, round(self.config.federation.participation * present))
 
     def sample(self, server_round: int, nodes: list[Node]) -> list[Node]:
         """Choose which nodes train, by index, from (seed, round)."""
@@ -123,15 +154,24 @@ class Federation:
         chosen = rng.permutation(len(nodes))[: self.number(len(nodes))]
         return [nodes[i] for i in sorted(chosen)]
 
-    def evaluation(self, server_round: int, nodes: list[Node], silent: Collection[int] = ()) -> Evaluation:
-        """Return who of the nodes that are connected scores what after a round; nodes of indices ``silent`` nothing."""
+    def evaluation(
+        self, server_round: int, nodes: list[Node], silent: Collection[int] = (), extras: Sequence[Extra] = ()
+    ) -> Evaluation:
+        """Return who of the connected nodes scores what after a round.
+
+        Args:
+            server_round: The round.
+            nodes: The nodes that are connected.
+            silent: Indices of nodes that score nothing.
+            extras: What features add to the scores.
+        """
+        evaluate, model = self.config.evaluate, self.model
         return Evaluation(
-            self.domains, nodes, personal=self.personal, own_tests=self.own_tests, validation=self.validation,
-            test=self.evaluate.test, everywhere=self.everywhere, batch=self.eval_batch,
-            divisible=self.scores_images_alone, share=self.evaluate.share(server_round, self.rounds),
-            scores=(*self.scores, *(BN_SCORE + way for way in self.bn_ways[1:])),
-            classes=self.num_classes if self.evaluate.figures else 0, silent=silent,
-            trained_only=self.own_parts and self.evaluate.untrained == "leave_out", max_images=self.max_images,
+            self.domains, nodes, personal=model.personal, own_tests=self.own_tests, test=evaluate.test,
+            everywhere=self.everywhere, batch=self.config.images.eval_batch, divisible=model.scores_images_alone,
+            share=evaluate.share(server_round, self.rounds), scores=model.scores, extras=extras, silent=silent,
+            trained_only=model.own_parts and evaluate.untrained == "leave_out",
+            max_images=self.config.federation.max_images,
         )  # fmt: skip
 
 

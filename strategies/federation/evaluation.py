@@ -1,36 +1,27 @@
 """Who evaluates which domain, and what comes of the answers."""
 
-import functools
 import math
-import operator
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from fedshift_core.limits import Refused
-from fedshift_core.wire.counts import Counts
 from fedshift_core.wire.names import (
-    BN_SCORE,
     CORRECT,
     COUNT,
-    COUNTS,
     DOMAINS,
     DRAWN,
     LOSS_SUM,
     METRICS,
     NUM_EXAMPLES,
     OTHER_CORRECT,
-    OWN,
     STARTED_ANEW,
     STARTS,
     STOPS,
-    VALIDATION_CORRECT,
-    VALIDATION_COUNT,
 )  # fmt: skip
-from strategies.features import figures as counting
 from strategies.federation import announced, checks
 from strategies.federation.checks import ANY_COUNT, Known, right_of
 from strategies.federation.roster import Node
@@ -65,12 +56,55 @@ Heard = Callable[[Node, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Answer:
+    """What one node says of one part.
+
+    Attributes:
+        node: Who scored it.
+        part: The part.
+        correct: Correct predictions.
+        count: Images.
+        loss_sum: Cross-entropy summed over them.
+        others: By name of another way to score: correct predictions and images.
+        extra: What features read of the same reply for the part's domain, by their name.
+    """
+
+    node: Node
+    part: Part
     correct: float
     count: float
     loss_sum: float
     others: list[tuple[str, float, float]]
-    counts: Counts | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Extra(Protocol):
+    """What a feature adds to the scores of a node; the class is in ``strategies.features``."""
+
+    name: str
+
+    def other_scores(self) -> tuple[str, ...]:
+        """Return the names of other ways to score."""
+
+    def counts_other(self, name: str, *, held: bool) -> bool:
+        """Tell whether a score by another way is used for a domain that a node holds, or that none holds."""
+
+    def asks_all(self) -> bool:
+        """Tell whether all nodes are asked with the first questions, also those without a part."""
+
+    def score_records(self, evaluation: "Evaluation") -> tuple[str, ...]:
+        """Return the names of the records that a reply may have besides its numbers."""
+
+    def score_bounds(self, node: Node, parts: Sequence[Part], evaluation: "Evaluation") -> Known:
+        """Return what numbers a node's reply may hold for the feature."""
+
+    def read_scores(
+        self, content: RecordDict, answers: Sequence[Answer], evaluation: "Evaluation"
+    ) -> Mapping[str, Any]:
+        """Return what the reply says for the feature, by domain; raise ``Refused`` where it makes no sense."""
+
+    def take_scores(self, node: Node, metrics: Mapping[str, Any], evaluation: "Evaluation") -> None:
+        """Take in the numbers of a reply that is used."""
 
 
 @dataclass
@@ -84,7 +118,7 @@ class _Task:
     part: Part
     untried: list[Node]
     divided: bool
-    answer: _Answer | None = None
+    answer: Answer | None = None
 
 
 @dataclass(frozen=True)
@@ -145,11 +179,11 @@ class Evaluation:
     both engines. A held-out domain, of which there is no node, goes to all nodes that see whole test sets.
 
     Attributes:
-        validating: The nodes to ask now are to score their validation parts as well; with the first
-            questions only, which then go to all nodes.
-        validation: Answers about validation parts, each under the domain of its node.
+        nodes: The nodes that are connected, in the order of their index.
+        is_first: The questions to ask now are the first ones; later ones are about parts that still have no answer.
         share: Share of the test images that is scored, above 0, at most 1.
-        counting: The nodes are to tell what the figures are made of; only where all test images are scored.
+        scores_tests: Test images are scored.
+        max_images: How many times the median of its domain a node's images may be, for its scores to count.
     """
 
     def __init__(
@@ -160,13 +194,12 @@ class Evaluation:
         personal: bool,
         own_tests: bool = False,
         everywhere: bool = False,
-        validation: bool = False,
         test: bool = True,
         batch: int = 64,
         divisible: bool = True,
         share: float = 1.0,
         scores: tuple[str, ...] = (),
-        classes: int = 0,
+        extras: Sequence[Extra] = (),
         silent: Collection[int] = (),
         trained_only: bool = False,
         max_images: float = math.inf,
@@ -179,36 +212,34 @@ class Evaluation:
             personal: Each node has a model of its own.
             own_tests: Each node has a test set of its own for every domain.
             everywhere: Each node that sees all test sets scores each of them with its own model.
-            validation: Validation parts are scored as well.
-            test: Test images are scored; otherwise validation parts alone.
+            test: Test images are scored.
             batch: Images per batch on the nodes.
             divisible: The scores of some images do not depend on which others are scored with them.
             share: Share of each test set to score, rounded up to whole batches.
             scores: Names of other ways to score that the run declares.
-            classes: C where the run wants figures (``evaluate.figures``), else 0.
+            extras: What features add.
             silent: Indices of nodes that score nothing, though their domain counts as held.
             trained_only: What a node scored counts only if it still had the parts of its model that it has trained.
             max_images: How many times the median of its domain a node's test images may be, for its scores to count.
         """
-        self.validating = validation
-        self.validation = Tally(domains)
-        self._domains, self._scores = domains, scores
+        self.nodes, self.is_first, self.scores_tests, self.max_images = nodes, True, test, max_images
+        self._domains, self._extras = domains, tuple(extras)
+        self._scores = (*scores, *(name for extra in extras for name in extra.other_scores()))
         self._everyone, self._everywhere = personal or own_tests, everywhere
-        self._nodes, self._held = nodes, {node.domain for node in nodes}
+        self._held = {node.domain for node in nodes}
         self._silent, self._trained_only = frozenset(silent), trained_only
-        self._batch, self._divisible, self._max_images = batch, divisible, max_images
+        self._batch, self._divisible = batch, divisible
         self._failed: set[Node] = set()
         self._asked: dict[Node, list[_Task]] = {}
         self._scored = self._images = 0
         planned = domains if test else ()
         self._tasks = [task for i, domain in enumerate(planned) for task in self._plan(i, domain, share)]
         self.share = self._scored / self._images if self._images else 1.0
-        self._classes, self.counting = classes, bool(classes) and test and self.share == 1
 
     def first(self) -> Questions:
-        """Return which node is asked for which parts; for none where only its validation part is asked for."""
-        validating = [node for node in self._nodes if node.index not in self._silent] if self.validating else []
-        return self._ask({node: [] for node in validating})
+        """Return which node is asked for which parts; for none where a feature asks it for something else alone."""
+        everyone = self.nodes if any(extra.asks_all() for extra in self._extras) else []
+        return self._ask({node: [] for node in everyone if node.index not in self._silent})
 
     def replacements(self) -> Questions:
         """Return whom to ask instead for the parts that still have no answer; empty if nobody is left."""
@@ -234,7 +265,7 @@ class Evaluation:
                 if reply is not None:
                     checks.let_go(reply)
         self._failed |= {node for node, _ in failed}
-        self._asked, self.validating = {}, False
+        self._asked, self.is_first = {}, False
         return failed
 
     def tally(self) -> Tally:
@@ -246,30 +277,24 @@ class Evaluation:
             domain, answer = task.part.domain, task.answer
             tally.add(domain, answer.correct, answer.count, answer.loss_sum)
             for name, correct, count in answer.others:
-                if name != BN_SCORE + OWN or domain in self._held:  # else nobody has images of its own
+                if all(extra.counts_other(name, held=domain in self._held) for extra in self._extras):
                     tally.add_other(name, domain, correct, count)
         return tally
 
-    def counts(self) -> dict[str, Counts | None]:
-        """Return by domain the sum of what was counted, of the same parts as the accuracy; None where a node told none.
+    def extra(self, name: str, domain: str) -> list[Any]:
+        """Return what a feature read for each part of a domain; empty where a part lacks it, or an answer."""
+        answers = self._answers(domain)
+        each = [answer.extra[name] for answer in answers if name in answer.extra]
+        return each if len(each) == len(answers) and domain not in self._missing() else []
 
-        Empty where nothing was to be counted.
-        """
-        missing = self._missing()
-        found: dict[str, Counts | None] = {}
-        for domain in self._domains if self.counting else ():
-            answers = [task.answer for task in self._tasks if task.part.domain == domain and task.answer is not None]
-            each = [answer.counts for answer in answers if answer.counts is not None]
-            whole = each and len(each) == len(answers) and domain not in missing
-            found[domain] = functools.reduce(operator.add, each) if whole else None
-        return found
+    def _answers(self, domain: str) -> list[Answer]:
+        return [task.answer for task in self._tasks if task.part.domain == domain and task.answer is not None]
 
     def spread(self) -> dict[str, float | None]:
         """Return by domain the sample standard deviation of the nodes' accuracies; None of fewer than two."""
         found: dict[str, float | None] = {}
         for domain in self._domains:
-            answers = [task.answer for task in self._tasks if task.part.domain == domain and task.answer is not None]
-            each = [100 * answer.correct / answer.count for answer in answers if answer.count]
+            each = [100 * answer.correct / answer.count for answer in self._answers(domain) if answer.count]
             found[domain] = statistics.stdev(each) if len(each) > 1 else None
         return found
 
@@ -278,36 +303,38 @@ class Evaluation:
 
     def _add(self, node: Node, reply: Message, tasks: list[_Task]) -> Mapping[str, Any]:
         """Take in one reply, or nothing of it if anything is wrong with it; return its numbers."""
-        content = checks.opened(reply, (METRICS, COUNTS) if self.counting else (METRICS,))
+        records = [name for extra in self._extras for name in extra.score_records(self)]
+        content = checks.opened(reply, (METRICS, *records))
         metrics = checks.metrics_of(content)
         checks.check_numbers_of(metrics, self._known(node, tasks))
-        answers = [_answer(metrics, task, self._scores) for task in tasks]
-        if self.counting:
-            domains = [task.part.domain for task in tasks]
-            asked = {d: (int(a.count), int(a.correct)) for d, a in zip(domains, answers, strict=True)}
-            counts = counting.read(content, asked, self._classes)
-            answers = [replace(a, counts=counts.get(d)) for d, a in zip(domains, answers, strict=True)]
+        answers = [_answer(node, metrics, task, self._scores) for task in tasks]
+        for extra in self._extras:
+            found = extra.read_scores(content, answers, self)
+            answers = [
+                replace(answer, extra={**answer.extra, extra.name: found[answer.part.domain]})
+                if answer.part.domain in found
+                else answer
+                for answer in answers
+            ]
         if self._trained_only and STARTED_ANEW in metrics:  # with parts as they were before round 1
             return metrics
-        validated = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
-        parts = [other.num_validation for other in self._nodes if other.domain == node.domain]
-        if not announced.is_too_many(node.num_validation, parts, self._max_images):
-            self.validation.add(node.domain, *validated, 0.0)
+        for extra in self._extras:
+            extra.take_scores(node, metrics, self)
         return metrics
 
     def _known(self, node: Node, tasks: list[_Task]) -> Known:
-        """Return what a node may answer: the numbers of its parts, and of its validation part where it has one."""
+        """Return what a node may answer: the numbers of its parts, and those of features."""
         known = {NUM_EXAMPLES: ANY_COUNT}
         for task in tasks:
             domain = task.part.domain
             known |= {CORRECT + domain: ANY_COUNT, COUNT + domain: ANY_COUNT}
             known |= {LOSS_SUM + domain: checks.loss_sum_of(len(task.part))}
             known |= {f"{OTHER_CORRECT}{name}/{domain}": ANY_COUNT for name in self._scores}
-        if self.validating and node.num_validation:
-            count = checks.Range(node.num_validation, node.num_validation)
-            known |= {VALIDATION_CORRECT: ANY_COUNT, VALIDATION_COUNT: count}
+        parts = [task.part for task in tasks]
+        for extra in self._extras:
+            known |= extra.score_bounds(node, parts, self)
         return known
 
     def _plan(self, place: int, domain: str, share: float) -> list[_Task]:
@@ -332,16 +359,16 @@ class Evaluation:
 
     def _tests(self, node: Node, domain: str) -> int:
         """Return how many test images of a domain a node can score; whoever sees all sees as many as their own node."""
-        return node.tests_of(domain) or max(other.tests_of(domain) for other in self._nodes if other.shared_test)
+        return node.tests_of(domain) or max(other.tests_of(domain) for other in self.nodes if other.shared_test)
 
     def _candidates(self, place: int, domain: str) -> list[Node]:
-        if self._everywhere and any(node.shared_test and node.tests_of(domain) for node in self._nodes):
-            return [node for node in self._nodes if node.shared_test]
-        own = [node for node in self._nodes if node.domain == domain and node.num_test > 0]
-        if own or any(node.domain == domain for node in self._nodes):
+        if self._everywhere and any(node.shared_test and node.tests_of(domain) for node in self.nodes):
+            return [node for node in self.nodes if node.shared_test]
+        own = [node for node in self.nodes if node.domain == domain and node.num_test > 0]
+        if own or any(node.domain == domain for node in self.nodes):
             tests = [node.num_test for node in own]
-            return [node for node in own if not announced.is_too_many(node.num_test, tests, self._max_images)]
-        elsewhere = [node for node in self._nodes if node.shared_test and node.tests_of(domain) > 0]
+            return [node for node in own if not announced.is_too_many(node.num_test, tests, self.max_images)]
+        elsewhere = [node for node in self.nodes if node.shared_test and node.tests_of(domain) > 0]
         turn = place % len(elsewhere) if elsewhere else 0
         return elsewhere[turn:] + elsewhere[:turn]
 
@@ -406,7 +433,7 @@ def tests_of(node: Node, domains: Iterable[str], seen: Mapping[str, int]) -> dic
     return {domain: node.tests_of(domain) or seen.get(domain) for domain in domains}
 
 
-def _answer(metrics: Mapping[str, Any], task: _Task, scores: tuple[str, ...]) -> _Answer:
+def _answer(node: Node, metrics: Mapping[str, Any], task: _Task, scores: tuple[str, ...]) -> Answer:
     """Return what a node says of one part."""
     domain = task.part.domain
     if not all(key + domain in metrics for key in (CORRECT, COUNT, LOSS_SUM)):
@@ -418,4 +445,4 @@ def _answer(metrics: Mapping[str, Any], task: _Task, scores: tuple[str, ...]) ->
         raise Refused(f"{count:g} images scored in domain {domain!r}, asked were {len(task.part)}")
     names = [name for name in scores if f"{OTHER_CORRECT}{name}/{domain}" in metrics]
     others = [(name, *right_of(metrics, f"{OTHER_CORRECT}{name}/{domain}", COUNT + domain)) for name in names]
-    return _Answer(correct, count, loss_sum, others)
+    return Answer(node, task.part, correct, count, loss_sum, others)

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -17,8 +18,6 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
 from fedshift_core.wire.names import ARRAYS, CONFIG, ENGINE, KNOWLEDGE, RUN
-from strategies.features import public_set as public_sets
-from strategies.features.public_set import Copy
 from strategies.federation import announced
 from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED
@@ -37,6 +36,38 @@ NEWCOMER_SECONDS = 15.0
 MOST_REASONS = 20  # why nodes were refused that an error can tell; it shows two
 
 
+class Agreement(Protocol):
+    """What all nodes must have alike, as a feature knows it (``strategies.features.public_set``)."""
+
+    def copy_of(self, node: Node) -> Any:
+        """Return what a node has."""
+
+    def of_most(self, nodes: Iterable[Node]) -> Any:
+        """Return what more nodes have than anything else; None where two are as frequent, or there is no node."""
+
+    def another(self, node: Node, copy: Any) -> str:
+        """Return what is wrong with a node that has something else."""
+
+    def no_majority(self, nodes: Iterable[Node]) -> str:
+        """Return what there is, of which nothing is what most nodes have."""
+
+
+class _Nothing:
+    """Nodes need have nothing alike."""
+
+    def copy_of(self, node: Node) -> Any:
+        return ()
+
+    def of_most(self, nodes: Iterable[Node]) -> Any:
+        return () if any(True for _ in nodes) else None
+
+    def another(self, node: Node, copy: Any) -> str:
+        raise NotImplementedError
+
+    def no_majority(self, nodes: Iterable[Node]) -> str:
+        raise NotImplementedError
+
+
 class Roster:
     """The nodes of a federation, by index.
 
@@ -47,7 +78,11 @@ class Roster:
         max_images: How many times the median of the nodes' training images one weighs by at most.
     """
 
-    def __init__(self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int) -> None:
+    def __init__(
+        self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int,
+        agreement: Agreement | None = None,
+    ) -> None:  # fmt: skip
+        self._agreement = agreement or _Nothing()
         self.listener = Listener()
         self.fastest: dict[int, Arithmetic] = {}
         self._domains = domains
@@ -58,7 +93,7 @@ class Roster:
         self.max_images = math.inf
         self._excluded: set[int] = set()  # indices of nodes that take no part any more
         self._large: set[int] = set()  # indices of nodes that weigh less than they announce, as a line has said
-        self._copy: Copy | None = None  # of the public set, once the first nodes have their places
+        self._copy: Any = None  # of the public set, once the first nodes have their places
         self._nodes: dict[int, Node] = {}  # by node id
         self._refused: set[int] = set()  # node ids that cannot take part, or whose place another took
         self._doubled: set[int] = set()  # node ids that wait, and were told of, because their place is taken
@@ -129,24 +164,24 @@ class Roster:
 
     def _agreed(self) -> list[Node]:
         """Return the nodes that have the public set of most nodes; none while two copies are as frequent."""
-        copy = public_sets.of_most(self._nodes.values())
-        return [node for node in self._nodes.values() if public_sets.copy_of(node) == copy]
+        copy = self._agreement.of_most(self._nodes.values())
+        return [node for node in self._nodes.values() if self._agreement.copy_of(node) == copy]
 
     def _disagreements(self) -> list[str]:
         """Return what is wrong with the nodes that have not the public set of most; one text if there is no such."""
-        copy = public_sets.of_most(self._nodes.values())
+        copy = self._agreement.of_most(self._nodes.values())
         if copy is None:
-            return [public_sets.no_majority(self._nodes.values())] if self._nodes else []
-        others = [node for node in self._nodes.values() if public_sets.copy_of(node) != copy]
-        return sorted(public_sets.another(node, copy) for node in others)
+            return [self._agreement.no_majority(self._nodes.values())] if self._nodes else []
+        others = [node for node in self._nodes.values() if self._agreement.copy_of(node) != copy]
+        return sorted(self._agreement.another(node, copy) for node in others)
 
     def _settle_copy(self) -> dict[str, int]:
         """Take the public set of most nodes for the run's, and refuse the others; return why, each with its number."""
-        self._copy = public_sets.of_most(self._nodes.values())
+        self._copy = self._agreement.of_most(self._nodes.values())
         problems: dict[str, int] = {}
         for node in list(self._nodes.values()):
-            if self._copy is not None and public_sets.copy_of(node) != self._copy:
-                self._refuse(node.node_id, public_sets.another(node, self._copy), problems)
+            if self._copy is not None and self._agreement.copy_of(node) != self._copy:
+                self._refuse(node.node_id, self._agreement.another(node, self._copy), problems)
         return problems
 
     def _twins(self, nodes: Iterable[Node]) -> list[str]:
@@ -288,8 +323,8 @@ class Roster:
             self.silence.forget(node_id)
             try:
                 answer = self._introduction.read(reply)
-                if self._copy is not None and public_sets.copy_of(answer.node) != self._copy:
-                    raise FederationError(public_sets.another(answer.node, self._copy))
+                if self._copy is not None and self._agreement.copy_of(answer.node) != self._copy:
+                    raise FederationError(self._agreement.another(answer.node, self._copy))
             except (FederationError, Refused) as error:
                 self._refuse(node_id, str(error), problems)
                 continue

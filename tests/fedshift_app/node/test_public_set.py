@@ -275,7 +275,7 @@ class Copies:
 
 
 def gathered(grid: Copies, at_least: int = 2) -> Roster:
-    roster = Roster(("scan", "street"), "deployment", "{}", 2)
+    roster = Roster(("scan", "street"), "deployment", "{}", 2, public_set_feature())
     roster.gather(grid, at_least, timeout=0.05)  # type: ignore[arg-type]
     return roster
 

@@ -45,7 +45,7 @@ class FakeGrid:
 
 
 def gathered(grid: FakeGrid, at_least: int = 1, engine: str = "deployment") -> Roster:
-    roster = Roster(DOMAINS, engine, "{}", 2)
+    roster = Roster(DOMAINS, engine, "{}", 2, public_set_feature())
     roster.gather(grid, at_least, timeout=0.05)  # type: ignore[arg-type]
     return roster
 

@@ -1,0 +1,167 @@
+"""What composes with every method: each feature's names on the wire, and its class on either side.
+
+A feature is one entry of ``FEATURES``, one class in ``strategies/features`` and one in ``clients/features``. The names
+that it declares are all that it may send: the node's check of messages (``fedshift_app.node.requests``), the server's
+check of replies, and the table of docs/reference/wire.md are made of them.
+
+A package adds a feature by an entry point of the group ``fedshift.features``; a run uses it where its configuration
+names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have keys of their own, and are always there.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedshift_core.extensions import Registry
+from fedshift_core.params import Params
+from fedshift_core.wire import names as wire
+
+
+@dataclass(frozen=True)
+class Key:
+    """One name on the wire.
+
+    Attributes:
+        name: The name; one that ends in ``/`` is followed by a domain, a layer or a part of the work.
+        holds: Type and shape.
+        meaning: What it says, for the reference.
+        replaces_scores: A message with this key asks for something else than scores.
+    """
+
+    name: str
+    holds: str
+    meaning: str
+    replaces_scores: bool = False
+
+    def fits(self, name: str) -> bool:
+        """Tell whether a name on the wire is this one."""
+        return name.startswith(self.name) if self.name.endswith("/") else name == self.name
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature.
+
+    Attributes:
+        name: Its name.
+        title: What it does, in one line.
+        option: The key of the configuration that turns it on.
+        server: Its class on the server (``module:Class``), a ``ServerFeature``; empty: none.
+        node: Its class on the node, a ``NodeFeature``; empty: none.
+        params: Parameters of an entry of the section ``features``; FedShift's own have none.
+        train: What a message to train may hold in its record ``config``.
+        evaluate: Likewise a message to evaluate.
+        train_reply: What the reply to a message to train may hold in its record ``metrics``.
+        evaluate_reply: Likewise the reply to a message to evaluate.
+        introduction: Likewise what a node says of itself before the first round.
+        records: Records of its own, in either direction.
+        tells: What the numbers depend on of a node's images; empty: on nothing but their number.
+    """
+
+    name: str
+    title: str
+    option: str
+    server: str | type[Any] = ""
+    node: str | type[Any] = ""
+    params: type[Params] = Params
+    train: tuple[Key, ...] = ()
+    evaluate: tuple[Key, ...] = ()
+    train_reply: tuple[Key, ...] = ()
+    evaluate_reply: tuple[Key, ...] = ()
+    introduction: tuple[Key, ...] = ()
+    records: tuple[Key, ...] = ()
+    tells: str = ""
+
+
+#: FedShift's own, in the order in which a round passes them.
+OURS = (
+    Feature(
+        "profile", "Where the time of a round goes", "profile=true",
+        "strategies.features.profile:Profile", "clients.features.profile:ProfileOnNode",
+        train_reply=(
+            Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
+            Key(wire.PROCESS, "int", "number of the process that worked"),
+        ),
+        evaluate_reply=(
+            Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
+            Key(wire.PROCESS, "int", "number of the process that worked"),
+        ),
+    ),
+    Feature(
+        "public-set", "One copy of the public images on all nodes", "dataset.public",
+        "strategies.features.public_set:PublicSet", "clients.features.public_set:PublicSetOnNode",
+        introduction=(
+            Key(wire.PUBLIC, "text", "SHA-256 of the node's copy of the public images"),
+            Key(wire.NUM_PUBLIC, "int", "number of public images"),
+        ),
+    ),
+    Feature(
+        "privacy", "Clipping and noise on what leaves a node", "privacy.name",
+        "strategies.features.privacy:Privacy", "clients.features.privacy:PrivacyOnNode",
+    ),
+    Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
+            "strategies.features.robust:Robust"),
+    Feature(
+        "ga", "Weights of nodes by generalisation gaps", "aggregation.weights=ga",
+        "strategies.features.ga:GeneralisationAdjustment", "clients.features.ga:GapsOnNode",
+        train=(Key(wire.GAP, "list of two texts", "loss or accuracy, on images of train or validation"),),
+        train_reply=(
+            Key(wire.LOCAL_RECEIVED, "float", "loss or accuracy of the weights as they came"),
+            Key(wire.LOCAL_TRAINED, "float", "loss or accuracy after local training"),
+        ),
+        tells="mean loss or accuracy on the node's training or validation images",
+    ),
+    Feature("server-optimizer", "A step of the server after the average", "server.optimizer",
+            "strategies.features.server_optimizer:ServerOptimizer"),
+    Feature(
+        "client-scores", "Scores of the nodes' own models right after local training", "evaluate.client_models",
+        "strategies.features.client_scores:ClientModels", "clients.features.client_scores:ClientModelsOnNode",
+        train=(Key(wire.LOCAL_DOMAINS, "list of text", "domains on whose test images the node scores its model"),),
+        train_reply=(
+            Key(wire.LOCAL_CORRECT, "int", "correct predictions on a domain's test images"),
+            Key(wire.LOCAL_COUNT, "int", "test images of a domain"),
+            Key(wire.LOCAL_OWN_CORRECT, "int", "correct predictions on the node's own test set"),
+            Key(wire.LOCAL_OWN_COUNT, "int", "images of the node's own test set"),
+        ),
+        tells="correct predictions on test images",
+    ),
+    Feature(
+        "bn-statistics", "Scores with other statistics of BatchNorm", "evaluate.bn",
+        "strategies.features.bn_statistics:BatchNormStatistics",
+        "clients.features.bn_statistics:BatchNormStatisticsOnNode",
+        evaluate=(
+            Key(wire.TAKE_STATISTICS, "bool", "take statistics of training images in place of a score", True),
+            Key(wire.BN_WAYS, "list of text", "statistics to score with, that of the accuracy first"),
+            Key(wire.BN_IMAGES, "int", "largest number of training images behind statistics"),
+        ),
+        evaluate_reply=(
+            Key(f"{wire.OTHER_CORRECT}{wire.BN_SCORE}", "int", "correct predictions with other statistics"),
+        ),
+        records=(
+            Key(wire.STATISTICS, "arrays (C,) float32", "to the node: re-estimated means and variances by layer"),
+            Key(wire.KNOWLEDGE, "arrays (C,) float64", "to the server: sums and sums of squares by layer"),
+        ),
+        tells="sums over the node's training images of each channel, of at least two images",
+    ),
+    Feature(
+        "figures", "Counts behind recall, precision, AUC and calibration", "evaluate.figures",
+        "strategies.features.figures:Figures", "clients.features.figures:FiguresOnNode",
+        evaluate=(Key(wire.FIGURES, "bool", "count predictions, confidence and scores"),),
+        records=(Key(wire.COUNTS, "arrays of counts", "confusion matrix, calibration bins and score histograms"),),
+        tells="counts of test images by class, prediction and confidence",
+    ),
+    Feature(
+        "validation", "Scores on the nodes' validation parts", "allocation.validation_fraction",
+        "strategies.features.validation:Validation", "clients.features.validation:ValidationOnNode",
+        evaluate=(Key(wire.VALIDATION, "bool", "score the weights on the validation part too"),),
+        evaluate_reply=(
+            Key(wire.VALIDATION_CORRECT, "int", "correct predictions on the validation part"),
+            Key(wire.VALIDATION_COUNT, "int", "images of the validation part"),
+        ),
+        introduction=(Key(wire.NUM_VALIDATION, "int", "images of the validation part"),),
+        tells="correct predictions on validation images",
+    ),
+)  # fmt: skip
+
+FEATURES: Registry[Feature] = Registry(
+    "feature", "fedshift.features", lambda: Feature, {feature.name: feature for feature in OURS}
+)

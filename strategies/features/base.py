@@ -1,0 +1,172 @@
+"""What a feature may do on the server: hooks of a round, which do nothing unless a feature overrides them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
+from strategies.federation.checks import Known
+from strategies.federation.context import RoundResult, RunContext
+from strategies.federation.evaluation import Answer, Evaluation, Part
+from strategies.federation.nodes import Node
+from strategies.federation.updates import Update
+
+LeaveOut = Callable[..., None]  # node, reason, lost=False
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training of one round.
+
+    Attributes:
+        server_round: The round, from 1.
+        nodes: All nodes of the federation.
+        asked: How many nodes were sent the round.
+        sent: The shared weights that they were sent.
+        scored: Models can be scored after this round.
+        tests_seen: Test images by domain, as its nodes say.
+    """
+
+    server_round: int
+    nodes: Sequence[Node]
+    asked: int
+    sent: ArrayRecord
+    scored: bool = True
+    tests_seen: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Session:
+    """How a feature asks nodes something before models are scored.
+
+    Attributes:
+        server_round: The round that is scored.
+        nodes: The connected nodes that trained in it; all connected ones where none did.
+        weights: The weights that are scored, of whose arrays only the shapes are looked at.
+        ask: Sends nodes, each with its work in images, a question, and returns their answers.
+        hear: Is handed the numbers of each reply that is used.
+        leave_out: Is handed each node whose reply is not used, why, and whether it is ``lost``.
+    """
+
+    server_round: int
+    nodes: Sequence[Node]
+    weights: ArrayRecord
+    ask: Callable[[dict[Node, int], dict[str, Any]], Iterable[Message]]
+    hear: Callable[[Node, Mapping[str, Any]], None]
+    leave_out: LeaveOut
+
+
+class ServerFeature:
+    """The server's side of a feature: one object a run.
+
+    Attributes:
+        name: The feature's name, as ``fedshift_core.features`` has it.
+        run: The run.
+        state: What it keeps from round to round; saved with the checkpoint, never sent. Names begin with one of
+            ``prefixes``.
+    """
+
+    prefixes: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, name: str, run: RunContext, params: Params) -> None:
+        self.name, self.run, self.params = name, run, params
+        self.state: Arrays = {}
+
+    # --- before and during training ----------------------------------------------------------------
+
+    def check_number(self, nodes: int) -> None:
+        """Raise ``FederationError`` if the feature cannot do its work with so many nodes in a round."""
+
+    def start_round(self) -> None:
+        """Begin a round."""
+
+    def passed(self, phase: str) -> None:
+        """Note that a phase of the round is over (``strategies.federation.phases``)."""
+
+    def hear(self, node: Node, metrics: Mapping[str, Any]) -> None:
+        """Take in the numbers of any reply that is used; they are checked."""
+
+    def noise(self) -> float:
+        """Return the standard deviation of the noise that honest nodes add to each weight."""
+        return 0.0
+
+    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+        """Return what a message to train has in its record ``config`` for this node."""
+        return {}
+
+    def train_bounds(self, node: Node, training: Training) -> Known:
+        """Return what numbers a reply to it may hold."""
+        return {}
+
+    def read_train(self, metrics: Mapping[str, Any]) -> None:
+        """Raise ``Refused`` if numbers, each of which is allowed, do not go together."""
+
+    # --- the average -------------------------------------------------------------------------------
+
+    def weights(self, updates: list[Update], training: Training) -> list[float] | None:
+        """Return one weight per update, summing to 1; None to leave it to the method."""
+        return None
+
+    def merge(self, updates: list[Update], weights: list[float], training: Training) -> ArrayRecord | None:
+        """Return the next shared weights; None to leave it to others. The list may be emptied on the way."""
+        return None
+
+    def step(self, merged: ArrayRecord, training: Training) -> ArrayRecord:
+        """Return the next shared weights after the average; by default the average itself."""
+        return merged
+
+    def after_training(
+        self, updates: list[Update], training: Training, result: RoundResult, leave_out: LeaveOut
+    ) -> None:
+        """Write into the round's result what the updates say for the feature; they are not merged yet."""
+
+    # --- scores (``strategies.federation.evaluation.Extra``) -----------------------------------------
+
+    def before_scores(self, session: Session, result: RoundResult) -> None:
+        """Ask nodes what must be known before models are scored."""
+
+    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Return what a message to evaluate has in its record ``config``."""
+        return {}
+
+    def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
+        """Return records of arrays that go with a message that has these options."""
+        return {}
+
+    def other_scores(self) -> tuple[str, ...]:
+        """Return the names of other ways to score."""
+        return ()
+
+    def counts_other(self, name: str, *, held: bool) -> bool:
+        """Tell whether a score by another way is used for a domain that a node holds, or that none holds."""
+        return True
+
+    def asks_all(self) -> bool:
+        """Tell whether all nodes are asked with the first questions, also those without a part."""
+        return False
+
+    def score_records(self, evaluation: Evaluation) -> tuple[str, ...]:
+        """Return the names of the records that a reply may have besides its numbers."""
+        return ()
+
+    def score_bounds(self, node: Node, parts: Sequence[Part], evaluation: Evaluation) -> Known:
+        """Return what numbers a node's reply may hold for the feature."""
+        return {}
+
+    def read_scores(
+        self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation
+    ) -> Mapping[str, Any]:
+        """Return what the reply says for the feature, by domain; raise ``Refused`` where it makes no sense."""
+        return {}
+
+    def take_scores(self, node: Node, metrics: Mapping[str, Any], evaluation: Evaluation) -> None:
+        """Take in the numbers of a reply that is used."""
+
+    def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
+        """Write into the round's result what came of the scores."""
+
+    def finish_round(self, result: RoundResult) -> None:
+        """Write into the round's result what is known only at its end."""
